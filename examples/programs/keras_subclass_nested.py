@@ -1,0 +1,29 @@
+"""A subclassed Keras model whose layers are the user's own, nested three deep."""
+
+import keras
+import tensorflow as tf
+
+from examples.programs import Job
+from examples.programs.data import digit_batches
+from examples.programs.layers import ResidualDense, Stack
+from examples.programs.training import classifier
+
+
+class Network(keras.Model):
+    def __init__(self, units=64, stacks=2, depth=2):
+        super().__init__()
+        self.enter = keras.layers.Dense(units)
+        self.stacks = [Stack(ResidualDense(units) for _ in range(depth)) for _ in range(stacks)]
+        self.leave = keras.layers.Dense(10)
+
+    def call(self, inputs):
+        x = self.enter(inputs)
+        skipped = x
+        for stack in self.stacks:
+            x = stack(x)
+        return self.leave(tf.nn.relu(x + skipped))
+
+
+def build(seed):
+    batches = digit_batches(seed, shape=(64,))
+    return Job(classifier(Network(), batches[0][0]), batches)

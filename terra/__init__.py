@@ -1,0 +1,11 @@
+"""Terra: imperative TensorFlow programs at graph speed, without giving up any of Python."""
+
+from terra.api import coexecute, imperative, sync, to_code
+from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError
+from terra.options import Options, Stats
+
+__version__ = "0.1.0"
+__all__ = [
+    "coexecute", "imperative", "sync", "to_code", "Options", "Stats",
+    "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError",
+]

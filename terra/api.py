@@ -1,0 +1,48 @@
+"""The public functions."""
+
+import inspect
+
+from terra import errors
+from terra.options import Options
+from terra.runtime import dispatch
+from terra.runtime.coexecution import Coexecuted
+from terra.runtime.graph_runner import runner
+from terra.transform import instrument, to_code  # noqa: F401  (public)
+
+imperative = dispatch.imperative
+
+
+def coexecute(fn=None, /, **options):
+    """Make an imperative TensorFlow function run as imperative-symbolic co-execution.
+
+    Usable as `@terra.coexecute`, `terra.coexecute(fn)` and `@terra.coexecute(option=value)`; the options are the fields of `terra.Options`.
+    The function may take and return anything and may use all of Python.
+
+    Returns: a `Coexecuted`, called like `fn`.
+    Raises: DecorationError for what cannot be a step (a class, a generator or async function, a non-callable); OptionError for a wrong option.
+    """
+    made = Options.make(options)
+    if fn is None:
+        return lambda f: coexecute(f, **options)
+    _check(fn)
+    return Coexecuted(fn, instrument(fn) if made.transform else fn, made)
+
+
+def _check(fn):
+    name = getattr(fn, "__qualname__", repr(fn))
+    if inspect.isclass(fn):
+        raise errors.DecorationError(f"terra.coexecute got the class {name}; decorate the method that runs one step instead.")
+    if not callable(fn):
+        raise errors.DecorationError(f"terra.coexecute got {fn!r}, which is not callable; give it the function that runs one step.")
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        raise errors.DecorationError(f"terra.coexecute got the async function {name}; a step must be done when its call returns.")
+    if inspect.isgeneratorfunction(fn):
+        raise errors.DecorationError(f"terra.coexecute got the generator function {name}; a step must be done when its call returns.")
+    if isinstance(fn, Coexecuted):
+        raise errors.DecorationError(f"{name} is co-executed already; decorate it once.")
+
+
+def sync():
+    """Wait for all graph work in flight. An error of a step that is in flight is raised here if nothing has raised it before."""
+    runner.sync()
+    dispatch.remove_if_idle()

@@ -1,0 +1,21 @@
+"""Errors that a user of Terra can meet, each with one clear sentence: what, where, what to do."""
+
+
+class TerraError(Exception):
+    """Base class of the errors that Terra raises on its own account."""
+
+
+class UnsupportedTensorFlowError(TerraError, ImportError):
+    """The installed TensorFlow lacks something that Terra builds on."""
+
+
+class DecorationError(TerraError, TypeError):
+    """`terra.coexecute` was given something that can not be a step."""
+
+
+class OptionError(TerraError, TypeError):
+    """An option that does not exist, or a value that it can not have."""
+
+
+class GenerationError(TerraError):
+    """A TraceGraph can not be written as a symbolic graph; the step then stays imperative."""

@@ -1,0 +1,119 @@
+"""A small builder of FunctionDef protos.
+
+Writing protos directly costs a few microseconds an op, a thirtieth of TensorFlow's own tracing, because no Graph, Operation or shape inference is
+involved. A tensor is named by a string: the name of an argument, or `node:output_name:k`.
+"""
+
+import re
+
+from terra.runtime import internals as tfi
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+
+
+def type_list(enums):
+    value = tfi.attr_value_pb2.AttrValue()
+    value.list.type.extend(enums)
+    return value
+
+
+def func_list(names):
+    value = tfi.attr_value_pb2.AttrValue()
+    for name in names:
+        value.list.func.add().name = name
+    return value
+
+
+def attr(value):
+    """AttrValue of a Python bool, int, str or bytes; dtype enums are given as `dtype(...)`."""
+    proto = tfi.attr_value_pb2.AttrValue()
+    if isinstance(value, bool):
+        proto.b = value
+    elif isinstance(value, int):
+        proto.i = value
+    else:
+        proto.s = value if isinstance(value, bytes) else value.encode()
+    return proto
+
+
+def dtype(enum):
+    proto = tfi.attr_value_pb2.AttrValue()
+    proto.type = enum
+    return proto
+
+
+def safe_name(text):
+    """`text` with every character that TensorFlow rejects in a node name replaced."""
+    return _UNSAFE.sub("_", text)
+
+
+class FunctionBuilder:
+    """One function under construction: nodes, arguments in the order of their first use, results, side effects."""
+
+    def __init__(self, name):
+        self.fdef = tfi.function_pb2.FunctionDef()
+        self.fdef.signature.name = name
+        self.name = name
+        self.args = {}  # argument name -> dtype enum
+        self.consumed = set()  # names of nodes that another node reads
+        self.node_names = []
+        self._count = 0
+        self._constants = {}
+
+    def arg(self, name, enum):
+        self.args.setdefault(name, enum)
+        return name
+
+    def node(self, op, inputs, attrs, label=None, controls=()):
+        """Append a node; returns its name."""
+        self._count += 1
+        name = f"{label or 'terra'}__{op}_{self._count}" if "/" not in op else f"{label or 'terra'}__call_{self._count}"
+        nd = self.fdef.node_def.add()
+        nd.name = name
+        nd.op = op
+        nd.input.extend(inputs)
+        consumed = self.consumed
+        for ref in inputs:
+            consumed.add(ref.split(":", 1)[0])
+        if controls:
+            nd.input.extend("^" + c for c in controls)
+        for key, value in attrs.items():
+            nd.attr[key].CopyFrom(value)
+        self.node_names.append(name)
+        return name
+
+    def const(self, key, make_proto):
+        """A Const node, one per `key`; `make_proto()` gives the TensorProto."""
+        ref = self._constants.get(key)
+        if ref is None:
+            proto = make_proto()
+            value = tfi.attr_value_pb2.AttrValue()
+            value.tensor.CopyFrom(proto)
+            ref = self._constants[key] = self.node("Const", (), {"dtype": dtype(proto.dtype), "value": value}) + ":output:0"
+        return ref
+
+    def must(self, name):
+        """Node `name` runs although nobody reads it."""
+        if name not in self.fdef.control_ret:
+            self.fdef.control_ret[name] = name
+            self.fdef.signature.control_output.append(name)
+            self.fdef.signature.is_stateful = True
+
+    def sinks(self):
+        """Names of nodes that no other node reads."""
+        consumed = self.consumed
+        return [n for n in self.node_names if n not in consumed]
+
+    def finish(self, arg_names, results):
+        """Close the signature: `arg_names` in order, `results` as (ref, dtype enum); returns the proto."""
+        signature = self.fdef.signature
+        for name in arg_names:
+            a = signature.input_arg.add()
+            a.name = name
+            a.type = self.args[name]
+        for k, (ref, enum) in enumerate(results):
+            out = signature.output_arg.add()
+            out.name = f"r{k}"
+            out.type = enum
+            self.fdef.ret[out.name] = ref
+        return self.fdef

@@ -1,0 +1,547 @@
+"""GraphGenerator: from a TraceGraph to a symbolic graph (Terra, section 4.2).
+
+The graph is a TensorFlow function, written as FunctionDef protos: nodes that lie on every path are emitted inline, each switch-case with several cases
+becomes a Case operation with one function for each case, driven by Case Select. Two forms of the same plan exist:
+
+* *late*: feeds and selects are plain arguments; the function is dispatched when the skeleton has validated the whole step. It is what a step without
+  fetches uses: no queue, no gate, nothing to cancel.
+* *early*: the function starts with the step; feeds, selects and fetches go through queues (one for each point, so that no order between them is
+  needed), and the updates of variables wait behind a gate for a token that Python sends when the step is validated.
+
+In both forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
+have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
+functions that write) keep their place; if nothing follows them they wait behind the barrier too, else their variables are checkpointed.
+"""
+
+import itertools
+import os
+
+from terra.errors import GenerationError
+from terra.graph.cases import select_table
+from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
+from terra.graph.functiondef import FunctionBuilder, attr, dtype, func_list, safe_name, type_list
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
+from terra.runtime import internals as tfi
+from terra.runtime import opschema
+from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
+
+INT32 = tfi.types_pb2.DT_INT32
+INT64 = tfi.types_pb2.DT_INT64
+BOOL = tfi.types_pb2.DT_BOOL
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
+VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
+_NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
+
+_function_numbers = itertools.count()
+
+
+def constant_proto(value, enum):
+    return tfi.tf.make_tensor_proto(value, dtype=tfi.dtypes.as_dtype(enum))
+
+
+class Feed:
+    """A feed point: input `slot` of `node` gets its value from Python."""
+
+    __slots__ = ("node", "slot", "enum", "index", "queue")
+
+    def __init__(self, node, slot, enum, index):
+        self.node, self.slot, self.enum, self.index, self.queue = node, slot, enum, index, None
+
+
+class Generated:
+    """A generated function: its protos, what its arguments are, and where the channels are."""
+
+    def __init__(self):
+        self.name = None
+        self.fdefs = []  # branches first
+        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",)
+        self.n_outputs = 0  # the "done" scalar first, then `live_out`
+        self.feeds = {}  # (node, slot) -> Feed
+        self.fetch_queues = {}  # fetch node -> queue
+        self.select_queues = {}  # switch-case index -> queue
+        self.select_index = {}  # switch-case index -> position in the select vector
+        self.gate = None  # queue of the gate's token, if there is one
+        self.checkpointed = []  # handles whose old values must be kept while a step runs
+        self.written = []  # handles of all variables that the function may update
+        self.live_out = []
+        self.selects = {}  # control edge -> ((switch-case, case), ...)
+
+
+class Scope:
+    """Where names are looked up: the top level, or a branch whose unknown names become its arguments."""
+
+    def __init__(self, generator, builder, outer=None):
+        self.generator = generator
+        self.builder = builder
+        self.outer = outer
+        self.env = {}
+        self.last_fetch = None
+        self.order = {}  # raw variable -> [last write, reads since]
+
+    def get(self, key):
+        ref = self.env.get(key)
+        if ref is None:
+            ref = self._outside(key)
+        return ref
+
+    def _outside(self, key):
+        g = self.generator
+        if self.outer is not None:
+            return self.builder.arg(g.arg_name(key), g.key_enum(key))
+        kind = key[0] if type(key) is tuple else None
+        if kind in ("arg", "feed", "res", "queue", "selects"):
+            ref = self.builder.arg(g.arg_name(key), g.key_enum(key))
+        elif kind == "var":
+            handle = self.get(("res", key[1]))
+            enum = g.key_enum(key)
+            ref = self.builder.node("ReadVariableOp", [handle], {"dtype": dtype(enum)}) + ":value:0"
+        else:
+            return self.dummy(key)  # not produced on the path that led here; no definition to remember
+        self.env[key] = ref
+        return ref
+
+    def dummy(self, key):
+        enum = self.generator.key_enum(key)
+        if enum in (RESOURCE_ENUM, VARIANT_ENUM):
+            raise GenerationError("a value without a dummy (variant) crosses a branch")
+        zero = b"" if enum == tfi.types_pb2.DT_STRING else False if enum == BOOL else 0
+        return self.builder.const(("dummy", enum), lambda: constant_proto(zero, enum))
+
+
+class GraphGenerator:
+    """Generates one form of the graph. `new_queue(enum)` makes a channel; it is only called for the early form."""
+
+    def __init__(self, store, early, new_queue=None):
+        self.store = store
+        self.graph = store.graph
+        self.early = early
+        self.new_queue = new_queue
+        self.out = Generated()
+        self.prefix = f"terra_{next(_function_numbers)}"
+        self._keys = {}  # argument name -> key
+        self._arg_names = {}
+        self.handles = {}
+        self._labels = {}
+        self._attr_protos = {}
+        self._deferred = []
+
+    # -- names and types -------------------------------------------------------------------------------------------------------
+
+    def arg_name(self, key):
+        name = self._arg_names.get(key)
+        if name is None:
+            name = self._arg_names[key] = f"{key[0] if type(key) is tuple and type(key[0]) is str else 'v'}_{len(self._arg_names)}"
+            self._keys[name] = key
+        return name
+
+    def key_enum(self, key):
+        if isinstance(key, Slot):
+            node, out = key.sources[0]
+            return self._out_enum(node, out)
+        if isinstance(key, Value):
+            return self._out_enum(key.node, key.out)
+        kind = key[0]
+        if kind in ("res", "queue"):
+            return RESOURCE_ENUM
+        if kind == "selects":
+            return INT32
+        if kind == "var":
+            return self._variable_enums[key[1]]
+        return key[2]  # ("arg", i, enum), ("feed", index, enum)
+
+    def _out_enum(self, node, out):
+        site = node.payload
+        return site.event.out_enums[out] if out >= 0 else site.kinds[-1 - out][1]
+
+    def _label(self, node):
+        location = node.payload.event.location
+        label = self._labels.get(location)
+        if label is None:
+            origin = location.origin()
+            label = safe_name(f"{os.path.basename(origin[0])}_L{origin[1]}") if origin else "step"
+            if not label[0].isalpha():
+                label = "f" + label
+            self._labels[location] = label
+        return label
+
+    def _protos(self, info):
+        protos = self._attr_protos.get(info)
+        if protos is None:
+            types = info.schema.attr_types
+            protos = self._attr_protos[info] = {
+                name: tfi.as_attr_value(value, types[name], name) for name, value in info.raw.items() if name in types
+            }
+        return protos
+
+    # -- analysis --------------------------------------------------------------------------------------------------------------
+
+    def _analyse_variables(self, order):
+        """Which variables are forwarded, which updates can be deferred behind the barrier, which variables are checkpointed."""
+        accesses, raw_vars, self._variable_enums = {}, set(), {}
+        self._access = {}
+        for node in order:
+            site = node.payload
+            info = site.event.info
+            if info.category != opschema.VARIABLE:
+                continue
+            found = []
+            for k, how in opschema.variable_access(info.schema, [kind[0] == RESOURCE for kind in site.kinds]):
+                handle = site.kinds[k][1]
+                found.append((k, id(handle), how))
+                self.handles[id(handle)] = handle
+                accesses.setdefault(id(handle), []).append((node, how))
+                if how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB):
+                    self._variable_enums.setdefault(id(handle), _variable_enum(site, how))
+                elif how == "raw_read" and not info.schema.is_function:
+                    self._variable_enums.setdefault(id(handle), site.event.out_enums[0])
+                else:
+                    raw_vars.add(id(handle))
+            self._access[node] = found
+        self._raw_vars = raw_vars
+        self._written = [v for v, acc in accesses.items() if any(how not in READS_ONLY for _, how in acc)]
+        inline = {n for case in self.switch_cases if case.n_choices == 1 for n in case.cases[0].block}
+        deferrable = set()
+        blocked = set()  # variables that something accesses later
+        for node in reversed(order):
+            found = self._access.get(node)
+            if not found:
+                continue
+            raw = [v for _, v, how in found if v in raw_vars]
+            if not raw:
+                continue
+            writes = any(how == "raw_write" or how in (ASSIGN, ASSIGN_ADD, ASSIGN_SUB) for _, v, how in found)
+            if writes and node in inline and not node.payload.event.out_enums and not any(v in blocked for v in raw):
+                deferrable.add(node)
+            else:
+                blocked.update(raw)
+        self._deferrable = deferrable
+        checkpointed = set()
+        for node, found in self._access.items():
+            if node not in deferrable:
+                checkpointed.update(v for _, v, how in found if v in raw_vars and how not in READS_ONLY)
+        self.out.checkpointed = [self.handles[v] for v in sorted(checkpointed)]
+        self.out.written = [self.handles[v] for v in self._written]
+        slots = []
+        for v, acc in accesses.items():
+            if v in raw_vars:
+                continue
+            slot = ExtraSlot(key=("var", v), initial=True)
+            for node, how in acc:
+                if how != ASSIGN:
+                    slot.uses.add(node)
+                if how not in READS_ONLY:
+                    slot.defs[node] = _NEW_VALUE + [x[1] for x in self._access[node]].index(v)
+            slot.live_at_end = bool(slot.defs)
+            slots.append(slot)
+        return slots
+
+    # -- emission --------------------------------------------------------------------------------------------------------------
+
+    def generate(self):
+        """Build the function; returns `Generated`. Raises GenerationError if this TraceGraph cannot be written as one."""
+        out = self.out
+        self.switch_cases = self.graph.switch_cases()
+        out.selects = select_table(self.switch_cases)
+        order = self.graph.topological()
+        extra = self._analyse_variables(order)
+        out.live_out = sorted(self.store.live_out, key=lambda v: (v[0].order, v[1]))
+        self.plan = make_plan(self.graph, self.switch_cases, out.live_out, extra)
+        self._feed_keys = {}
+        for node in order:
+            for k, kind in enumerate(node.payload.kinds):
+                if kind[0] == FEED:
+                    out.feeds[node, k] = Feed(node, k, kind[1], len(out.feeds))
+        builder = FunctionBuilder(self.prefix)
+        self.top = top = Scope(self, builder)
+        choices = [item for item in self.plan.items if item.is_case]
+        if choices and not self.early:
+            for position, item in enumerate(choices):
+                out.select_index[item.switch_case] = position
+            unpack = builder.node(
+                "Unpack", [top.get(("selects",))], {"num": attr(len(choices)), "axis": attr(0), "T": dtype(INT32)})
+        for item in self.plan.items:
+            if not item.is_case:
+                for node in item.branches[0].block:
+                    self._emit(top, node)
+                continue
+            if self.early:
+                queue = out.select_queues[item.switch_case] = self.new_queue(INT32)
+                select = self._dequeue(top, queue, INT32, "case_select")
+            else:
+                select = f"{unpack}:output:{out.select_index[item.switch_case]}"
+            self._emit_case(top, item, select)
+        self._commit(top, [slot.key for slot in extra if slot.live_at_end])
+        done = builder.const("done", lambda: constant_proto(True, BOOL))
+        results = [(done, BOOL)] + [(top.get(Value(*v)), self._out_enum(*v)) for v in out.live_out]
+        out.name = self.prefix
+        out.n_outputs = len(results)
+        names = list(builder.args)
+        out.arg_specs = [self._keys[n] for n in names]
+        out.fdefs.append(builder.finish(names, results))
+        return out
+
+    def _dequeue(self, scope, queue, enum, label, controls=()):
+        handle = scope.get(("queue", queue))
+        name = scope.builder.node(
+            "QueueDequeueV2", [handle], {"component_types": type_list([enum]), "timeout_ms": attr(-1)}, label, controls)
+        scope.builder.must(name)
+        return name + ":components:0"
+
+    def _emit(self, scope, node):
+        site = node.payload
+        event = site.event
+        info = event.info
+        label = self._label(node)
+        refs = self._input_refs(scope, node, label)
+        category = info.category
+        if category == opschema.FETCH:
+            self._emit_fetch(scope, node, refs, label)
+            return
+        if category == opschema.VARIABLE:
+            outputs = self._emit_variable_op(scope, node, refs, label)
+        elif category == opschema.RANDOM:
+            outputs = self._emit_random(scope, info, refs, label)
+        else:
+            outputs = self._emit_plain(scope, info, event, refs, label)
+        for key, k in self.plan.keys_defined_by(node):
+            if k < 0:
+                continue  # a fed value, defined with the inputs
+            scope.env[key] = outputs[k]
+
+    def _input_refs(self, scope, node, label):
+        refs, value = [], 0
+        fed = None
+        for k, kind in enumerate(node.payload.kinds):
+            what = kind[0]
+            if what == VALUE:
+                refs.append(scope.get(self.plan.slot_of[node, value]))
+                value += 1
+            elif what == CONST:
+                const = kind[1]
+                refs.append(scope.builder.const(const.key, lambda: constant_proto(const.tensor.numpy(), const.key[0])))
+            elif what == ARG:
+                refs.append(scope.get(("arg", kind[1], kind[2])))
+            elif what == RESOURCE:
+                self.handles[id(kind[1])] = kind[1]
+                refs.append(scope.get(("res", id(kind[1]))))
+            else:
+                feed = self.out.feeds[node, k]
+                if self.early:
+                    feed.queue = feed.queue or self.new_queue(feed.enum)
+                    controls = [scope.last_fetch] if scope.last_fetch else ()
+                    ref = self._dequeue(scope, feed.queue, feed.enum, label, controls)
+                else:
+                    ref = scope.get(("feed", feed.index, feed.enum))
+                refs.append(ref)
+                fed = fed or {}
+                fed[-1 - k] = ref
+        if fed:
+            for key, k in self.plan.keys_defined_by(node):
+                if k in fed:
+                    scope.env[key] = fed[k]
+        return refs
+
+    def _emit_fetch(self, scope, node, refs, label):
+        if not self.early:
+            raise GenerationError("a late-dispatch graph has no fetches")
+        (source, k), = node.slots[0][:1]
+        enum = self._out_enum(source, k)
+        queue = self.out.fetch_queues[node] = self.new_queue(enum)
+        handle = scope.get(("queue", queue))
+        name = scope.builder.node(
+            "QueueEnqueueV2", [handle] + refs, {"Tcomponents": type_list([enum]), "timeout_ms": attr(-1)}, label)
+        scope.builder.must(name)
+        scope.last_fetch = name
+
+    def _emit_plain(self, scope, info, event, refs, label, controls=()):
+        builder = scope.builder
+        if info.schema.is_function:
+            fdef = info.schema.fdef
+            op = "StatefulPartitionedCall" if fdef.signature.is_stateful else "PartitionedCall"
+            value = tfi.attr_value_pb2.AttrValue()
+            value.func.name = info.op_type
+            attrs = {
+                "Tin": type_list([a.type for a in fdef.signature.input_arg]),
+                "Tout": type_list([a.type for a in fdef.signature.output_arg]),
+                "f": value,
+                "config": attr(""), "config_proto": attr(_string_attr(info.raw.get("config_proto", b""))),
+                "executor_type": attr(_string_attr(info.raw.get("executor_type", b""))),
+            }
+            name = builder.node(op, refs, attrs, label, controls)
+            if fdef.signature.is_stateful:
+                builder.must(name)
+            return [f"{name}:output:{k}" for k in range(len(fdef.signature.output_arg))]
+        name = builder.node(info.op_type, refs, self._protos(info), label, controls)
+        if info.device:
+            builder.fdef.node_def[-1].device = info.device
+        if not info.output_refs:
+            builder.must(name)
+        return [f"{name}:{ref}" for ref in info.output_refs]
+
+    def _emit_random(self, scope, info, refs, label):
+        """A stateful random op with drawn seeds, as its stateless twin: key = [seed], counter = [0, seed2], Philox."""
+        twin, dtype_attr = opschema.STATELESS_TWIN[info.op_type]
+        builder = scope.builder
+        seed = refs[-1]  # uint64 [seed, 0, seed2]
+        zero, one, two = (self._const_ints(builder, v) for v in ([0], [1], [2]))
+        slice_attrs = {"T": dtype(tfi.types_pb2.DT_UINT64), "Index": dtype(INT32)}
+        key = builder.node("Slice", [seed, zero, one], slice_attrs, label) + ":output:0"
+        counter = builder.node("Slice", [seed, one, two], slice_attrs, label) + ":output:0"
+        alg = builder.const("philox", lambda: constant_proto(1, INT32))
+        protos = self._protos(info)
+        attrs = {"dtype": protos[dtype_attr]}
+        if info.op_type == "RandomUniformInt":
+            shape_enum = tfi.types_pb2.DT_INT32 if "T" not in protos else protos["T"].type
+            attrs["Tshape"] = dtype(shape_enum)
+            inputs = [refs[0], key, counter, alg, refs[1], refs[2]]
+        else:
+            attrs["Tshape"] = protos["T"]
+            inputs = [refs[0], key, counter, alg]
+        return [builder.node(twin, inputs, attrs, label) + ":output:0"]
+
+    def _const_ints(self, builder, values):
+        return builder.const(("ints", tuple(values)), lambda: constant_proto(values, INT32))
+
+    def _emit_variable_op(self, scope, node, refs, label):
+        found = self._access[node]
+        if any(v in self._raw_vars for _, v, _ in found):
+            return self._emit_raw_variable_op(scope, node, refs, label, found)
+        site = node.payload
+        info = site.event.info
+        (_, v, how), = found
+        key = ("var", v)
+        if how == READ:
+            return [scope.get(key)]
+        builder = scope.builder
+        enum = self._variable_enums[v]
+        if how == "raw_read":
+            protos = self._protos(info)
+            if info.op_type == "ResourceGather":
+                axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
+                name = builder.node("GatherV2", [scope.get(key), refs[1], axis], {
+                    "Tparams": dtype(enum), "Tindices": protos["Tindices"], "Taxis": dtype(INT32), "batch_dims": protos["batch_dims"],
+                }, label)
+            else:
+                name = builder.node(
+                    "GatherNd", [scope.get(key), refs[1]], {"Tparams": dtype(enum), "Tindices": protos["Tindices"]}, label)
+            return {0: name + ":output:0"} if info.op_type == "ResourceGather" else {0: name + ":output:0"}
+        if how == ASSIGN:
+            new = refs[1]
+        else:
+            op = "AddV2" if how == ASSIGN_ADD else "Sub"
+            new = builder.node(op, [scope.get(key), refs[1]], {"T": dtype(enum)}, label) + ":z:0"
+        return {_NEW_VALUE: new}
+
+    def _emit_raw_variable_op(self, scope, node, refs, label, found):
+        """An op that works on the variable itself: ordered after earlier accesses, or deferred behind the barrier."""
+        event = node.payload.event
+        info = event.info
+        raw = [(v, how not in READS_ONLY) for _, v, how in found if v in self._raw_vars]
+        for k, v, _ in found:
+            if v not in self._raw_vars and v in self._written:
+                raise GenerationError("an op mixes forwarded and unforwarded variables")
+        if node in self._deferrable:
+            self._deferred.append((info, event, refs, label, raw))
+            return {}
+        controls = self._order_controls(scope, raw)
+        before = len(scope.builder.node_names)
+        outputs = self._emit_plain(scope, info, event, refs, label, controls)
+        self._note_access(scope, raw, scope.builder.node_names[before])
+        return outputs
+
+    def _order_controls(self, scope, raw):
+        controls = []
+        for v, writes in raw:
+            last_write, reads = scope.order.get(v, (None, ()))
+            if last_write:
+                controls.append(last_write)
+            if writes:
+                controls.extend(reads)
+        return list(dict.fromkeys(controls))
+
+    def _note_access(self, scope, raw, name):
+        for v, writes in raw:
+            last_write, reads = scope.order.get(v, (None, ()))
+            scope.order[v] = (name, ()) if writes else (last_write, (*reads, name))
+
+    def _emit_case(self, top, item, select):
+        scopes = []
+        for k, branch in enumerate(item.branches):
+            builder = FunctionBuilder(f"{self.prefix}_case{item.switch_case}_{k}")
+            scope = Scope(self, builder, outer=top)
+            for node in branch.block:
+                self._emit(scope, node)
+            scopes.append(scope)
+        enums = [self.key_enum(key) for key in item.outputs]
+        results = [[(self._branch_output(scope, key, item), enum) for key, enum in zip(item.outputs, enums)] for scope in scopes]
+        names = list(dict.fromkeys(name for scope in scopes for name in scope.builder.args))
+        for scope, result in zip(scopes, results):
+            for name in names:
+                scope.builder.arg(name, self.key_enum(self._keys[name]))
+            for sink in scope.builder.sinks():
+                scope.builder.must(sink)
+            self.out.fdefs.append(scope.builder.finish(names, result))
+        raw = {}
+        for branch in item.branches:
+            for node in branch.block:
+                for _, v, how in self._access.get(node, ()):
+                    if v in self._raw_vars:
+                        raw[v] = raw.get(v, False) or how not in READS_ONLY
+        raw = list(raw.items())
+        inputs = [top.get(self._keys[name]) for name in names]
+        lower = attr(True)
+        name = top.builder.node("Case", [select] + inputs, {
+            "Tin": type_list([self.key_enum(self._keys[n]) for n in names]), "Tout": type_list(enums),
+            "branches": func_list([s.builder.name for s in scopes]), "_lower_using_switch_merge": lower,
+        }, "switch", self._order_controls(top, raw))
+        top.builder.must(name)
+        self._note_access(top, raw, name)
+        for k, key in enumerate(item.outputs):
+            top.env[key] = f"{name}:output:{k}"
+        self._cases = getattr(self, "_cases", []) + [name]
+
+    def _branch_output(self, scope, key, item):
+        """A branch's result: what it computed; else what came in, if that existed before; else a dummy. Always through the branch's own node."""
+        if key in scope.env:
+            return scope.env[key]
+        if key in item.inputs:
+            return scope.get(key)
+        return scope.dummy(key)
+
+    def _commit(self, top, var_keys):
+        """Barrier (and gate), then the updates of variables."""
+        builder, out = top.builder, self.out
+        new_values = [(key[1], top.get(key)) for key in var_keys]
+        sinks = list(dict.fromkeys(builder.sinks() + getattr(self, "_cases", [])))
+        # A node whose only readers are the assignments below must be passed too.
+        sinks = list(dict.fromkeys(sinks + [ref.split(":", 1)[0] for _, ref in new_values if ":" in ref]))
+        for _, event, refs, _, _ in self._deferred:
+            sinks = list(dict.fromkeys(sinks + [r.split(":", 1)[0] for r in refs if ":" in r]))
+        handles = {v: top.get(("res", v)) for v, _ in new_values}
+        barrier = builder.node("NoOp", (), {}, "barrier", sinks)
+        builder.must(barrier)
+        if not new_values and not self._deferred:
+            return
+        if self.early:
+            out.gate = self.new_queue(INT32)
+            token = self._dequeue(top, out.gate, INT32, "gate", [barrier])
+            barrier = token.split(":", 1)[0]
+        for v, ref in new_values:
+            builder.must(builder.node("AssignVariableOp", [handles[v], ref], {
+                "dtype": dtype(self._variable_enums[v]), "validate_shape": attr(False),
+            }, "commit", [barrier]))
+        for info, event, refs, label, raw in self._deferred:
+            controls = [barrier] + self._order_controls(top, raw)
+            before = len(builder.node_names)
+            self._emit_plain(top, info, event, refs, label, controls)
+            self._note_access(top, raw, builder.node_names[before])
+
+
+def _variable_enum(site, how):
+    if how == READ:
+        return site.event.out_enums[0]
+    return site.event.info.attrs["dtype"]
+
+
+def _string_attr(value):
+    return value if isinstance(value, (bytes, str)) else b""

@@ -1,0 +1,181 @@
+"""Traces as they are recorded, and how they become a TraceGraph.
+
+A raw trace is a list of `RawEvent`: one executed operation (or one fetch) with a reference for each flat input. Before merging it is brought into
+canonical form (`TraceOp`): what an input *is* (a value of this step, a constant, a fed value, an argument of the step, a variable) is part of the node's
+identity; shapes are not. Small external tensors are speculated to be constant; one whose value changed between traces is relaxed to a fed value for
+good, and the graph is built again from the raw traces, so that nothing fails twice for the same reason.
+"""
+
+from terra.graph.tracegraph import TraceGraph, TraceOp
+
+VALUE, CONST, FEED, ARG, RESOURCE = "v", "c", "f", "a", "r"
+
+
+class Const:
+    """A small external tensor and its value: `key` is (dtype enum, shape, bytes)."""
+
+    __slots__ = ("oid", "key", "tensor")
+
+    def __init__(self, oid, key, tensor):
+        self.oid, self.key, self.tensor = oid, key, tensor
+
+
+class RawEvent:
+    """One event of a step as it was executed.
+
+    refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
+    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: a tuple, or None if it depends on data, per flat output.
+    """
+
+    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "origin")
+
+    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, origin=None):
+        self.info = info
+        self.location = location
+        self.refs = refs
+        self.shape_key = shape_key
+        self.out_shapes = out_shapes
+        self.out_enums = out_enums
+        self.template = template
+        self.fast_attrs = fast_attrs
+        self.grad_attrs = grad_attrs
+        self.origin = origin
+
+    @property
+    def signature(self):
+        return (self.info.key, self.location)
+
+
+class RawTrace:
+    """The events of one step, and the values that outlived it as (position, output)."""
+
+    __slots__ = ("events", "survivors", "creates_variables")
+
+    def __init__(self):
+        self.events = []
+        self.survivors = []
+        self.creates_variables = False
+
+
+class Site:
+    """Payload of a TraceGraph node: the event that made it, the kinds of its inputs, and the output shapes seen so far."""
+
+    __slots__ = ("event", "kinds", "const_keys", "relax_keys", "shapes", "dynamic")
+
+    def __init__(self, event, kinds, relax_keys):
+        self.event = event
+        self.kinds = kinds  # per flat input: (VALUE,) | (CONST, Const) | (FEED, enum) | (ARG, i) | (RESOURCE, handle)
+        self.relax_keys = relax_keys
+        self.shapes = {}
+        self.dynamic = False
+
+
+class TraceStore:
+    """All traces of one step function, and the TraceGraph they make."""
+
+    def __init__(self):
+        self.graph = TraceGraph()
+        self.relaxed = set()  # (signature, occurrence, input) of constants that turned out not to be constant
+        self.dynamic = set()  # signatures of operations whose output shapes depend on data
+        self.live_out = set()  # (node, output) of values that outlive the step
+        self.version = 0  # counts changes
+        self._raws = []
+        self._const_keys = {}
+
+    @property
+    def n_traces(self):
+        return len(self._raws)
+
+    def canonical(self, raw):
+        """[TraceOp] of a raw trace under the present relaxations."""
+        ops, fed, occurrences = [], {}, {}
+        relaxed = self.relaxed
+        for position, event in enumerate(raw.events):
+            signature = event.signature
+            occurrence = occurrences.get(signature, 0)
+            occurrences[signature] = occurrence + 1
+            kinds, identity, sources = [], [], []
+            for k, ref in enumerate(event.refs):
+                kind = ref[0]
+                if kind == CONST and (signature, occurrence, k) in relaxed:
+                    ref = (FEED, ref[1].oid, ref[1].key[0])
+                    kind = FEED
+                if kind == FEED and ref[1] in fed:
+                    ref = (VALUE, *fed[ref[1]])
+                    kind = VALUE
+                if kind == VALUE:
+                    sources.append((ref[1], ref[2]))
+                    kinds.append((VALUE,))
+                    identity.append(VALUE)
+                elif kind == FEED:
+                    fed[ref[1]] = (position, -1 - k)
+                    kinds.append((FEED, ref[2]))
+                    identity.append((FEED, ref[2]))
+                elif kind == CONST:
+                    kinds.append(ref)
+                    identity.append((CONST, ref[1].key))
+                elif kind == ARG:
+                    kinds.append(ref)
+                    identity.append(ref)
+                else:
+                    kinds.append(ref)
+                    identity.append((RESOURCE, id(ref[1])))
+            site = Site(event, tuple(kinds), (signature, occurrence))
+            ops.append(TraceOp((signature, tuple(identity)), tuple(sources), site))
+        return ops
+
+    def add(self, raw):
+        """Merge a raw trace; True if it was not covered (new path, value that outlives the step, relaxation or kind of shape)."""
+        if raw.creates_variables:
+            return True  # its path cannot come again: the variables exist now
+        rebuilt = self._relax_changed_constants(raw)
+        changed = self._merge(raw)
+        if changed or rebuilt:
+            self._raws.append(raw)
+            self.version += 1
+        return changed or rebuilt
+
+    def _relax_changed_constants(self, raw):
+        found = False
+        occurrences = {}
+        for event in raw.events:
+            signature = event.signature
+            occurrence = occurrences.get(signature, 0)
+            occurrences[signature] = occurrence + 1
+            for k, ref in enumerate(event.refs):
+                if ref[0] == CONST:
+                    place = (signature, occurrence, k)
+                    if place not in self.relaxed and self._const_keys.setdefault(place, ref[1].key) != ref[1].key:
+                        self.relaxed.add(place)
+                        found = True
+        if found:
+            self.rebuild()
+        return found
+
+    def rebuild(self):
+        """Build the graph again from the raw traces, under the present relaxations."""
+        self.graph = TraceGraph()
+        self.live_out = set()
+        raws, self._raws = self._raws, []
+        for raw in raws:
+            if self._merge(raw):
+                self._raws.append(raw)
+        self.version += 1
+
+    def _merge(self, raw):
+        ops = self.canonical(raw)
+        changed = self.graph.merge(ops)
+        path = self.graph.find_path(ops)
+        for node, event in zip(path, raw.events):
+            site = node.payload
+            known = site.shapes.setdefault(event.shape_key, event.out_shapes)
+            if known != event.out_shapes and not site.dynamic:
+                site.dynamic = True
+                self.dynamic.add(event.signature)
+                changed = True
+        for position, output in raw.survivors:
+            value = (path[position], output)
+            if value not in self.live_out:
+                self.live_out.add(value)
+                changed = True
+        return changed

@@ -1,0 +1,389 @@
+"""The TraceGraph: every execution path seen so far, merged into one directed acyclic graph (Terra, section 4.1, and
+section A of its supplement).
+
+A *trace* is the sequence of operations that one step of a program issued.  Two operations are the same node if their
+type, attributes and executed location agree (all folded into ``TraceOp.key``).  Merging walks a new trace along the
+graph from ``start``, branches where it differs, rejoins where it meets a known node again, and finishes with an edge to
+``end``.  A walk visits known nodes in strictly increasing topological order, so every edge that it adds points forward:
+the graph stays a DAG with one source and one sink.
+
+**Dataflow belongs to the graph.**  An input of a node may come from different producers on different paths.  Nothing
+is stored per path: a slot only knows its set of producers, and the value that a path uses is that of the producer that
+the path executed *latest* before the node.  In other words a slot with several producers is a variable that each of
+them assigns.  Merging matches an operation with a node only if this rule stays right for the new trace and for every
+trace that was merged before (otherwise it branches, and the operation becomes a node of its own).  Hence a graph and a
+path together determine all dataflow, and a path whose producers were never seen is a new trace.
+
+**Walking needs no search.**  A runner that follows a program must know its node at once, without seeing what comes
+next.  It takes the first successor that has the operation's key and gives the operation its sources
+(`TraceGraph.successor`).  Merging keeps this walk right for every merged trace: new edges are appended, and a node
+gets a new source only if no merged trace that goes to a sibling with the same key would now be drawn to it.
+`find_path` is this walk, so "covered" means the same here and in a runner.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import Any, Callable, Hashable, Iterator, Mapping, Optional, Sequence
+
+_ORDER = attrgetter("order")
+
+# How many of the following operations of a trace are looked at before a rejoin skips known nodes, and how many
+# candidates are tried for one operation.  Both bound the work for one operation, so that merging stays near-linear
+# when one key repeats thousands of times; a worse choice costs nodes, never correctness.
+_WINDOW = 16
+_CANDIDATES = 64
+
+
+class TraceOp:
+    """One event of a trace: an operation that the program issued."""
+
+    __slots__ = ("key", "sources", "payload")
+
+    def __init__(self, key: Hashable, sources: Sequence[tuple[int, int]] = (), payload: Any = None):
+        """`sources` holds, per value input, `(position, output_index)` of the earlier event that produced it."""
+        self.key = key
+        self.sources = tuple(sources)
+        self.payload = payload
+
+    def __repr__(self) -> str:
+        return f"TraceOp({self.key!r}, {self.sources!r})"
+
+
+class Node:
+    """An operation of the TraceGraph.  Nodes are compared by identity."""
+
+    __slots__ = ("id", "key", "payload", "slots", "succ", "pred", "order", "__weakref__")
+
+    def __init__(self, id: int, key: Hashable, payload: Any = None):
+        self.id = id
+        self.key = key
+        self.payload = payload
+        self.slots: list[list[Source]] = []  # per value input: all known producers, usually one
+        self.succ: list[Node] = []
+        self.pred: list[Node] = []
+        self.order = 0  # topological number; renewed by each merge
+
+    def __repr__(self) -> str:
+        return f"<Node {self.id}: {self.key!r}>"
+
+
+Source = tuple[Node, int]  # (producer, output index)
+
+
+class TraceGraph:
+    """All traces of one program, merged.
+
+    `nodes` are in the order of their creation (`nodes[i].id == i`), without `start` and `end`.  `traces` are the
+    distinct paths that were merged.
+    """
+
+    def __init__(self) -> None:
+        self.start = Node(-1, None)
+        self.end = Node(-2, None)
+        self.end.order = 1
+        self.nodes: list[Node] = []
+        self.traces: list[tuple[Node, ...]] = []
+        self._topological: list[Node] = []
+        self._where: list[dict[Node, int]] = []  # for each path of `traces`: the position of each of its nodes
+        self._by_key: dict[Hashable, list[Node]] = {}  # in topological order
+        self._users: dict[Source, list[Node]] = {}
+
+    # ------------------------------------------------------------------ reading
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __repr__(self) -> str:
+        edges = sum(1 for _ in self.edges())
+        return f"<TraceGraph: {len(self.nodes)} nodes, {edges} edges, {len(self.traces)} traces>"
+
+    def topological(self) -> list[Node]:
+        """The nodes, without start and end, in topological order."""
+        return list(self._topological)
+
+    def edges(self) -> Iterator[tuple[Node, Node]]:
+        """All edges, those from `start` and to `end` included, in topological order of their first nodes."""
+        for node in (self.start, *self._topological):
+            for succ in node.succ:
+                yield node, succ
+
+    def switch_cases(self):
+        """The ordered list of switch-cases of this graph (`terra.graph.cases`)."""
+        from terra.graph.cases import assign_cases
+
+        return assign_cases(self)
+
+    def to_dot(self, label: Optional[Callable[[Node], str]] = None) -> str:
+        """This graph as Graphviz text (`terra.graph.dot`)."""
+        from terra.graph.dot import to_dot
+
+        return to_dot(self, label)
+
+    def successor(
+        self, node: Node, key: Hashable, sources: Sequence[Source], when: Mapping[Node, int]
+    ) -> Optional[Node]:
+        """Where a path at `node` goes if it executes `key` on `sources`; None if that is not a known path.
+
+        `when` gives, for each node that the path has executed, a number that increases along the path.
+        """
+        for candidate in node.succ:
+            if candidate.key == key and candidate.key is not None and _gives(candidate.slots, sources, when):
+                return candidate
+        return None
+
+    def find_path(self, trace: Sequence[TraceOp]) -> Optional[tuple[Node, ...]]:
+        """The path of `trace` if the graph covers it, else None.
+
+        Covered means that each step is a known edge and the latest-source rule gives each operation its sources; the
+        trace as a whole need not have been merged.
+        """
+        path: list[Node] = []
+        when: dict[Node, int] = {}
+        node: Optional[Node] = self.start
+        for position, op in enumerate(trace):
+            node = self.successor(node, op.key, [(path[p], out) for p, out in op.sources], when)
+            if node is None:
+                return None
+            path.append(node)
+            when[node] = position
+        return tuple(path) if self.end in node.succ else None
+
+    # ------------------------------------------------------------------ merging
+
+    def merge(self, trace: Sequence[TraceOp]) -> bool:
+        """Adds `trace`; False, and nothing changes, if the graph covers it already."""
+        _check(trace)
+        if self.find_path(trace) is not None:
+            return False
+        path, gained = self._match(trace)
+        self._commit(path, gained)
+        return True
+
+    def _match(self, trace: Sequence[TraceOp]) -> tuple[list[Node], dict[Node, list[Optional[Source]]]]:
+        """The path of a new trace (known nodes, and new ones that are not linked yet) and, for each known node that
+        has to learn sources, the new source of each slot or None.  Changes nothing."""
+        path: list[Node] = []
+        when: dict[Node, int] = {}
+        mapped: list[list[Source]] = []
+        gained: dict[Node, list[Optional[Source]]] = {}
+        next_id = len(self.nodes)
+        here = anchor = self.start  # anchor: the last known node of the path
+        for position, op in enumerate(trace):
+            sources = [(path[p], out) for p, out in op.sources]
+            mapped.append(sources)
+            node, extra = self.successor(here, op.key, sources, when), None
+            if node is None:
+                node, extra = self._rejoin(trace, position, anchor, path, when, mapped)
+            if node is None:
+                node = Node(next_id, op.key, op.payload)
+                node.slots = [[source] for source in sources]
+                next_id += 1
+            else:
+                anchor = node
+                if extra is not None:
+                    gained[node] = extra
+            path.append(node)
+            when[node] = position
+            here = node
+        return path, gained
+
+    def _rejoin(self, trace, position, anchor, path, when, mapped):
+        """A known node for an operation that no edge leads to, and what it has to learn; (None, None) if none fits.
+
+        Known sources tell repeated keys apart better than the nearness of a node does: so a node that has exactly
+        these sources comes first, then a successor of the last known node that can learn them (new operations may have
+        been inserted before it), then a node that can learn them and is the only one with this key.
+        """
+        op, sources, top = trace[position], mapped[position], anchor.order
+        known = self._by_key.get(op.key)
+        if known is None:
+            return None, None
+        first = bisect_right(known, top, key=_ORDER)
+        if first == len(known):
+            return None, None
+        exact = self._exact(trace, position, known, first, top, sources, when)
+        if exact is not None and sources and self._worthwhile(trace, position, top, exact):
+            return exact, None
+        for node in anchor.succ:
+            if node.key == op.key and node is not self.end:
+                extra = self._learn(node, path, when, mapped)
+                if extra is not None:
+                    return node, extra
+        if exact is not None and not sources and self._worthwhile(trace, position, top, exact):
+            return exact, None
+        if len(known) - first == 1:
+            node = known[first]
+            extra = self._learn(node, path, when, mapped)
+            if extra is not None and self._worthwhile(trace, position, top, node):
+                return node, extra
+        return None, None
+
+    def _exact(self, trace, position, known, first, top, sources, when):
+        """The nearest node later than `top` that has the key and exactly the sources of an operation, or None."""
+        if sources:
+            # The users of the rarest source: a learning rate, say, has hundreds.
+            users = min((self._users.get(source, ()) for source in sources), key=len)
+            key = trace[position].key
+            fitting = [
+                node
+                for node in users[: _CANDIDATES * 4]
+                if node.order > top and node.key == key and _gives(node.slots, sources, when)
+            ]
+            return min(fitting, key=_ORDER, default=None)
+        if len(known) - first == 1:
+            return known[first] if not known[first].slots else None
+        # Without sources nothing tells the candidates apart but what follows them.
+        following = trace[position + 1].key if position + 1 < len(trace) else None
+        for node in known[first : first + _CANDIDATES]:
+            if not node.slots and any(succ.key == following for succ in node.succ):
+                return node
+        return None
+
+    def _worthwhile(self, trace, position, top, node) -> bool:
+        """Whether to rejoin at `node`: not if it skips known nodes that the next operations of the trace would match,
+        unless as many match behind it."""
+        gain = loss = 0
+        order = node.order
+        for op in trace[position + 1 : position + 1 + _WINDOW]:
+            known = self._by_key.get(op.key)
+            if known is None:
+                continue
+            if known[-1].order > order:
+                gain += 1
+            elif known[-1].order > top:
+                loss += 1
+        return loss <= gain
+
+    def _learn(self, node, path, when, mapped) -> Optional[list[Optional[Source]]]:
+        """What `node` has to learn to be the next node of the trace on `path` (per slot the new source or None); None
+        if the latest-source rule, or the walk of some trace, would become wrong."""
+        sources = mapped[-1]
+        if len(sources) != len(node.slots):
+            return None
+        extra: list[Optional[Source]] = []
+        for slot, source in zip(node.slots, sources):
+            latest = when[source[0]]
+            for other in slot:
+                # Two outputs of one producer could never be told apart; a producer that this trace executed later than
+                # the right one would win.
+                if other != source and (other[0] is source[0] or when.get(other[0], -1) > latest):
+                    return None
+            extra.append(None if source in slot else source)
+        if not any(source is not None for source in extra):
+            return extra
+        for where in self._where:
+            at = where.get(node)
+            if at is None:
+                continue
+            for slot, source in zip(node.slots, extra):
+                if source is not None and where.get(source[0], at) < at:
+                    if where[source[0]] > where[_latest(slot, where, at)[0]]:
+                        return None
+        slots = [slot if source is None else [*slot, source] for slot, source in zip(node.slots, extra)]
+        for before in node.pred:
+            for other, where in zip(self.traces, self._where):
+                rival = _next(other, where, before, self.start)
+                if rival is not None and rival is not node and rival.key == node.key:
+                    at = where[rival]
+                    if _gives(slots, [_latest(slot, where, at) for slot in rival.slots], where, at):
+                        return None
+            rival = _next(path, when, before, self.start)
+            if rival is not None and rival is not node and rival.key == node.key:
+                at = when[rival]
+                if _gives(slots, mapped[at], when, at):
+                    return None
+        return extra
+
+    def _commit(self, path: list[Node], gained: dict[Node, list[Optional[Source]]]) -> None:
+        """Links a matched path into the graph."""
+        known_before = len(self.nodes)
+        for node, extra in gained.items():
+            for slot, source in zip(node.slots, extra):
+                if source is not None:
+                    slot.append(source)
+                    self._use(source, node)
+        before: dict[Node, list[Node]] = {}
+        segment: list[Node] = []
+        for node in path:
+            if node.id >= known_before:
+                self.nodes.append(node)
+                segment.append(node)
+                for slot in node.slots:
+                    self._use(slot[0], node)
+            elif segment:
+                before[node] = segment
+                segment = []
+        here = self.start
+        for node in (*path, self.end):
+            if node not in here.succ:
+                here.succ.append(node)
+                node.pred.append(here)
+            here = node
+        # New nodes stand right before the node where the trace rejoined (or last): they follow the last known node of
+        # the path, whose order is less, and the other nodes keep their relative order.
+        if len(self.nodes) > known_before:
+            renewed: list[Node] = []
+            for node in self._topological:
+                if node in before:
+                    renewed += before[node]
+                renewed.append(node)
+            renewed += segment
+            self._topological = renewed
+            for order, node in enumerate(renewed, 1):
+                node.order = order
+            self.end.order = len(renewed) + 1
+            touched = set()
+            for node in self.nodes[known_before:]:
+                self._by_key.setdefault(node.key, []).append(node)
+                touched.add(node.key)
+            for key in touched:
+                self._by_key[key].sort(key=_ORDER)
+        self.traces.append(tuple(path))
+        self._where.append({node: position for position, node in enumerate(path)})
+
+    def _use(self, source: Source, node: Node) -> None:
+        users = self._users.setdefault(source, [])
+        if not users or users[-1] is not node:
+            users.append(node)
+
+
+def _gives(slots, sources, when, before=None) -> bool:
+    """Whether the latest-source rule gives exactly `sources` to `slots` on a path that executed `when` (restricted to
+    numbers less than `before`)."""
+    if len(slots) != len(sources):
+        return False
+    for slot, source in zip(slots, sources):
+        if len(slot) == 1:
+            if slot[0] != source:
+                return False
+        elif source not in slot:
+            return False
+        else:
+            latest = when[source[0]]
+            for producer, _ in slot:
+                at = when.get(producer, -1)
+                if at > latest and (before is None or at < before):
+                    return False
+    return True
+
+
+def _latest(slot, where, at) -> Source:
+    """The source of `slot` that the path `where` executed latest before position `at`."""
+    return max(slot, key=lambda source: p if (p := where.get(source[0], -1)) < at else -1)
+
+
+def _next(path, where, node, start) -> Optional[Node]:
+    """The node that follows `node` on a path, if it is on it and another one follows."""
+    position = -1 if node is start else where.get(node)
+    if position is None or position + 1 >= len(path):
+        return None
+    return path[position + 1]
+
+
+def _check(trace: Sequence[TraceOp]) -> None:
+    for position, op in enumerate(trace):
+        for source, _ in op.sources:
+            if not 0 <= source < position:
+                raise ValueError(f"{op!r}, event {position} of a trace, takes a value from event {source}")

@@ -1,0 +1,60 @@
+"""Options of `terra.coexecute`, and the statistics it gives back."""
+
+import dataclasses
+import difflib
+
+from terra import errors
+
+
+@dataclasses.dataclass
+class Options:
+    """Keyword arguments of `terra.coexecute`.
+
+    run_ahead: how many steps may be in flight after their calls returned; 0 gives errors eager's timing.
+    optimize: let grappler rewrite the graph (faster for some programs on accelerators, no longer bitwise equal to eager).
+    max_traces: how many distinct traces are merged before new ones are only run imperatively.
+    wait_for_graph: a step waits for a graph that is being generated instead of running imperatively meanwhile.
+    transform: instrument the function's source; without it, locations are those of the decorated function alone.
+    """
+
+    run_ahead: int = 2
+    optimize: bool = False
+    max_traces: int = 16
+    wait_for_graph: bool = False
+    transform: bool = True
+
+    @classmethod
+    def make(cls, keywords):
+        names = {f.name: f.type for f in dataclasses.fields(cls)}
+        for name, value in keywords.items():
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(names))}."
+                raise errors.OptionError(f"terra.coexecute has no option {name!r}; {hint}")
+            expected = type(getattr(cls, name))
+            if type(value) is not expected or (expected is int and value < 0):
+                raise errors.OptionError(f"terra.coexecute's option {name!r} takes a{'n' if expected is int else ''} "
+                                         f"{'non-negative int' if expected is int else expected.__name__}, not {value!r}.")
+        return cls(**keywords)
+
+
+@dataclasses.dataclass
+class Stats:
+    """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
+
+    A step that fell back counts as tracing and as a fallback. Times are in seconds: `python_stall_s` is what Python waited for the graph,
+    `graph_stall_s` what an early-started graph waited for Python, `generation_s` what generating and instantiating graphs took (in a helper thread).
+    """
+
+    steps: int = 0
+    tracing_steps: int = 0
+    coexecuted_steps: int = 0
+    imperative_steps: int = 0
+    traces: int = 0
+    graphs: int = 0
+    fallbacks: int = 0
+    feeds: int = 0
+    fetches: int = 0
+    python_stall_s: float = 0.0
+    graph_stall_s: float = 0.0
+    generation_s: float = 0.0

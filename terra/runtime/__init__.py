@@ -1,0 +1,1 @@
+"""What runs while a step runs: locations, op interception, tensors, tracing, and the two runners."""

@@ -1,0 +1,325 @@
+"""A co-executed function: its phases, its steps, its traces and its programs."""
+
+import functools
+import logging
+import os
+import threading
+import time
+from threading import get_ident
+
+from terra import errors
+from terra.fallback.policy import Policy
+from terra.graph import trace
+from terra.graph.generator import GraphGenerator
+from terra.options import Stats
+from terra.runtime import dispatch, location, opschema
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import Queue, runner
+from terra.runtime.program import Program
+from terra.runtime.python_runner import PythonRunner, dummy
+from terra.runtime.tracer import Tracer, collect_args
+
+log = logging.getLogger("terra")
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
+
+
+class Counts:
+    """What a step counts."""
+
+    __slots__ = ("feeds", "fetches", "python_stall")
+
+    def __init__(self):
+        self.feeds = self.fetches = 0
+        self.python_stall = 0.0
+
+
+class Step:
+    """One call of a co-executed function, in whatever phase."""
+
+    clock = staticmethod(time.perf_counter)
+
+    def __init__(self, function, args, kwargs):
+        self.function = function
+        self.store = function.store
+        self.counts = function.counts
+        self.thread = get_ident()
+        self.paused = 0
+        self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
+        self.args = {}  # id -> (index, tensor) of the tensors among the arguments
+        collect_args(args, self.args)
+        if kwargs:
+            collect_args(kwargs, self.args)
+        self.arg_list = [t for _, t in self.args.values()]
+        self.creates_variables = False
+        self.fallback_reason = None
+        self.mode = None
+
+    def pause(self):
+        self.paused += 1
+
+    def resume(self):
+        self.paused -= 1
+
+    def is_running_here(self):
+        return dispatch.active is self and self.thread == get_ident()
+
+    def random_is_host(self, op, attrs):
+        return self.function.random.repeats(op, attrs)
+
+    def note_host_op(self, schema, flat, raw):
+        if schema.name == "VarHandleOp":
+            self.creates_variables = True
+
+    def touches_variables(self, schema, flat):
+        """Whether an imperative-only op works on variables (not on an iterator, a queue or a table)."""
+        for x in flat:
+            if x._datatype_enum() == RESOURCE_ENUM:
+                handle_data = x._handle_data
+                if handle_data is not None and handle_data.is_set:
+                    return True
+        return False
+
+    def before_outside_access(self):
+        """Plain eager code inside the step is about to use a variable: it must see what eager execution would have left."""
+        mode = self.mode
+        if isinstance(mode, PythonRunner) and mode._has_updates():
+            mode.diverge("plain eager code uses variables that the step has updated before it")
+        runner.sync()
+
+    def note_fallback(self, reason):
+        origin = location.tls.cursor.current.origin()
+        if origin:
+            reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})"
+        self.fallback_reason = reason
+        self.function.note_fallback(reason)
+
+
+class RandomSeeds:
+    """Knows which (op, seeds) were drawn before: an eager kernel that is used again goes on in its stream, so only first draws have a stateless twin."""
+
+    def __init__(self):
+        self._seen = set()
+        self._generator = None
+
+    def repeats(self, op, attrs):
+        found = dict(zip(attrs[::2], attrs[1::2]))
+        seeds = (found["seed"], found["seed2"])
+        if seeds == (0, 0):
+            return False
+        generator = tfi.seed_generator()
+        if generator is not self._generator:  # tf.random.set_seed starts all streams again
+            self._generator = generator
+            self._seen.clear()
+        key = (op, *seeds)
+        if key in self._seen:
+            return True
+        self._seen.add(key)
+        return False
+
+
+_random = RandomSeeds()
+
+
+class Coexecuted:
+    """What `terra.coexecute` returns: call it like the function it wraps."""
+
+    def __init__(self, fn, python, options):
+        functools.update_wrapper(self, fn)
+        self._python = python  # the instrumented function
+        self.options = options
+        self.store = trace.TraceStore()
+        self.counts = Counts()
+        self.random = _random
+        self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
+        self.program = None
+        self.fallback_reasons = []
+        self.generation_error = None
+        self._stats = Stats()
+        self._generating = None
+        self._generated_version = 0
+        self._lock = threading.Lock()  # of the store, between a step and the generating thread
+        self._retired = []
+
+    # -- calls -----------------------------------------------------------------------------------------------------------------
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args, **kwargs):
+        active = dispatch.active
+        if active is not None and active.thread == get_ident():
+            return self._python(*args, **kwargs)  # part of the outer step
+        if not tfi.tf.executing_eagerly():
+            return self._python(*args, **kwargs)  # part of somebody's graph
+        with dispatch.step_lock:
+            return self._step(args, kwargs)
+
+    def _step(self, args, kwargs):
+        stats = self._stats
+        stats.steps += 1
+        if self._generating is not None and (self.options.wait_for_graph or not self._generating.is_alive()):
+            self._generating.join()
+            self._generating = None
+        if self._retired:
+            self._remove_retired()
+        waiting = self.program is None and self._generating is not None
+        if waiting or self.policy.imperative():
+            stats.imperative_steps += 1
+            return self._python(*args, **kwargs)
+        step = Step(self, args, kwargs)
+        if self.program is None:
+            runner.sync()
+            step.mode = Tracer(step)
+        else:
+            runner.limit(max(self.options.run_ahead - 1, 0))
+        here = location.begin_step()
+        dispatch.active = step
+        dispatch.install()
+        tfi.flush_zeros_cache()
+        try:
+            if step.mode is None:
+                step.mode = PythonRunner(step, self.program)
+            result = self._python(*args, **kwargs)
+            self._end(step)
+        except BaseException as error:
+            self._abort(step, error)
+            raise
+        finally:
+            dispatch.active = None
+            location.end_step(here)
+            tfi.flush_zeros_cache()
+            dispatch.remove_if_idle()
+        if step.fallback_reason is None and self.options.run_ahead == 0:
+            runner.limit(0)
+        return result
+
+    def _end(self, step):
+        """The function has returned."""
+        if isinstance(step.mode, PythonRunner) and step.mode.complete():
+            self._stats.coexecuted_steps += 1
+            self.policy.coexecuted()
+            step.mode = None
+            return
+        self._stats.tracing_steps += 1
+        self._merge(step, step.mode.finish())
+
+    def _abort(self, step, error):
+        """The function raised: what it did before is done, as in eager execution."""
+        if step.mode is None:
+            return
+        if isinstance(step.mode, PythonRunner):
+            step.mode.diverge(f"the step raised {type(error).__name__}")
+        if isinstance(step.mode, Tracer):
+            step.mode.finish()
+            self._stats.tracing_steps += 1
+        step.mode = None
+
+    # -- traces and graphs -----------------------------------------------------------------------------------------------------
+
+    def _merge(self, step, raw):
+        raw.creates_variables = step.creates_variables
+        fell_back = step.fallback_reason is not None
+        with self._lock:
+            if self.store.n_traces >= self.options.max_traces:
+                changed = False
+                if fell_back:
+                    self.policy.fell_back(step.fallback_reason)
+                self._note_too_many()
+                return
+            changed = self.store.add(raw)
+            self._stats.traces = self.store.n_traces
+        if fell_back:
+            self.policy.fell_back(step.fallback_reason)
+        else:
+            self.policy.traced(not changed)
+        if self.store.version != self._generated_version and (fell_back or not changed) and self._generating is None:
+            self._generate()
+
+    def _note_too_many(self):
+        if self.program is None and self._generating is None:
+            self._generate()
+
+    def note_fallback(self, reason):
+        self._stats.fallbacks += 1
+        self.fallback_reasons.append(reason)
+        log.info("terra: step %d of %s fell back: %s", self._stats.steps, self.policy.name, reason)
+
+    def _generate(self):
+        self._generating = threading.Thread(target=self._generate_in_thread, name="terra-generate", daemon=True)
+        self._generating.start()
+
+    def _generate_in_thread(self):
+        start = time.perf_counter()
+        try:
+            with dispatch.internal_thread():
+                with self._lock:
+                    program = self._make_program()
+                    self._generated_version = program.version
+                self._instantiate(program)
+        except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
+            self.generation_error = error
+            self._generated_version = self.store.version
+            log.warning("terra: no graph for %s: %s", self.policy.name, error)
+            self.policy.cannot(f"its graph could not be generated ({error})")
+            return
+        finally:
+            self._stats.generation_s += time.perf_counter() - start
+        if self.program is not None:
+            self._retired.append(self.program)
+        self._stats.graphs += 1
+        self.program = program
+
+    def _make_program(self):
+        store = self.store
+        early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
+        generator = GraphGenerator(store, early, Queue)
+        generated = generator.generate()
+        program = Program(store, generated, early)
+        program.handles = dict(generator.handles)
+        program.attrs = ("executor_type", "", "config_proto", tfi.call_config(self.options.optimize))
+        for fdef in generated.fdefs:
+            tfi.add_function(fdef)
+        return program
+
+    def _instantiate(self, program):
+        args = []
+        for spec in program.generated.arg_specs:
+            kind = spec[0]
+            if kind in ("arg", "feed"):
+                args.append(dummy(spec[2]))
+            elif kind == "res":
+                args.append(program.handles[spec[1]])
+            elif kind == "queue":
+                args.append(spec[1].ref)
+            else:
+                args.append(tfi.tf.constant(program.late_selects_default, dtype=tfi.tf.int32))
+        tfi.instantiate(program.name, args, program.attrs, program.generated.n_outputs)
+
+    def _remove_retired(self):
+        if runner.flights:
+            return
+        retired, self._retired = self._retired, []
+        for program in retired:
+            for fdef in program.generated.fdefs:
+                tfi.remove_function(fdef.signature.name)
+
+    # -- what users ask --------------------------------------------------------------------------------------------------------
+
+    def stats(self):
+        """A snapshot of the `Stats` of this function."""
+        snapshot = Stats(**vars(self._stats))
+        snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
+        snapshot.python_stall_s = self.counts.python_stall
+        return snapshot
+
+    @property
+    def trace_graph(self):
+        """The TraceGraph that the traces of this function were merged into."""
+        return self.store.graph
+
+    @property
+    def graph(self):
+        """The symbolic graph in use as a `tf.Graph` (for TensorBoard), or None before there is one."""
+        if self.program is None:
+            return None
+        return tfi.graph_of_function(self.program.generated.fdefs[-1])

@@ -1,0 +1,120 @@
+"""The hooks: one flat dispatch from TensorFlow's entry points to the running step.
+
+The hooks are in place while a step runs, and while one is in flight; otherwise TensorFlow's own functions are. Operations of other threads, and those
+that run outside a step, go straight on, except that one which may touch a variable first waits for the steps in flight: TensorFlow itself does not order
+them.
+"""
+
+import contextlib
+import threading
+from threading import get_ident
+
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import runner
+from terra.runtime.tensor import TerraTensor
+
+EagerTensor = tfi.EagerTensor
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
+
+active = None  # the running step
+step_lock = threading.RLock()  # one step at a time
+_internal = set()  # idents of threads that work for Terra itself
+
+
+def _fast(ctx, op, name, *args):
+    step = active
+    if step is not None and step.thread == get_ident():
+        if not step.paused:
+            return step.mode.fast(ctx, op, name, *args)
+        if _touches_variables(args):
+            step.before_outside_access()
+    elif runner.flights and _touches_variables(args):
+        _sync_outside()
+    return tfi.fast_execute(ctx, op, name, *args)
+
+
+def _slow(handle, device, op, inputs, attrs, n_outputs):
+    return _execute(tfi.execute, handle, device, op, inputs, attrs, n_outputs)
+
+
+def _cancelable(handle, device, op, inputs, attrs, manager, n_outputs):
+    return _execute(tfi.execute_cancelable, handle, device, op, inputs, attrs, manager, n_outputs)
+
+
+def _execute(execute, handle, device, op, inputs, attrs, *rest):
+    step = active
+    if step is not None and step.thread == get_ident():
+        if not step.paused:
+            return step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+        if _touches_variables(inputs):
+            step.before_outside_access()
+    elif runner.flights and _touches_variables(inputs):
+        _sync_outside()
+    return execute(handle, device, op, inputs, attrs, *rest)
+
+
+def _touches_variables(values):
+    """Whether one of these inputs is, or may hold, a variable."""
+    for x in values:
+        t = type(x)
+        if t is EagerTensor:
+            if x._datatype_enum() == RESOURCE_ENUM:
+                return True
+        elif t is list or t is tuple:
+            if _touches_variables(x):
+                return True
+        elif t is not TerraTensor and hasattr(x, "handle"):
+            return True
+    return False
+
+
+def _sync_outside():
+    if get_ident() not in _internal:
+        runner.sync()
+
+
+def install():
+    if not tfi.hooks_installed():
+        tfi.install_hooks(_fast, _slow, _cancelable)
+
+
+def remove_if_idle():
+    """Put TensorFlow's own entry points back if no step runs and none is in flight."""
+    if active is None and not runner.flights:
+        tfi.remove_hooks()
+
+
+runner.on_idle = remove_if_idle
+
+
+@contextlib.contextmanager
+def internal_thread():
+    """The calling thread works for Terra: its operations wait for nothing."""
+    _internal.add(get_ident())
+    try:
+        yield
+    finally:
+        _internal.discard(get_ident())
+
+
+class imperative(contextlib.ContextDecorator):
+    """Plain eager execution inside a step: `with terra.imperative():`, or as a decorator of a function that is never traced."""
+
+    def __enter__(self):
+        step = active
+        self._steps = getattr(self, "_steps", [])
+        if step is not None and step.thread == get_ident():
+            step.pause()
+            self._steps.append(step)
+        else:
+            self._steps.append(None)
+        return self
+
+    def __exit__(self, *exc):
+        step = self._steps.pop()
+        if step is not None:
+            step.resume()
+        return False
+
+    def _recreate_cm(self):
+        return type(self)()

@@ -1,0 +1,155 @@
+"""GraphRunner: runs the generated function on TensorFlow's asynchronous eager executor, and the channels between it and Python.
+
+One executor runs all steps strictly one after another. A step whose skeleton is done, but whose graph may still run, is a `Flight`; Python goes on
+(run-ahead) until it needs a value, touches a variable, or too many flights are in the air.
+"""
+
+import collections
+import logging
+import re
+import time
+
+from terra.runtime import internals as tfi
+
+log = logging.getLogger("terra")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+
+
+class Queue:
+    """A channel: a TensorFlow FIFO queue of one tensor, whose dequeue in the graph blocks no thread. Kept for the life of its graph, and drained."""
+
+    __slots__ = ("ref", "enum", "_put", "_get")
+
+    def __init__(self, enum):
+        dtype = tfi.dtypes.as_dtype(enum)
+        self.enum = enum
+        self.ref = tfi.tf.queue.FIFOQueue(capacity=2 ** 31 - 1, dtypes=[dtype]).queue_ref
+        self._put = ("Tcomponents", (enum,), "timeout_ms", -1)
+        self._get = ("component_types", (enum,), "timeout_ms", -1)
+
+    def put(self, handle, value):
+        tfi.execute(handle, "", "QueueEnqueueV2", [self.ref, value], self._put, 0)
+
+    def get(self, manager):
+        """Wait for a value; raises CancelledError if the graph fails or is cancelled meanwhile."""
+        return tfi.run_cancelable("QueueDequeueV2", [self.ref], self._get, 1, manager)[0]
+
+    def drain(self, handle):
+        size = int(tfi.execute(handle, "", "QueueSizeV2", [self.ref], (), 1)[0])
+        for _ in range(size):
+            tfi.execute(handle, "", "QueueDequeueV2", [self.ref], self._get, 1)
+
+
+class Flight:
+    """A dispatched step whose skeleton is done. It owns the tensors that outlive the step until their values are there."""
+
+    __slots__ = ("runner", "outputs", "record", "error", "done", "manager")
+
+    def __init__(self, runner, outputs, record, manager):
+        self.runner = runner
+        self.outputs = outputs
+        self.record = record  # how to replay the step imperatively, should a kernel fail
+        self.manager = manager
+        self.error = None
+        self.done = False
+
+    def materialise(self, tensor):
+        """Python reads a tensor that this step returned: wait for it."""
+        if not self.done:
+            self.runner.wait_for(self)
+        if self.error is not None:
+            raise self.error
+        tensor._value = tensor._hidden
+        tensor._owner = None
+        return tensor._value
+
+
+class GraphRunner:
+    """There is one for the process."""
+
+    def __init__(self):
+        self._executors = None
+        self.flights = collections.deque()
+        self.stall = 0.0  # seconds that Python waited for the graph
+        self.on_idle = None  # called when nothing is in flight any more
+
+    @property
+    def executors(self):
+        if self._executors is None:
+            self._executors = tfi.Executors()
+        return self._executors
+
+    @property
+    def handle(self):
+        return self.executors.context_handle
+
+    def dispatch(self, program, args, manager):
+        return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
+
+    def launch(self, outputs, record, manager):
+        """Register a step whose skeleton is done."""
+        flight = Flight(self, outputs, record, manager)
+        self.flights.append(flight)
+        return flight
+
+    def limit(self, run_ahead):
+        """Wait until at most `run_ahead` steps are in flight."""
+        while len(self.flights) > run_ahead:
+            self.wait_for(self.flights[0])
+
+    def wait_for(self, flight):
+        """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised."""
+        start = time.perf_counter()
+        try:
+            while not flight.done and self.flights:
+                first = self.flights[0]
+                try:
+                    first.outputs[0]._numpy_internal()
+                except tfi.NotOkStatusException:
+                    self._recover(first)
+                self.flights.popleft()
+                first.done = True
+                first.outputs = first.record = None
+        finally:
+            self.stall += time.perf_counter() - start
+            if not self.flights and self.on_idle is not None:
+                self.on_idle()
+
+    def sync(self):
+        """Wait for everything in flight."""
+        if self.flights:
+            self.wait_for(self.flights[-1])
+
+    def _recover(self, failed):
+        """A kernel failed: nothing of the step was committed. Replay it, and what was in flight behind it, as eager execution would run it."""
+        cause = self.executors.wait()
+        log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
+        flights = list(self.flights)
+        self.flights.clear()
+        for k, flight in enumerate(flights):
+            try:
+                flight.record.replay()
+            except BaseException as error:
+                for later in flights[k:]:
+                    later.error, later.done = error, True
+                    later.outputs = later.record = None
+                raise
+            flight.done = True
+            flight.outputs = flight.record = None
+        # Nothing was raised: the failure did not repeat, the values are those of the replay.
+        self.flights.append(failed)
+
+    def cancel(self, manager):
+        """Cancel the running early step and leave the executor usable; steps before it are waited for first."""
+        self.sync()
+        manager.start_cancel()
+        return self.executors.wait()
+
+
+runner = GraphRunner()
+
+
+def failing_line(error):
+    """The user's `file:line` that the node named in a graph error came from, as text, or None."""
+    found = _NODE.search(str(error))
+    return found.group(1).split("__")[0] if found else None

@@ -1,0 +1,197 @@
+"""The one room for TensorFlow's private names.
+
+Everything here was tried on TensorFlow 2.21 (Python 3.11); the names exist under the same paths from 2.16 on. Each group says why it is
+needed. A name that is missing raises `UnsupportedTensorFlowError` at import, with the versions that are supported.
+"""
+
+import threading
+
+from terra import errors
+
+SUPPORTED = "TensorFlow 2.16 to 2.21"
+
+try:
+    import tensorflow as tf
+
+    # The C entry points that every eager operation goes through, looked up by the generated wrappers as attributes of this module.
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2  # noqa: F401  (protos of a graph function)
+    from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+    from tensorflow.python.eager import cancellation, context, executor
+    from tensorflow.python.eager import core as eager_core
+    from tensorflow.python.eager.polymorphic_function import atomic_function
+    from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
+    from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
+
+    EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
+    EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives
+    FallbackException = eager_core._FallbackException  # sends a generated wrapper down its converting path
+    NotOkStatusException = eager_core._NotOkStatusException  # what the C entry points raise for a bad status
+    status_to_exception = eager_core._status_to_exception  # turns it into tf.errors.*
+
+    # Recording on the gradient tapes: the hook runs operations unrecorded and records them itself, so that tapes hold Terra's tensors.
+    record_gradient = pywrap_tfe.TFE_Py_RecordGradient
+    tape_set_is_empty = pywrap_tfe.TFE_Py_TapeSetIsEmpty
+    tape_stop = pywrap_tfe.TFE_Py_TapeSetStopOnThread
+    tape_restart = pywrap_tfe.TFE_Py_TapeSetRestartOnThread
+    tape_is_stopped = pywrap_tfe.TFE_Py_TapeSetIsStopped
+    new_uid = pywrap_tfe.TFE_Py_UID
+
+    # The original entry points, kept before anything can replace them.
+    fast_execute = pywrap_tfe.TFE_Py_FastPathExecute
+    execute = pywrap_tfe.TFE_Py_Execute
+    execute_cancelable = pywrap_tfe.TFE_Py_ExecuteCancelable
+
+    set_executor_for_thread = pywrap_tfe.TFE_ContextSetExecutorForThread
+    INTERN_DTYPES = dtypes._INTERN_TABLE  # dtype enum -> DType, the table that EagerTensor.dtype itself uses
+    get_name_scope = ops.get_name_scope
+    ConfigProto = config_pb2.ConfigProto
+    _tensor_caches = context._tensor_caches_map  # cached zero tensors must not carry a step's tensors out of it
+    _runtime_function_refs = atomic_function.RUNTIME_FUNCTION_REFS
+except (ImportError, AttributeError) as missing:
+    raise errors.UnsupportedTensorFlowError(
+        f"Terra needs {SUPPORTED}, and this TensorFlow lacks a name it builds on ({missing}); install a supported version."
+    ) from missing
+
+
+def ctx():
+    """The eager context, initialised."""
+    c = context.context()
+    c.ensure_initialized()
+    return c
+
+
+def op_def(name):
+    """The OpDef of `name`, or None if no such operation is registered."""
+    return op_def_registry.get(name)
+
+
+def function_def(name):
+    """The FunctionDef registered in the eager context under `name`, or None."""
+    c = context.context()
+    try:
+        return c.get_function_def(name)
+    except (tf.errors.NotFoundError, ValueError, RuntimeError):
+        return None
+
+
+def as_attr_value(value, attr_type, name):
+    return op_def_library.value_to_attr_value(value, attr_type, name)
+
+
+def add_function(fdef):
+    context.context().add_function_def(fdef)
+
+
+def remove_function(name):
+    context.context().remove_function(name)
+
+
+def retain_function(name):
+    """Keep a user's traced function from being deleted while a step's graph calls it (TensorFlow counts references by name)."""
+    key = (context.context().function_scope_id, name)
+    if key in _runtime_function_refs:
+        _runtime_function_refs[key] += 1
+
+
+def flush_zeros_cache():
+    """Forget cached zero tensors, so that each step asks for them again, in tracing and in the skeleton alike."""
+    c = context.context()
+    c.zeros_cache().flush()
+
+
+def seed_generator():
+    """The generator that draws op seeds; another object after each `tf.random.set_seed`."""
+    return context.context()._rng
+
+
+def graph_of_function(fdef):
+    """A `tf.Graph` of the FunctionDef `fdef`, for TensorBoard and for people."""
+    return _function_def_to_graph.function_def_to_graph(fdef)
+
+
+def call_config(optimize):
+    """Serialized ConfigProto for a call of a graph function; without `optimize`, grappler's rewrites are off (bitwise equal to eager)."""
+    config = config_pb2.ConfigProto()
+    rewrite = config.graph_options.rewrite_options
+    if not optimize:
+        rewrite.disable_meta_optimizer = True
+    return config.SerializeToString()
+
+
+class Executors:
+    """TensorFlow's asynchronous eager executor, and the raw switch between it and the calling thread's own.
+
+    The context's `executor` property wraps the current executor in an object whose deletion waits for it, so handles are read once.
+    """
+
+    def __init__(self):
+        self._context = ctx()
+        self.context_handle = self._context._handle
+        self._executor = executor.new_executor(enable_async=True)
+        self._default = self._context.executor
+        self._async_handle = self._executor.handle()
+        self._default_handle = self._default.handle()
+
+    def dispatch(self, name, args, attrs, n_outputs, manager):
+        """Start function `name` asynchronously; returns its outputs' handles at once."""
+        handle = self.context_handle
+        set_executor_for_thread(handle, self._async_handle)
+        try:
+            return execute_cancelable(handle, "", name, args, attrs, manager._impl, n_outputs)
+        finally:
+            set_executor_for_thread(handle, self._default_handle)
+
+    def wait(self):
+        """Wait for everything dispatched; returns the error it ended with, or None, and leaves the executor usable."""
+        try:
+            self._executor.wait()
+            return None
+        except Exception as error:  # any tf.errors class: the caller decides what it means
+            self._executor.clear_error()
+            return error
+
+
+def new_cancellation_manager():
+    return cancellation.CancellationManager()
+
+
+def run_cancelable(op, inputs, attrs, n_outputs, manager):
+    """Run one operation eagerly on the calling thread so that cancelling `manager` frees it."""
+    return execute_cancelable(context.context()._handle, "", op, inputs, attrs, manager._impl, n_outputs)
+
+
+def instantiate(name, args, attrs, n_outputs):
+    """Make the runtime build function `name` without running it: dispatch it with a manager that is already cancelled."""
+    manager = cancellation.CancellationManager()
+    manager.start_cancel()
+    try:
+        execute_cancelable(context.context()._handle, "", name, args, attrs, manager._impl, n_outputs)
+    except NotOkStatusException as status:
+        error = status_to_exception(status)
+        if not isinstance(error, tf.errors.CancelledError):
+            raise error from None
+    except tf.errors.CancelledError:
+        pass
+
+
+_hook_lock = threading.Lock()
+
+
+def install_hooks(fast, slow, cancelable):
+    """Replace the C entry points; `remove_hooks` puts the originals back."""
+    with _hook_lock:
+        pywrap_tfe.TFE_Py_FastPathExecute = fast
+        pywrap_tfe.TFE_Py_Execute = slow
+        pywrap_tfe.TFE_Py_ExecuteCancelable = cancelable
+
+
+def remove_hooks():
+    with _hook_lock:
+        pywrap_tfe.TFE_Py_FastPathExecute = fast_execute
+        pywrap_tfe.TFE_Py_Execute = execute
+        pywrap_tfe.TFE_Py_ExecuteCancelable = execute_cancelable
+
+
+def hooks_installed():
+    return pywrap_tfe.TFE_Py_FastPathExecute is not fast_execute

@@ -1,0 +1,312 @@
+"""Operation schemas: how an op's inputs and attributes are laid out, and what kind of op it is for co-execution.
+
+The generated wrappers pass nested inputs and only the attributes that inputs do not determine; the converting path passes flat inputs and all
+attributes. Both are brought to one canonical form here, because an op is the same node whichever way it was called.
+"""
+
+from terra.runtime import internals as tfi
+
+# How an op takes part in co-execution.
+GRAPH = 0  # goes into the graph
+HOST = 1  # imperative-only: executed in program order with fetched inputs, its outputs are fed
+RANDOM = 2  # stateful random op: goes into the graph as its stateless twin, with the drawn seeds fed
+VARIABLE = 3  # reads or updates a variable; see `VARIABLE_ACCESS`
+FETCH = 4  # Output Fetching: Python reads a value in the middle of a step
+
+READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB = "read", "assign", "add", "sub"
+FORWARDABLE = {
+    "ReadVariableOp": READ,
+    "AssignVariableOp": ASSIGN,
+    "AssignAddVariableOp": ASSIGN_ADD,
+    "AssignSubVariableOp": ASSIGN_SUB,
+}
+RAW_READS = frozenset(["ResourceGather", "ResourceGatherNd"])
+_RAW_WRITE_PREFIXES = ("ResourceApply", "ResourceSparseApply", "ResourceScatter")
+_RAW_WRITES = frozenset([
+    "ResourceStridedSliceAssign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulUniformFullInt", "StatefulUniformInt",
+    "StatefulStandardNormalV2", "StatefulTruncatedNormal", "StatefulRandomBinomial",
+])
+
+# Stateful random op -> (stateless twin, attribute that gives the output dtype). The k-th draw of a kernel differs; first draws are bitwise equal.
+STATELESS_TWIN = {
+    "RandomUniform": ("StatelessRandomUniformV2", "dtype"),
+    "RandomStandardNormal": ("StatelessRandomNormalV2", "dtype"),
+    "TruncatedNormal": ("StatelessTruncatedNormalV2", "dtype"),
+    "RandomUniformInt": ("StatelessRandomUniformIntV2", "Tout"),
+}
+
+# Output shapes depend on data: Python has to fetch them if it asks.
+DATA_DEPENDENT_SHAPE = frozenset([
+    "Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "ListDiff", "DynamicPartition", "NonMaxSuppression",
+    "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5", "SparseFillEmptyRows", "RaggedRange",
+    "StringSplit", "StringSplitV2", "UnicodeDecode", "UnicodeDecodeWithOffsets", "DenseToDenseSetOperation", "SparseAdd", "SparseConcat",
+    "SparseSlice", "SparseReorder",
+])
+# Integer inputs that are data: their values do not decide the output's shape, as those of axes, sizes and shapes do.
+_INDEX_DATA = {
+    "GatherV2": (1,), "Gather": (1,), "GatherNd": (1,), "ResourceGather": (1,), "ResourceGatherNd": (1,), "OneHot": (0,),
+    "SparseSoftmaxCrossEntropyWithLogits": (1,), "InTopKV2": (1, 2), "UnsortedSegmentSum": (1,), "UnsortedSegmentMax": (1,),
+    "UnsortedSegmentMin": (1,), "UnsortedSegmentProd": (1,), "TensorScatterUpdate": (1,), "TensorScatterAdd": (1,), "ScatterNd": (0,),
+    "ResourceScatterAdd": (1,), "ResourceScatterUpdate": (1,), "ResourceScatterSub": (1,), "DenseBincount": (0,), "CTCLoss": (1, 2, 3),
+    "ReverseSequence": (1,), "LeftShift": (0, 1), "RightShift": (0, 1), "BitwiseAnd": (0, 1), "BitwiseOr": (0, 1), "BitwiseXor": (0, 1),
+}
+_VALUE_DECIDES = frozenset(["Range", "LinSpace"])
+SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank"])
+_HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
+
+
+class Schema:
+    """The static part of one op type: arity, which inputs are lists, which attributes are inferred, its output names."""
+
+    __slots__ = (
+        "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
+        "value_inputs", "dynamic",
+    )
+
+    def __init__(self, name, op_def=None, fdef=None):
+        self.name = name
+        self.fdef = fdef
+        self.is_function = fdef is not None
+        signature = fdef.signature if fdef is not None else op_def
+        self.inputs = tuple((a.number_attr, a.type_attr, a.type_list_attr, a.type) for a in signature.input_arg)
+        self.n_inputs = len(self.inputs)
+        self.has_lists = any(n or tl for n, _, tl, _ in self.inputs)
+        self.attr_types = {a.name: a.type for a in signature.attr}
+        self.outputs = tuple((a.name, a.number_attr, a.type_list_attr) for a in signature.output_arg)
+        self.variable_inputs = ()
+        self.category = self._function_category() if self.is_function else self._category(op_def)
+        self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
+        self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
+
+    def _category(self, op_def):
+        name = self.name
+        if name in FORWARDABLE or name in RAW_READS or name in _RAW_WRITES or name.startswith(_RAW_WRITE_PREFIXES):
+            return VARIABLE
+        if name in STATELESS_TWIN:
+            return RANDOM
+        if op_def.is_stateful or "Dataset" in name or name.startswith(_HOST_PREFIXES):
+            return HOST
+        return GRAPH
+
+    def _function_category(self):
+        """A nested traced function is one op; what it may touch decides whether it can be part of the graph."""
+        effects = function_effects(self.fdef)
+        if effects is None:
+            return HOST
+        self.variable_inputs = effects
+        return VARIABLE if effects else GRAPH
+
+    def flatten(self, inputs):
+        """Nested inputs of the fast path as one flat tuple."""
+        if not self.has_lists:
+            return inputs
+        flat = []
+        for x in inputs:
+            if type(x) in (list, tuple):
+                flat.extend(x)
+            else:
+                flat.append(x)
+        return tuple(flat)
+
+    def inferred_attrs(self, inputs):
+        """The attributes that the inputs determine, as the fast path itself records them: name, value, name, value ..."""
+        attrs = []
+        for x, (number_attr, type_attr, type_list_attr, _) in zip(inputs, self.inputs):
+            if number_attr:
+                attrs += (number_attr, len(x))
+                if type_attr and len(x):
+                    attrs += (type_attr, x[0].dtype.as_datatype_enum)
+            elif type_list_attr:
+                attrs += (type_list_attr, [t.dtype.as_datatype_enum for t in x])
+            elif type_attr:
+                attrs += (type_attr, x.dtype.as_datatype_enum)
+        return tuple(attrs)
+
+    def output_refs(self, attrs):
+        """For each flat output, `name:k` as a FunctionDef refers to it."""
+        refs = []
+        for name, number_attr, type_list_attr in self.outputs:
+            count = attrs[number_attr] if number_attr else len(attrs[type_list_attr]) if type_list_attr else 1
+            refs += [f"{name}:{k}" for k in range(count)]
+        return refs
+
+
+def _shape_needs_value(name, arg, k, signature):
+    """Whether the value of this input (an axis, a size, a shape) can decide the shape of the op's outputs."""
+    if name in _VALUE_DECIDES:
+        return True
+    if k in _INDEX_DATA.get(name, ()):
+        return False
+    integers = _INTEGER_ENUMS
+    if arg.type:
+        return arg.type in integers
+    if arg.type_attr:
+        attr = next(a for a in signature.attr if a.name == arg.type_attr)
+        allowed = set(attr.allowed_values.list.type)
+        return bool(allowed) and allowed <= integers
+    return False
+
+
+_INTEGER_ENUMS = frozenset(
+    t.as_datatype_enum for t in (
+        tfi.dtypes.int8, tfi.dtypes.int16, tfi.dtypes.int32, tfi.dtypes.int64, tfi.dtypes.uint8, tfi.dtypes.uint16, tfi.dtypes.uint32,
+        tfi.dtypes.uint64))
+HOST_KNOWN_ENUMS = _INTEGER_ENUMS | {tfi.dtypes.bool.as_datatype_enum}
+_schemas = {}
+_READS_IN_FUNCTIONS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
+_PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"])
+
+
+def get_schema(name):
+    """Schema of op (or traced function) `name`; None if TensorFlow knows neither."""
+    schema = _schemas.get(name)
+    if schema is None:
+        op_def = tfi.op_def(name)
+        if op_def is not None:
+            schema = Schema(name, op_def=op_def)
+        else:
+            fdef = tfi.function_def(name)
+            if fdef is None:
+                return None
+            schema = Schema(name, fdef=fdef)
+        _schemas[name] = schema
+    return schema
+
+
+def function_effects(fdef, depth=0):
+    """What a traced function touches: a tuple with, for each argument, None, "read" or "write" if it is a resource.
+
+    Returns () for a pure function, and None if it does anything that must stay imperative (I/O, random state, tables, iterators).
+    """
+    if depth > 32:
+        return None
+    arguments = {a.name: k for k, a in enumerate(fdef.signature.input_arg)}
+    effects = [None] * len(arguments)
+    aliases = dict(arguments)
+    for node in fdef.node_def:
+        data_inputs = [i for i in node.input if not i.startswith("^")]
+        touched = [aliases[i.split(":")[0]] for i in data_inputs if i.split(":")[0] in aliases]
+        if node.op == "Identity" and len(touched) == 1:
+            aliases[node.name] = touched[0]
+            continue
+        nested = [node.attr[a].func.name for a in node.attr if node.attr[a].WhichOneof("value") == "func"]
+        nested += [f.name for a in node.attr for f in node.attr[a].list.func]
+        definition = tfi.op_def(node.op)
+        if definition is None:
+            nested.append(node.op)
+        if nested:
+            if definition is not None and node.op not in _PURE_STATEFUL:
+                return None
+            for name in nested:
+                inner = tfi.function_def(name)
+                inner_effects = function_effects(inner, depth + 1) if inner is not None else None
+                if inner_effects is None:
+                    return None
+                if any(inner_effects):
+                    # Which argument is which depends on the caller's op (predicates come first): every resource passed counts as the worst.
+                    worst = "write" if "write" in inner_effects else "read"
+                    for k in touched:
+                        if fdef.signature.input_arg[k].type == tfi.types_pb2.DT_RESOURCE:
+                            effects[k] = "write" if "write" in (worst, effects[k]) else worst
+            continue
+        if not definition.is_stateful:
+            continue
+        resources = [k for k in touched if fdef.signature.input_arg[k].type == tfi.types_pb2.DT_RESOURCE]
+        if node.op in _READS_IN_FUNCTIONS:
+            for k in resources:
+                effects[k] = effects[k] or "read"
+        elif node.op in FORWARDABLE or node.op in _RAW_WRITES or node.op.startswith(_RAW_WRITE_PREFIXES):
+            for k in resources:
+                effects[k] = "write"
+        elif node.op != "NoOp" and node.op != "Assert":
+            return None
+    return tuple(effects) if any(effects) else ()
+
+
+def variable_access(schema, is_resource):
+    """[(input position, READ | ASSIGN | ASSIGN_ADD | ASSIGN_SUB | "raw_read" | "raw_write")] of a VARIABLE op.
+
+    `is_resource` says for each flat input whether it is a resource.
+    """
+    if schema.is_function:
+        return [(k, "raw_" + effect) for k, effect in enumerate(schema.variable_inputs) if effect]
+    name = schema.name
+    if name in FORWARDABLE:
+        return [(0, FORWARDABLE[name])]
+    kind = "raw_read" if name in RAW_READS else "raw_write"
+    return [(k, kind) for k, resource in enumerate(is_resource) if resource]
+
+
+READS_ONLY = frozenset([READ, "raw_read"])
+
+
+def _dtype_enum(v):
+    return v if type(v) is int else tfi.dtypes.as_dtype(v).base_dtype.as_datatype_enum
+
+
+def _shape(v):
+    if v is None:
+        return None
+    shape = tfi.tensor_shape.as_shape(v)
+    return None if shape.rank is None else tuple(-1 if d is None else d for d in shape.as_list())
+
+
+def _function_name(v):
+    return getattr(v, "name", v)
+
+
+def _string(v):
+    return v if type(v) is bytes else str(v).encode()
+
+
+_NORMALISERS = {
+    "type": _dtype_enum, "shape": _shape, "int": int, "float": float, "bool": bool, "string": _string, "func": _function_name,
+}
+
+
+def normalise_attr(value, attr_type):
+    """A canonical, hashable form of an attribute value."""
+    if attr_type.startswith("list("):
+        one = _NORMALISERS.get(attr_type[5:-1], repr)
+        return tuple(one(v) for v in value)
+    if attr_type == "tensor":
+        return value if isinstance(value, str) else value.SerializeToString()
+    return _NORMALISERS.get(attr_type, repr)(value)
+
+
+class OpInfo:
+    """One op type with its attributes on one device: what two trace events must agree on, next to the location and the inputs' kinds."""
+
+    __slots__ = ("schema", "op_type", "attrs", "raw", "device", "key", "category", "exec_attrs", "output_refs")
+
+    def __init__(self, schema, attrs, raw, device, exec_attrs):
+        self.schema = schema
+        self.op_type = schema.name
+        self.attrs = attrs  # name -> normalised value
+        self.raw = raw  # name -> value as it was passed, for the conversion to AttrValue
+        self.device = device
+        self.category = schema.category
+        self.exec_attrs = exec_attrs  # flat tuple for TFE_Py_Execute
+        self.key = (schema.name, tuple(attrs.items()), device)
+        self.output_refs = None if schema.is_function else schema.output_refs(attrs)
+
+
+_op_infos = {}
+
+
+def op_info(schema, attr_pairs, device):
+    """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes)."""
+    attrs, raw = {}, {}
+    skip_seeds = schema.category == RANDOM
+    for name, value in zip(attr_pairs[::2], attr_pairs[1::2]):
+        if skip_seeds and name in ("seed", "seed2"):
+            continue
+        if name not in attrs:
+            raw[name] = value
+            attrs[name] = normalise_attr(value, schema.attr_types.get(name, "string"))
+    attrs = dict(sorted(attrs.items()))
+    key = (schema.name, tuple(attrs.items()), device)
+    info = _op_infos.get(key)
+    if info is None:
+        info = _op_infos[key] = OpInfo(schema, attrs, raw, device, tuple(attr_pairs))
+    return info

@@ -1,0 +1,174 @@
+"""A Program: an immutable snapshot of a TraceGraph that the skeleton can walk, and the function that runs its operations.
+
+While a newer TraceGraph is merged and its graph is generated, steps go on with the Program of the older one.
+"""
+
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
+from terra.runtime import internals as tfi
+from terra.runtime import opschema
+from terra.runtime.tracer import value_positions
+
+DTYPES = tfi.INTERN_DTYPES
+
+
+class ValueKey:
+    """Identity of one value inside a program: an output of a node, or a value fed to it (negative output number)."""
+
+    __slots__ = ("node", "out", "result")
+
+    def __init__(self, node, out):
+        self.node, self.out = node, out
+        self.result = -1  # its index among the graph's outputs, if it outlives the step
+
+
+class InputSlot:
+    """What the skeleton expects at one flat input of a node."""
+
+    __slots__ = ("kind", "key", "multi", "const", "const_obj", "arg", "handle", "feed", "enum", "needs_value", "const_shape_key", "relax")
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.key = self.multi = self.const = self.const_obj = self.arg = self.handle = self.feed = self.enum = None
+        self.needs_value = False
+        self.const_shape_key = self.relax = None
+
+
+class ProgramNode:
+    """One node as the skeleton sees it: what an op must look like to be it, and what to hand out for it."""
+
+    __slots__ = (
+        "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
+        "successors", "expected", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates",
+    )
+
+
+class Program:
+    """See the module's docstring. `forms` maps "late"/"early" to what GraphGenerator made."""
+
+    def __init__(self, store, generated, early):
+        self.generated = generated
+        self.early = early
+        self.version = store.version
+        self._keys = {}
+        self._multi = {}
+        nodes = {node: ProgramNode() for node in store.graph.nodes}
+        self.start = ProgramNode()
+        nodes[store.graph.start] = self.start
+        self.start.assigns_multi = ()
+        for node in store.graph.nodes:
+            self._fill(nodes[node], node)
+        for node, pnode in nodes.items():
+            self._link(store.graph, nodes, node, pnode)
+        for node in store.graph.nodes:
+            nodes[node].assigns_multi = tuple(
+                (multi, self._keys[n, k]) for (n, k) in self._sources_of(node) for multi in self._multi_of.get((n, k), ()))
+        for k, value in enumerate(generated.live_out):
+            self._key(*value).result = k + 1
+        self.n_selects = len(generated.select_index)
+        self.n_feeds = len(generated.feeds)
+        self.late_selects_default = [0] * self.n_selects
+        self.feed_enums = [f.enum for f in sorted(generated.feeds.values(), key=lambda f: f.index)]
+        self.name = generated.name
+        self.attrs = None
+
+    def _key(self, node, out):
+        key = self._keys.get((node, out))
+        if key is None:
+            key = self._keys[node, out] = ValueKey(node, out)
+        return key
+
+    def _sources_of(self, node):
+        outs = [k for (n, k) in self._keys_by_node.get(node, ())]
+        return [(node, k) for k in outs]
+
+    @property
+    def _multi_of(self):
+        table = self.__dict__.get("_multi_table")
+        if table is None:
+            table = {}
+            for sources, multi in self._multi.items():
+                for source in sources:
+                    table.setdefault(source, []).append(multi)
+            self.__dict__["_multi_table"] = table
+        return table
+
+    @property
+    def _keys_by_node(self):
+        table = self.__dict__.get("_by_node")
+        if table is None:
+            table = {}
+            for source in self._keys:
+                table.setdefault(source[0], []).append(source)
+            self.__dict__["_by_node"] = table
+        return table
+
+    def _fill(self, p, node):
+        site = node.payload
+        event = site.event
+        info = event.info
+        p.updates = info.category == opschema.VARIABLE and any(
+            how not in opschema.READS_ONLY
+            for _, how in opschema.variable_access(info.schema, [kind[0] == RESOURCE for kind in site.kinds]))
+        p.info = info
+        p.op_type = info.op_type
+        p.category = info.category
+        p.location = event.location
+        p.device = info.device
+        p.fetch_queue = self.generated.fetch_queues.get(node)
+        p.template = event.template
+        p.grad_attrs = event.grad_attrs
+        p.shapes = site.shapes
+        p.n_out = len(event.out_enums)
+        if info.category == opschema.FETCH:
+            p.n_in, p.has_lists, p.fast_attrs, p.exec_attrs = 1, False, None, None
+            needs_value = (False,)
+        else:
+            schema = info.schema
+            p.n_in, p.has_lists = schema.n_inputs, schema.has_lists
+            random = info.category == opschema.RANDOM
+            p.fast_attrs = None if random else event.fast_attrs
+            p.exec_attrs = None if random or event.fast_attrs is not None else event.grad_attrs
+            needs_value = list(value_positions(schema, info, len(event.refs))) + [False] * len(event.refs)
+        p.outs = tuple((DTYPES[e], e, self._key(node, k)) for k, e in enumerate(event.out_enums))
+        slots, value = [], 0
+        for k, kind in enumerate(site.kinds):
+            slot = InputSlot(kind[0])
+            slot.needs_value = needs_value[k]
+            what = kind[0]
+            if what == VALUE:
+                sources = node.slots[value]
+                value += 1
+                keys = [self._key(*s) for s in sources]
+                if len(keys) == 1:
+                    slot.key = keys[0]
+                else:
+                    slot.multi = self._multi.setdefault(tuple(sorted(sources, key=lambda s: (s[0].id, s[1]))), object())
+            elif what == CONST:
+                slot.const = kind[1].key
+                slot.const_obj = kind[1].tensor
+                slot.const_shape_key = kind[1].key if slot.needs_value else kind[1].key[1]
+                slot.enum = kind[1].key[0]
+                slot.relax = (*site.relax_keys, k)
+            elif what == ARG:
+                slot.arg, slot.enum = kind[1], kind[2]
+            elif what == RESOURCE:
+                slot.handle = kind[1]
+            else:
+                slot.feed = self.generated.feeds[node, k]
+                slot.enum = kind[1]
+                slot.key = self._key(node, -1 - k)
+            slots.append(slot)
+        p.slots = tuple(slots)
+
+    def _link(self, graph, nodes, node, p):
+        selects = self.generated.selects
+        p.end_selects = None
+        successors = []
+        for succ in node.succ:
+            if succ is graph.end:
+                p.end_selects = selects.get((node, succ), ())
+            else:
+                successors.append((nodes[succ], selects.get((node, succ), ())))
+        p.successors = tuple(successors)
+        # The one node that can follow without telling the graph anything: the fast case.
+        p.expected = successors[0][0] if len(successors) == 1 and not successors[0][1] else None

@@ -1,0 +1,585 @@
+"""PythonRunner: walks the program while Python runs the skeleton of a step.
+
+Each operation that the skeleton issues is checked against the node that can follow (type, attributes, device, executed location, and for each
+input that it is the value, constant, argument or variable it was), and gets placeholder tensors as its outputs. What Python decides goes to the
+graph: values (Input Feeding), control edges (Case Select). What Python reads comes from the graph (Output Fetching). An operation that no known node
+matches ends co-execution of the step: see `PythonRunner.diverge`.
+"""
+
+import os
+import sys
+
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
+from terra.runtime import internals as tfi
+from terra.runtime import opschema
+from terra.runtime.graph_runner import runner
+from terra.runtime.location import tls
+from terra.runtime.opschema import get_schema, op_info
+from terra.runtime.program import ValueKey
+from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
+from terra.runtime.tracer import (
+    FETCH_INFO, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
+)
+
+EagerTensor = tfi.EagerTensor
+FallbackException = tfi.FallbackException
+_uid = tfi.new_uid
+_getrefcount = sys.getrefcount
+_FETCH = FETCH_INFO.op_type
+_OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variable, getrefcount's argument
+
+
+class PythonRunner:
+    """Walks `program` for one step. Gives the hook its entry points, like Tracer."""
+
+    def __init__(self, step, program):
+        self.step = step
+        self.program = program
+        self.node = program.start
+        self.expected = program.start.expected
+        self.issued = []  # placeholders, in order
+        self.log = []  # (node, inputs: value keys of this step or outside tensors, drawn seeds) of what was matched
+        self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor)
+        self.latest = {}  # slot with several sources -> value key executed latest
+        self.late = not program.early
+        self.failure = None
+        if self.late:
+            self.selects = list(program.late_selects_default)
+            self.feeds = [None] * program.n_feeds
+            self.manager = None
+        else:
+            self._start()
+
+    # -- the three entry points ------------------------------------------------------------------------------------------------
+
+    def fast(self, ctx, op, name, *args):
+        node = self.expected
+        if node is not None and node.op_type == op and node.location is tls.cursor.current and args[node.n_in:] == node.fast_attrs:
+            flat = args[:node.n_in] if not node.has_lists else node.info.schema.flatten(args[:node.n_in])
+            outs = self._match(node, flat, (), None)
+            if outs is not None and node.device == (ctx.device_name or ""):
+                if outs and not tfi.tape_set_is_empty():
+                    record_on_tapes(op, list(flat), node.grad_attrs, outs)
+                elif not outs and not tfi.tape_set_is_empty():
+                    record_on_tapes(op, list(flat), node.grad_attrs, [])
+                template = node.template
+                return outs[0] if template is True else nest_outputs(outs, template)
+        return self._fast(ctx, op, name, args)
+
+    def _fast(self, ctx, op, name, args):
+        """Everything but the expected operation."""
+        schema = get_schema(op)
+        n = schema.n_inputs
+        inputs, attrs = args[:n], args[n:]
+        flat = schema.flatten(inputs)
+        for x in flat:
+            t = type(x)
+            if t is not TerraTensor and t is not EagerTensor:
+                raise FallbackException("converted by the slow path")
+        category = schema.category
+        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(op, attrs)):
+            return self._host(schema, ctx, op, name, inputs, flat, attrs, args)
+        known = host_static(schema, op, flat, self)
+        if known is not None:
+            return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else static_shape(op, flat, attrs, True)
+        grad_attrs = attrs + schema.inferred_attrs(inputs)
+        info = op_info(schema, grad_attrs, ctx.device_name or "")
+        found = self._find(info, flat, attrs if category == opschema.RANDOM else None)
+        if found is None:
+            self.diverge(self._why(info, flat))
+            return self.step.mode.fast(ctx, op, name, *args)
+        node, outs = found
+        if node.fast_attrs is None and category != opschema.RANDOM:
+            node.fast_attrs = attrs
+        if not tfi.tape_set_is_empty():
+            record_on_tapes(op, list(flat), grad_attrs, outs)
+        return nest_outputs(outs, flat_template(schema, outs, info))
+
+    def slow(self, execute, handle, device, op, inputs, attrs, *rest):
+        name = op.decode() if type(op) is bytes else op
+        node = self.expected
+        if node is not None and node.op_type == name and node.exec_attrs == attrs and node.location is tls.cursor.current:
+            outs = self._match(node, inputs, (), None)
+            if outs is not None and node.device == (device or ""):
+                return list(outs)
+        schema = get_schema(name)
+        if schema is None:
+            return execute(handle, device, op, inputs, attrs, *rest)
+        category = schema.category
+        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(name, attrs)):
+            return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
+        known = host_static(schema, name, inputs, self)
+        if known is not None:
+            return execute(handle, device, op, inputs, attrs, *rest) if known is HOST_STATIC else static_shape(name, inputs, attrs, False)
+        info = op_info(schema, attrs, device or "")
+        found = self._find(info, tuple(inputs), attrs if category == opschema.RANDOM else None)
+        if found is None:
+            self.diverge(self._why(info, inputs))
+            return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+        node, outs = found
+        if node.exec_attrs is None and category != opschema.RANDOM:
+            node.exec_attrs = attrs
+        return list(outs)
+
+    # -- imperative-only operations --------------------------------------------------------------------------------------------
+
+    def _host(self, schema, ctx, op, name, inputs, flat, attrs, args):
+        if not self._prepare_host(schema, flat):
+            return self.step.mode.fast(ctx, op, name, *args)
+        tracer = self.step.mode
+        if tracer is not self:  # a fetch diverged
+            return tracer.fast(ctx, op, name, *args)
+        return Tracer._host(self, schema, ctx, op, name, inputs, flat, attrs)
+
+    def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
+        if not self._prepare_host(schema, inputs) or self.step.mode is not self:
+            return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+        return Tracer._host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest)
+
+    raw = None
+
+    @property
+    def _data(self):
+        return self.step.data
+
+    def _prepare_host(self, schema, flat):
+        """Fetch what the op reads; False if the step had to fall back because the op sees variables that the step has not committed."""
+        if self.step.touches_variables(schema, flat):
+            if self._has_updates():
+                self.diverge(f"{schema.name} runs imperatively and uses variables that this step has updated before it")
+                return False
+            runner.sync()
+        for x in flat:
+            host_value(x)
+        return self.step.mode is self
+
+    def _has_updates(self):
+        return any(entry[0].updates for entry in self.log)
+
+    # -- matching --------------------------------------------------------------------------------------------------------------
+
+    def _match(self, node, flat, selects, seeds):
+        """If the inputs are those that `node` expects, take it as the next node and return its placeholders; else None, and nothing changed."""
+        shape_key, refs = [], []
+        feeds = None
+        if seeds is not None:
+            flat = (*flat, seeds)
+        slots = node.slots
+        if len(flat) != len(slots):
+            return None
+        for x, slot in zip(flat, slots):
+            kind = slot.kind
+            if kind is VALUE:
+                if type(x) is TerraTensor and x._owner is self:
+                    key = x._key
+                    shape = x._shp
+                    refs.append(key)
+                else:
+                    known = self.fed.get(id(x))
+                    if known is None:
+                        return None
+                    key, shape, _ = known
+                    refs.append(x)
+                    if slot.needs_value and is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
+                        shape = const_key(real(x), real(x)._datatype_enum(), shape)
+                if key is not slot.key and (slot.multi is None or self.latest.get(slot.multi) is not key):
+                    return None
+                shape_key.append(shape)
+            elif kind is RESOURCE:
+                if x is not slot.handle:
+                    return None
+                refs.append(x)
+                shape_key.append(None)
+            elif kind is CONST:
+                if x is not slot.const_obj:
+                    if type(x) is not EagerTensor and (type(x) is not TerraTensor or x._owner is self):
+                        return None
+                    e = real(x)
+                    enum = e._datatype_enum()
+                    if enum != slot.enum or id(x) in self.step.args or id(x) in self.fed:
+                        return None
+                    shape = e._shape_tuple()
+                    if shape != slot.const[1] or const_key(e, enum, shape) != slot.const:
+                        return None
+                refs.append(x)
+                shape_key.append(slot.const_shape_key)
+            else:
+                if type(x) is TerraTensor:
+                    if x._owner is self:
+                        return None
+                    e = real(x)
+                elif type(x) is EagerTensor:
+                    e = x
+                else:
+                    return None
+                enum = e._datatype_enum()
+                if enum != slot.enum:
+                    return None
+                arg = self.step.args.get(id(x))
+                if kind is ARG:
+                    if arg is None or arg[0] != slot.arg:
+                        return None
+                elif arg is not None or id(x) in self.fed:
+                    return None
+                shape = e._shape_tuple()
+                key = shape
+                if slot.needs_value and is_small_constant(enum, shape):
+                    key = const_key(e, enum, shape)
+                if x is not seeds:
+                    refs.append(x)
+                if kind is FEED:
+                    if x is not seeds:
+                        shape_key.append(key)
+                    feeds = feeds or []
+                    feeds.append((slot, x, e, shape))
+                else:
+                    shape_key.append(key)
+        shapes = node.shapes.get(tuple(shape_key))
+        if shapes is None:
+            return None
+        # Accepted.
+        if selects:
+            self._select(selects)
+        if feeds is not None:
+            for slot, x, e, shape in feeds:
+                if x is not seeds:
+                    self.fed[id(x)] = (slot.key, shape, x)
+                self._feed(slot, e)
+                for multi, key in node.assigns_multi:
+                    if key is slot.key:
+                        self.latest[multi] = key
+        outs = []
+        for (dtype, enum, key), shape in zip(node.outs, shapes):
+            outs.append(make_tensor(dtype, enum, shape, key, self, None))
+        for multi, key in node.assigns_multi:
+            if key.out >= 0:
+                self.latest[multi] = key
+        self.issued += outs
+        self.log.append((node, refs, None))
+        self.node = node
+        self.expected = node.expected
+        return outs
+
+    def _find(self, info, flat, random_attrs):
+        """The first node that can follow and matches, as (node, placeholders); or None."""
+        location = tls.cursor.current
+        seeds = None
+        if random_attrs is not None:
+            seeds = seed_tensor(random_attrs)
+        for node, selects in self.node.successors:
+            if node.info is info and node.location is location:
+                outs = self._match(node, flat, selects, seeds)
+                if outs is not None:
+                    if random_attrs is not None:
+                        self.log[-1] = (node, self.log[-1][1], random_attrs)
+                    return node, outs
+        return None
+
+    def _why(self, info, flat):
+        """Why the operation at hand matches no node that can follow: one sentence, and what is relaxed for good because of it."""
+        location = tls.cursor.current
+        for node, _ in self.node.successors:
+            if node.info is info and node.location is location:
+                for k, (x, slot) in enumerate(zip(flat, node.slots)):
+                    if slot.kind is CONST and type(x) is EagerTensor and id(x) not in self.step.args:
+                        shape = x._shape_tuple()
+                        if is_small_constant(x._datatype_enum(), shape) and const_key(x, x._datatype_enum(), shape) != slot.const:
+                            return f"input {k} of {info.op_type} was a constant so far and has changed"
+                return f"{info.op_type} got inputs (or shapes) from a source that was never seen there"
+        return f"{info.op_type} never followed {self.node_name()} here"
+
+    def node_name(self):
+        return "the start of the step" if self.node is self.program.start else self.node.op_type
+
+    # -- communication ---------------------------------------------------------------------------------------------------------
+
+    def _select(self, selects):
+        generated = self.program.generated
+        if self.late:
+            for switch_case, case in selects:
+                index = generated.select_index.get(switch_case)
+                if index is not None:
+                    self.selects[index] = case
+        else:
+            for switch_case, case in selects:
+                queue = generated.select_queues.get(switch_case)
+                if queue is not None:
+                    queue.put(runner.handle, tfi.tf.constant(case))
+                    self._touched.add(queue)
+
+    def _feed(self, slot, value):
+        if self.late:
+            self.feeds[slot.feed.index] = value
+        else:
+            queue = slot.feed.queue
+            queue.put(runner.handle, value)
+            self._touched.add(queue)
+        self.step.counts.feeds += 1
+
+    def _arguments(self, feeds, selects):
+        values = []
+        args = self.step.arg_list
+        for spec in self.program.generated.arg_specs:
+            kind = spec[0]
+            if kind == "arg":
+                values.append(self._arg_value(args, spec))
+            elif kind == "feed":
+                value = feeds[spec[1]]
+                values.append(value if value is not None else dummy(spec[2]))
+            elif kind == "res":
+                values.append(self.program.handles[spec[1]])
+            elif kind == "queue":
+                values.append(spec[1].ref)
+            else:
+                values.append(tfi.tf.constant(selects, dtype=tfi.tf.int32))
+        return values
+
+    @staticmethod
+    def _arg_value(args, spec):
+        """The tensor argument; a dummy if it is missing or of another dtype: then no path that uses it is taken."""
+        if spec[1] < len(args):
+            value = unwaited(args[spec[1]])
+            if value._datatype_enum() == spec[2]:
+                return value
+        return dummy(spec[2])
+
+    def _start(self):
+        """Early form: the graph starts with the step."""
+        generated = self.program.generated
+        self._touched = set()
+        self.manager = tfi.new_cancellation_manager()
+        self.checkpoint = None
+        if generated.checkpointed:
+            runner.sync()
+            self.checkpoint = snapshot(generated.checkpointed)
+        self.outputs = runner.dispatch(self.program, self._arguments(None, None), self.manager)
+
+    def materialise(self, tensor):
+        """Python reads the value of a placeholder: fetch it from the running graph."""
+        step = self.step
+        if step.mode is not self:
+            return tensor._eager()
+        location = tls.cursor.current
+        for node, selects in self.node.successors:
+            if node.op_type == _FETCH and node.location is location:
+                slot = node.slots[0]
+                if slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key):
+                    return self._fetch(node, selects, tensor)
+        self.diverge("Python reads the value of a tensor where it did not before")
+        return tensor._eager()
+
+    def _fetch(self, node, selects, tensor):
+        if selects:
+            self._select(selects)
+        self.log.append((node, (tensor._key,), None))
+        self.node = node
+        self.expected = node.expected
+        self.step.counts.fetches += 1
+        start = self.step.clock()
+        try:
+            value = node.fetch_queue.get(self.manager)
+        except tfi.NotOkStatusException:
+            # The graph failed somewhere: replaying the step so far raises the error where eager execution raises it, or gives the value.
+            self.diverge("a graph kernel failed")
+            return tensor._eager()
+        finally:
+            self.step.counts.python_stall += self.step.clock() - start
+        tensor._value = tensor._hidden = value
+        return value
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def complete(self):
+        """The step's function has returned: hand over to the graph, or diverge. True if the step was co-executed."""
+        end_selects = self.node.end_selects
+        if end_selects is None:
+            self.diverge(f"the step ended after {self.node_name()}, where it went on before")
+            return False
+        survivors = []
+        for t in self.issued:
+            if _getrefcount(t) > _OWN_REFERENCES and t._value is None:
+                if t._key.result < 0:
+                    self.diverge(f"Python keeps the output of {t._key.node.payload.event.info.op_type} beyond the step, which it did not before")
+                    return False
+                survivors.append(t)
+        t = None
+        self._select(end_selects)
+        generated = self.program.generated
+        if self.late:
+            checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
+            self.manager = tfi.new_cancellation_manager()
+            outputs = runner.dispatch(self.program, self._arguments(self.feeds, self.selects), self.manager)
+        else:
+            checkpoint, outputs = self.checkpoint, self.outputs
+            if generated.gate is not None:
+                generated.gate.put(runner.handle, tfi.tf.constant(1))
+        for t in survivors:
+            t._hidden = outputs[t._key.result]
+        record = Record(self.log, survivors, checkpoint, () if self.late else self._touched)
+        self.flight = runner.launch(outputs, record, self.manager)
+        for t in survivors:
+            t._owner = self.flight
+        self.issued = self.log = ()
+        self.fed = None
+        return True
+
+    def diverge(self, reason):
+        """Fall back: cancel the graph, replay what was matched, and go on as in the tracing phase."""
+        step = self.step
+        step.note_fallback(reason)
+        if not self.late:
+            if self.manager is not None:
+                runner.cancel(self.manager)
+            for queue in self._touched:
+                queue.drain(runner.handle)
+            if self.program.generated.gate is not None:
+                self.program.generated.gate.drain(runner.handle)
+            for queue in self.program.generated.fetch_queues.values():
+                queue.drain(runner.handle)
+            if self.checkpoint:
+                restore(self.checkpoint)
+        else:
+            runner.sync()
+        tracer = Tracer(step)
+        step.mode = tracer
+        self._replay(tracer)
+        self.log = self.issued = ()
+
+    def _replay(self, tracer):
+        """Execute the matched operations imperatively, in order, filling the placeholders that Python holds; the tapes hold them already."""
+        placeholders = {t._key: t for t in self.issued}
+        with unrecorded():
+            for node, refs, random_attrs in self.log:
+                flat = [placeholders[x] if type(x) is ValueKey else x for x in refs]
+                if node.category == opschema.FETCH:
+                    tensor = flat[0]
+                    tracer.note_fetch(tensor, node.location)
+                    continue
+                eager = execute_again(node, [real(x) for x in flat], random_attrs)
+                tracer.record(
+                    node.info, flat, eager, node.template, node.fast_attrs, node.grad_attrs, node.location,
+                    [placeholders[key] for _, _, key in node.outs])
+
+
+class unrecorded:
+    """Nothing that runs in this block is recorded on a tape."""
+
+    def __enter__(self):
+        self.stopped = tfi.tape_is_stopped()
+        if not self.stopped:
+            tfi.tape_stop()
+
+    def __exit__(self, *exc):
+        if not self.stopped:
+            tfi.tape_restart()
+
+
+def execute_again(node, inputs, random_attrs):
+    """Run a matched operation imperatively; an error carries a note with the line that issued it."""
+    attrs = node.info.exec_attrs
+    if random_attrs is not None:
+        attrs = random_attrs + tuple(
+            a for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in random_attrs[::2] for a in pair)
+    try:
+        return tfi.execute(runner.handle, node.device, node.op_type, inputs, attrs, node.n_out)
+    except tfi.NotOkStatusException as status:
+        error = tfi.status_to_exception(status)
+        note_line(error, node)
+        raise error from None
+
+
+def note_line(error, node):
+    origin = node.location.origin()
+    if origin and hasattr(error, "add_note"):
+        error.add_note(f"terra: raised by {node.op_type}, issued at {origin[0]}:{origin[1]}")
+
+
+def flat_template(schema, outs, info):
+    """How the fast path would nest these outputs."""
+    outputs = schema.outputs
+    if not outputs:
+        return None
+    if len(outputs) == 1 and not outputs[0][1] and not outputs[0][2]:
+        return True
+    if len(outputs) == 1:
+        return (-1,) * len(outs)
+    return tuple(
+        info.attrs[number] if number else len(info.attrs[types]) if types else -1 for _, number, types in outputs)
+
+
+def seed_tensor(attrs):
+    """uint64 [seed, 0, seed2]: Philox key and counter of a stateful random op's first draw."""
+    found = dict(zip(attrs[::2], attrs[1::2]))
+    mask = (1 << 64) - 1
+    if found["seed"] == 0 and found["seed2"] == 0:  # no seed is set anywhere: any stream will do
+        return tfi.tf.constant([int.from_bytes(os.urandom(8), "little"), 0, int.from_bytes(os.urandom(8), "little")], dtype=tfi.tf.uint64)
+    return tfi.tf.constant([found["seed"] & mask, 0, found["seed2"] & mask], dtype=tfi.tf.uint64)
+
+
+_dummies = {}
+
+
+def dummy(enum):
+    """A tensor to pass for an argument that the taken path does not use."""
+    value = _dummies.get(enum)
+    if value is None:
+        dtype = tfi.dtypes.as_dtype(enum)
+        if dtype == tfi.tf.variant:
+            value = tfi.tf.raw_ops.EmptyTensorList(element_shape=[], max_num_elements=0, element_dtype=tfi.tf.float32)
+        else:
+            value = tfi.tf.constant(b"" if dtype == tfi.tf.string else 0 if dtype != tfi.tf.bool else False, dtype=dtype)
+        _dummies[enum] = value
+    return value
+
+
+def unwaited(x):
+    """The eager tensor of an argument; if it is in flight, its handle, without waiting."""
+    if type(x) is TerraTensor:
+        return x._value if x._value is not None else x._hidden
+    return x
+
+
+def snapshot(handles):
+    """Old values of variables (they share the buffers, which are copied on write)."""
+    handle = runner.handle
+    return [(h, tfi.execute(handle, "", "ReadVariableOp", [h], ("dtype", variable_enum(h)), 1)[0]) for h in handles]
+
+
+def restore(checkpoint):
+    handle = runner.handle
+    for h, value in checkpoint:
+        tfi.execute(handle, "", "AssignVariableOp", [h, value], ("dtype", value._datatype_enum(), "validate_shape", False), 0)
+
+
+def variable_enum(handle):
+    return handle._handle_data.shape_and_type[0].dtype
+
+
+class Record:
+    """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
+
+    __slots__ = ("log", "survivors", "checkpoint", "queues")
+
+    def __init__(self, log, survivors, checkpoint, queues):
+        self.log = log
+        self.survivors = survivors
+        self.checkpoint = checkpoint
+        self.queues = queues
+
+    def replay(self):
+        """Run the step's operations as eager execution would; raises what it would raise. The tensors that outlive the step get their values."""
+        for queue in self.queues:
+            queue.drain(runner.handle)
+        if self.checkpoint:
+            restore(self.checkpoint)
+        values = {}
+        with unrecorded():
+            for node, refs, random_attrs in self.log:
+                if node.category == opschema.FETCH:
+                    continue
+                inputs = [values[x] if type(x) is ValueKey else real(x) for x in refs]
+                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, random_attrs)):
+                    values[key] = value
+        for t in self.survivors:
+            t._value = t._hidden = values[t._key]
+            t._owner = None

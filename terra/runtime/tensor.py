@@ -1,0 +1,127 @@
+"""TerraTensor: the tensor object that Python holds in every phase of a step.
+
+In the tracing phase it hides an eager value, so that each read of a value is seen; in the co-execution phase it is the paper's *empty tensor object*
+(dtype and shape, no value); after the step it holds, or waits for, the graph's output. Because it is the same class in all phases, the framework's
+own Python takes the same way through its `isinstance` tests in all of them.
+
+EagerTensor cannot be subclassed. A TerraTensor derives from its Python half, says it is an EagerTensor through `__class__`, and gives C code the real
+tensor through `_tf_should_use_wrapped_value`, which TFE_Py_Execute unwraps: so it can be used in any eager operation, in a tf.function, on a
+tape, whether Terra's hooks are installed or not.
+"""
+
+import numpy as np
+
+from terra.runtime import internals as tfi
+
+EagerTensor = tfi.EagerTensor
+
+
+class TerraTensor(tfi.EagerTensorBase):
+    """Stands in for an EagerTensor.
+
+    `_value` is the eager tensor if Python may read it right now, else None; then `_owner` (the tracing step, the skeleton, or the step in flight)
+    is asked for it. `_hidden` is the eager tensor that operations use. `_key` names the value inside the step that issued it.
+    """
+
+    __slots__ = ("dtype", "_id", "_value", "_hidden", "_owner", "_key", "_shp", "_tensor_shape", "_enum")
+
+    __class__ = property(lambda self: EagerTensor)
+    _handle_data = None
+    is_packed = False
+
+    @property
+    def _tf_should_use_wrapped_value(self):
+        return self._value if self._value is not None else self._owner.materialise(self)
+
+    def _eager(self):
+        """The eager tensor behind this one, waiting or fetching if need be."""
+        return self._value if self._value is not None else self._owner.materialise(self)
+
+    def _numpy_internal(self):
+        return (self._value if self._value is not None else self._owner.materialise(self))._numpy_internal()
+
+    def _datatype_enum(self):
+        return self._enum
+
+    def _shape_tuple(self):
+        shape = self._shp
+        if shape is None:
+            if _recording[0]:
+                return None
+            shape = self._shp = self._eager()._shape_tuple()
+        return shape
+
+    def _rank(self):
+        return len(self._shape_tuple())
+
+    def _num_elements(self):
+        n = 1
+        for d in self._shape_tuple():
+            n *= d
+        return n
+
+    def _copy_to_device(self, device_name):
+        return self._eager()._copy_to_device(device_name)
+
+    @property
+    def device(self):
+        return self._eager().device if self._hidden is None else self._hidden.device
+
+    @property
+    def backing_device(self):
+        return self._eager().backing_device
+
+    def __array__(self, dtype=None, copy=None):
+        a = self._numpy()
+        if dtype is not None or copy:
+            return np.array(a, dtype=dtype)
+        return np.asarray(a)
+
+    def __dlpack__(self, **kwargs):
+        return self._eager().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self):
+        return self._eager().__dlpack_device__()
+
+    def __buffer__(self, flags):  # used by memoryview from Python 3.12 on
+        return memoryview(self._eager())
+
+    def __str__(self):
+        return str(self._eager())
+
+    def __repr__(self):
+        return repr(self._eager())
+
+    def __format__(self, spec):
+        return format(self._eager(), spec)
+
+
+# While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
+_recording = [False]
+
+_new = object.__new__
+_uid = tfi.new_uid
+
+
+def make_tensor(dtype, enum, shape, key, owner, hidden):
+    """A new TerraTensor; `shape` is a tuple, or None if it depends on data."""
+    t = _new(TerraTensor)
+    t.dtype = dtype
+    t._enum = enum
+    t._id = _uid()
+    t._value = None
+    t._hidden = hidden
+    t._owner = owner
+    t._key = key
+    t._shp = shape
+    t._tensor_shape = None
+    return t
+
+
+def record_on_tapes(op_type, inputs, attrs, outputs):
+    """Record an operation on the active tapes with Terra's tensors as inputs and outputs."""
+    _recording[0] = True
+    try:
+        tfi.record_gradient(op_type, inputs, attrs, outputs, tfi.get_name_scope())
+    finally:
+        _recording[0] = False

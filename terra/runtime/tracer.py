@@ -1,0 +1,365 @@
+"""The tracing phase: operations run imperatively, and each is recorded.
+
+The tensors that the program gets are TerraTensors that hide the eager values, so that the program takes the same way through the framework's Python as
+in co-execution, and every read of a value is seen (a fetch point). The tapes record TerraTensors too: gradients need no special case, the backward
+operations are traced as they are executed.
+"""
+
+import sys
+
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace
+from terra.runtime import internals as tfi
+from terra.runtime import opschema
+from terra.runtime.location import tls
+from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
+from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
+
+EagerTensor = tfi.EagerTensor
+FallbackException = tfi.FallbackException
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
+VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
+STRING_ENUM = tfi.types_pb2.DT_STRING
+DTYPES = tfi.INTERN_DTYPES
+_getrefcount = sys.getrefcount
+_OWN_REFERENCES = 3  # of a tensor in `outputs`: the list, the loop's variable, getrefcount's argument
+SMALL = 64  # external tensors of at most so many elements are speculated to be constant
+
+
+class _FetchInfo:
+    """Stands where an OpInfo stands, for the fetch of a value."""
+
+    op_type = "OutputFetching"
+    category = opschema.FETCH
+    key = ("OutputFetching",)
+    schema = None
+    device = ""
+
+
+FETCH_INFO = _FetchInfo()
+
+
+def elements(shape):
+    n = 1
+    for d in shape:
+        n *= d
+    return n
+
+
+def const_key(x, enum, shape):
+    """(dtype enum, shape, bytes): equal exactly if two small tensors are interchangeable."""
+    value = x._numpy_internal()
+    return (enum, shape, value.tobytes() if enum != STRING_ENUM and hasattr(value, "tobytes") else _string_bytes(value))
+
+
+def _string_bytes(value):
+    return value if isinstance(value, bytes) else repr(value.tolist()).encode() if hasattr(value, "tolist") else bytes(value)
+
+
+def is_small_constant(enum, shape):
+    return enum != VARIANT_ENUM and enum != RESOURCE_ENUM and elements(shape) <= SMALL
+
+
+def is_tensor(x):
+    t = type(x)
+    return t is TerraTensor or t is EagerTensor
+
+
+def flat_outputs(result):
+    """(flat list of EagerTensors, template) of what an entry point returned; the template rebuilds the nesting."""
+    if result is None:
+        return [], None
+    if type(result) is not list:
+        return [result], True
+    flat, template = [], []
+    for r in result:
+        if type(r) is list:
+            flat.extend(r)
+            template.append(len(r))
+        else:
+            flat.append(r)
+            template.append(-1)
+    return flat, tuple(template)
+
+
+def nest_outputs(flat, template):
+    """The inverse of `flat_outputs`."""
+    if template is None:
+        return None
+    if template is True:
+        return flat[0]
+    result, k = [], 0
+    for n in template:
+        if n < 0:
+            result.append(flat[k])
+            k += 1
+        else:
+            result.append(flat[k:k + n])
+            k += n
+    return result
+
+
+def collect_args(structure, found):
+    """Map id -> index of the tensors among a step's arguments (tuples, lists and dicts are looked into)."""
+    t = type(structure)
+    if t is EagerTensor or t is TerraTensor:
+        found.setdefault(id(structure), (len(found), structure))
+    elif t is tuple or t is list:
+        for x in structure:
+            collect_args(x, found)
+    elif t is dict:
+        for x in structure.values():
+            collect_args(x, found)
+
+
+class Tracer:
+    """Runs a step imperatively and records its trace. One per step."""
+
+    def __init__(self, step):
+        self.step = step  # gives: args (id -> (index, tensor)), store, rng, pause/resume
+        self.raw = RawTrace()
+        self.events = self.raw.events
+        self.outputs = []  # every TerraTensor issued, with the index of the event it came from
+        self._objects = {}  # id -> (object number, object): keeps ids unique during the trace
+        self._data = step.data  # ids of tensors that are data although Python holds them: outputs of imperative-only ops
+
+    # -- the three entry points ------------------------------------------------------------------------------------------------
+
+    def fast(self, ctx, op, name, *args):
+        schema = get_schema(op)
+        n = schema.n_inputs
+        inputs, attrs = args[:n], args[n:]
+        flat = schema.flatten(inputs)
+        for x in flat:
+            t = type(x)
+            if t is not TerraTensor and t is not EagerTensor:
+                raise FallbackException("converted by the slow path")
+        if schema.category == opschema.RANDOM and self.step.random_is_host(op, attrs):
+            return self._host(schema, ctx, op, name, inputs, flat, attrs)
+        if schema.category == opschema.HOST:
+            return self._host(schema, ctx, op, name, inputs, flat, attrs)
+        known = host_static(schema, op, flat, self)
+        if known is not None:
+            return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else static_shape(op, flat, attrs, True)
+        real_args = [x if type(x) is not list and type(x) is not tuple else [real(t) for t in x] for x in inputs]
+        real_args = [real(x) if is_tensor(x) else x for x in real_args]
+        if tfi.tape_set_is_empty():
+            result = tfi.fast_execute(ctx, op, name, *real_args, *attrs)
+            recording = False
+        else:
+            tfi.tape_stop()
+            try:
+                result = tfi.fast_execute(ctx, op, name, *real_args, *attrs)
+            finally:
+                tfi.tape_restart()
+            recording = True
+        eager, template = flat_outputs(result)
+        grad_attrs = attrs + schema.inferred_attrs(inputs)
+        info = op_info(schema, grad_attrs, ctx.device_name or "")
+        outs = self.record(info, flat, eager, template, attrs, grad_attrs)
+        if recording:
+            record_on_tapes(op, list(flat), grad_attrs, outs)
+        return nest_outputs(outs, template)
+
+    def slow(self, execute, handle, device, op, inputs, attrs, *rest):
+        name = op.decode() if type(op) is bytes else op
+        schema = get_schema(name)
+        if schema is None:
+            return execute(handle, device, op, inputs, attrs, *rest)
+        category = schema.category
+        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(name, attrs)):
+            return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
+        known = host_static(schema, name, inputs, self)
+        if known is not None:
+            if known is HOST_STATIC:
+                return execute(handle, device, op, inputs, attrs, *rest)
+            return static_shape(name, inputs, attrs, False)
+        eager = execute(handle, device, op, [real(x) for x in inputs], attrs, *rest)
+        if schema.is_function:
+            tfi.retain_function(name)
+        info = op_info(schema, attrs, device or "")
+        return self.record(info, tuple(inputs), eager, (-1,) * len(eager), None, attrs)
+
+    # -- imperative-only operations --------------------------------------------------------------------------------------------
+
+    def _host(self, schema, ctx, op, name, inputs, flat, attrs):
+        real_args = [[host_value(t) for t in x] if type(x) in (list, tuple) else host_value(x) for x in inputs]
+        self.step.note_host_op(schema, flat, self.raw)
+        recording = not tfi.tape_set_is_empty()
+        self.step.pause()
+        if recording:
+            tfi.tape_stop()
+        try:
+            result = tfi.fast_execute(ctx, op, name, *real_args, *attrs)
+        finally:
+            self.step.resume()
+            if recording:
+                tfi.tape_restart()
+        eager, template = flat_outputs(result)
+        for t in eager:
+            self._data[id(t)] = t
+        if recording:
+            record_on_tapes(op, list(flat), attrs + schema.inferred_attrs(inputs), eager)
+        return result
+
+    def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
+        self.step.note_host_op(schema, inputs, self.raw)
+        values = [host_value(x) for x in inputs]
+        self.step.pause()
+        try:
+            result = execute(handle, device, op, values, attrs, *rest)
+        finally:
+            self.step.resume()
+        for t in result:
+            self._data[id(t)] = t
+        return result
+
+    # -- recording -------------------------------------------------------------------------------------------------------------
+
+    def record(self, info, flat, eager, template, fast_attrs, grad_attrs, location=None, outs=None):
+        """Record one executed op; returns the TerraTensors of its outputs (`outs` if they exist already, as after a fallback)."""
+        schema = info.schema
+        refs, shape_key = [], []
+        dynamic = schema.dynamic
+        any_dynamic_input = False
+        needs_value = value_positions(schema, info, len(flat))
+        for k, x in enumerate(flat):
+            if type(x) is TerraTensor and x._owner is self:
+                refs.append((VALUE, *x._key))
+                shape_key.append(x._shp)
+                if x._shp is None:
+                    any_dynamic_input = True
+                if needs_value[k]:
+                    dynamic = True
+                continue
+            ref, key = self._external(x, needs_value[k])
+            refs.append(ref)
+            shape_key.append(key)
+        if info.category == opschema.RANDOM:
+            refs.append((FEED, self._number(object()), tfi.types_pb2.DT_UINT64))
+        position = len(self.events)
+        location = location or tls.cursor.current
+        if not dynamic and (info.key, location) in self.step.store.dynamic:
+            dynamic = True
+        shapes = [e._shape_tuple() for e in eager]
+        enums = [e._datatype_enum() for e in eager]
+        if dynamic or any_dynamic_input:
+            shapes = [s if not s else None for s in shapes]
+        event = RawEvent(info, location, tuple(refs), tuple(shape_key), tuple(shapes), tuple(enums), template, fast_attrs, grad_attrs)
+        self.events.append(event)
+        if outs is None:
+            outs = [make_tensor(DTYPES[n], n, s, (position, k), self, e) for k, (e, n, s) in enumerate(zip(eager, enums, shapes))]
+        else:
+            for k, (out, e) in enumerate(zip(outs, eager)):
+                out._hidden, out._owner, out._key = e, self, (position, k)
+        self.outputs.extend(outs)
+        return outs
+
+    def _number(self, x):
+        return self._objects.setdefault(id(x), (len(self._objects), x))[0]
+
+    def _external(self, x, needs_value):
+        """Reference and shape key of a tensor that no operation of this step produced."""
+        arg = self.step.args.get(id(x))
+        e = real(x)
+        enum = e._datatype_enum()
+        if enum == RESOURCE_ENUM:
+            return (RESOURCE, x), None
+        shape = e._shape_tuple()
+        if arg is not None:
+            return (ARG, arg[0], enum), (const_key(e, enum, shape) if needs_value and is_small_constant(enum, shape) else shape)
+        small = is_small_constant(enum, shape)
+        if small and id(x) not in self._data:
+            key = const_key(e, enum, shape)
+            return (CONST, Const(self._number(x), key, e)), key if needs_value else shape
+        return (FEED, self._number(x), enum), (const_key(e, enum, shape) if needs_value and small else shape)
+
+    def materialise(self, t):
+        """Python reads the value of `t`: a fetch point of the step."""
+        if self.step.is_running_here():
+            self.note_fetch(t, tls.cursor.current)
+        else:
+            t._value = t._hidden
+        return t._value
+
+    def note_fetch(self, t, location):
+        self.events.append(RawEvent(FETCH_INFO, location, ((VALUE, *t._key),), (), (), (), None, None, None))
+        if t._value is None:
+            t._value = t._hidden
+
+    def finish(self):
+        """Settle the tensors that outlive the step, and note which they are."""
+        survivors = self.raw.survivors
+        self._objects = {}
+        for t in self.outputs:
+            if _getrefcount(t) > _OWN_REFERENCES:
+                if t._value is None:
+                    survivors.append(t._key)
+                    t._value = t._hidden
+                t._owner = None
+        self.outputs = []
+        return self.raw
+
+
+def value_positions(schema, info, n):
+    """Per flat input, whether its value can decide output shapes."""
+    if not schema.has_lists:
+        return schema.value_inputs + (False,) * (n - len(schema.value_inputs))
+    flags = []
+    for (number_attr, _, type_list_attr, _), flag in zip(schema.inputs, schema.value_inputs):
+        count = info.attrs[number_attr] if number_attr else len(info.attrs[type_list_attr]) if type_list_attr else 1
+        flags += [flag] * count
+    return flags
+
+
+HOST_STATIC, STATIC_SHAPE = object(), object()
+
+
+def host_static(schema, op, flat, owner):
+    """HOST_STATIC, STATIC_SHAPE or None: whether the host knows the outcome without running anything on data.
+
+    Ops on small integer or bool tensors that Python itself made (not arguments, not outputs of imperative-only ops), and the shape of a
+    tensor whose shape is static. Rule of thumb that makes real programs take the same way in both phases.
+    """
+    if op in SHAPE_OPS:
+        for x in flat:
+            if type(x) is TerraTensor and x._shp is None and x._owner is owner:
+                return None
+        return STATIC_SHAPE
+    if schema.category != opschema.GRAPH or not flat or schema.is_function:
+        return None
+    args, data = owner.step.args, owner.step.data
+    for x in flat:
+        if type(x) is not EagerTensor or id(x) in args or id(x) in data:
+            return None
+        if x._datatype_enum() not in HOST_KNOWN_ENUMS or x._num_elements() > SMALL:
+            return None
+    return HOST_STATIC
+
+
+def static_shape(op, flat, attrs, fast):
+    """Outcome of Shape, ShapeN, Size or Rank as an eager constant, nested as the entry point would return it."""
+    out_type = tfi.dtypes.int32
+    for name, value in zip(attrs[::2], attrs[1::2]):
+        if name == "out_type":
+            out_type = tfi.dtypes.as_dtype(value)
+    outs = []
+    for x in flat:
+        shape = x._shape_tuple()
+        value = list(shape) if op in ("Shape", "ShapeN") else elements(shape) if op == "Size" else len(shape)
+        outs.append(tfi.tf.constant(value, dtype=out_type))
+    return outs if op == "ShapeN" or not fast else outs[0]
+
+
+def real(x):
+    """The eager tensor to compute with (no fetch is noted: operations may use hidden values)."""
+    if type(x) is TerraTensor:
+        value = x._value
+        if value is None:
+            value = x._hidden if isinstance(x._owner, Tracer) else x._eager()
+        return value
+    return x
+
+
+def host_value(x):
+    """The eager tensor for an imperative-only op: a fetch point if it is a value of the step."""
+    return x._eager() if type(x) is TerraTensor else x

@@ -1,0 +1,24 @@
+"""Source to source: user functions that know their executed location. No TensorFlow in here.
+
+    source -> gast -> Instrumenter -> ast -> code with the user's file and lines -> function with the user's own cells
+
+======================  =====================================================================================
+:mod:`.source`          the syntax tree of a function's file, and the function in it
+:mod:`.templates`       quoted code with holes
+:mod:`.instrumenter`    what is inserted where
+:mod:`.unparser`        trees as text (astunparse, extended to Python 3.13)
+:mod:`.factory`         trees to code objects to functions
+:mod:`.policy`          whose code is it: the user's, or a library's
+:mod:`.convert`         decisions and forms, kept; what call sites ask
+:mod:`.classes`         methods that only libraries call (``call`` of a Keras layer)
+:mod:`.api`             what the rest of Terra uses
+======================  =====================================================================================
+
+At run time, instrumented code talks to :mod:`terra.runtime.location` only.
+"""
+
+from .api import instrument, is_instrumented, reason, to_code
+from .classes import restore as restore_classes
+from .policy import configure
+
+__all__ = ["instrument", "is_instrumented", "reason", "to_code", "configure", "restore_classes"]

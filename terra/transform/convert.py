@@ -1,0 +1,182 @@
+"""Which function runs in place of which: instrumented forms, made on first use and kept.
+
+`resolve` is what a call site asks (through `Cursor.enter`) when the inline cache of its location does not know the callee.
+It costs some 50-150 ns and never raises: what can not be instrumented is called as it is, with a debug-level note.
+
+Decisions are kept per code object, so that closures made anew at each call share one. Functions and classes are held
+weakly; code objects are held, to keep their ids from being used again.
+"""
+
+import functools
+import logging
+import threading
+import weakref
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+from ..runtime import location
+from . import classes, policy
+from .factory import Factory, NothingToDo, codes_within
+from .source import NoSource
+
+log = logging.getLogger("terra")
+
+_lock = threading.RLock()
+_decisions = {}  # id(code) -> Decision
+_forms = {}  # id(function) -> (weak reference to it, its instrumented form)
+_kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
+
+
+class Decision:
+    """What happens to the functions of one code object: `factory` makes their instrumented forms, if there is one."""
+
+    __slots__ = ("code", "factory", "reason", "is_instrumented")
+
+    def __init__(self, code, factory=None, reason=None, is_instrumented=False):
+        self.code = code
+        self.factory = factory
+        self.reason = reason
+        self.is_instrumented = is_instrumented
+
+
+LIBRARY = "library code"
+NOTHING = "has nothing to instrument"
+
+
+def decide(function, forced=False):
+    """The Decision for a Python function; `forced` ignores that it may be library code."""
+    decision = _decisions.get(id(function.__code__))
+    if decision is None or (forced and decision.reason is LIBRARY):
+        with _lock:
+            decision = _decisions.get(id(function.__code__))
+            if decision is None or (forced and decision.reason is LIBRARY):
+                decision = _decide(function, forced)
+                _decisions[id(function.__code__)] = decision
+    return decision
+
+
+def _decide(function, forced):
+    code = function.__code__
+    if not forced and not policy.is_user_code(function):
+        return Decision(code, reason=LIBRARY)
+    try:
+        factory = Factory(function)
+    except NothingToDo:
+        return Decision(code, reason=NOTHING, is_instrumented=True)
+    except NoSource as error:
+        reason = str(error)
+    except RecursionError:
+        reason = "its syntax tree is nested too deeply"
+    except Exception as error:  # whatever goes wrong here must not stop the user's program
+        reason = f"{type(error).__name__}: {error}"
+        log.debug("could not instrument %s", function.__qualname__, exc_info=True)
+    else:
+        for inner in codes_within(factory.code):
+            _decisions[id(inner)] = Decision(inner, is_instrumented=True)
+        return Decision(code, factory=factory)
+    log.debug("%s runs without instrumentation: %s", function.__qualname__, reason)
+    return Decision(code, reason=reason)
+
+
+def function_form(function, forced=False):
+    """The function to run in place of a Python function: its instrumented form, or itself."""
+    decision = _decisions.get(id(function.__code__))
+    if decision is None or forced:
+        decision = decide(function, forced)
+    if decision.factory is None:
+        return function
+    entry = _forms.get(id(function))
+    if entry is not None and entry[1].__code__ is decision.factory.code:
+        return entry[1]
+    with _lock:
+        key = id(function)
+        form = decision.factory.function_like(function)
+        _forms[key] = weakref.ref(function, lambda _: _forms.pop(key, None)), form
+        return form
+
+
+def resolve(there, callee):
+    """What a call site calls in place of `callee`; see `location.set_resolver`."""
+    kind = type(callee)
+    if kind is MethodType:
+        function = callee.__func__
+        if type(function) is not FunctionType:
+            return callee
+    elif kind is FunctionType:
+        function = callee
+    elif kind is BuiltinFunctionType:
+        if there is not location.OUTSIDE and type(callee.__self__) is ModuleType:
+            there.target = there.callee = callee
+        return callee
+    else:
+        entry = _kinds.get(id(kind)) or _look_at_kind(kind)
+        form = entry[1]
+        return callee if form is None else form(callee)
+
+    decision = _decisions.get(id(function.__code__))
+    if decision is None:
+        decision = decide(function)
+    if decision.factory is None:
+        form = function
+        if kind is MethodType and decision.reason is LIBRARY:
+            classes.prepare(type(callee.__self__))
+    else:
+        form = function_form(function)
+    # The inline cache holds what it knows; closures hold tensors and models, so they stay out of it.
+    if function.__closure__ is None and there is not location.OUTSIDE:
+        there.target = form
+        there.callee = function
+    if form is function:
+        return callee
+    return form if kind is FunctionType else MethodType(form, callee.__self__)
+
+
+def _look_at_kind(kind):
+    """How instances of a class are called: None for "as they are"."""
+    with _lock:
+        handler = None
+        if issubclass(kind, functools.partial):
+            handler = _partial_form if kind is functools.partial else None
+        elif not issubclass(kind, type):
+            call = _static_lookup(kind, "__call__")
+            if type(call) is FunctionType:
+                if function_form(call) is not call:
+                    handler = functools.partial(_instance_form, kind)
+            classes.prepare(kind)
+        key = id(kind)
+        _kinds[key] = weakref.ref(kind, lambda _: _kinds.pop(key, None)), handler
+        return _kinds[key]
+
+
+def _static_lookup(kind, name):
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
+
+
+def _instance_form(kind, instance):
+    """The bound ``__call__`` of an instance of a user's class, instrumented. Looked up anew: it may have been replaced."""
+    call = _static_lookup(type(instance), "__call__")
+    if type(call) is not FunctionType:
+        return instance
+    form = function_form(call)
+    return instance if form is call else MethodType(form, instance)
+
+
+def _partial_form(partial):
+    function = partial.func
+    form = function_form(function) if type(function) is FunctionType else function
+    return partial if form is function else functools.partial(form, *partial.args, **partial.keywords)
+
+
+def _forget_library_decisions():
+    with _lock:
+        for key, decision in list(_decisions.items()):
+            if decision.reason is LIBRARY or decision.factory is not None:
+                del _decisions[key]
+        _kinds.clear()
+        classes.forget()
+
+
+policy.on_change(_forget_library_decisions)
+location.set_resolver(resolve)

@@ -1,0 +1,222 @@
+"""From an instrumented tree to functions that share everything with the user's own function but the code.
+
+The tree keeps the user's positions and is compiled as a tree, under the user's file name: tracebacks, ``inspect``,
+debuggers and coverage see the user's lines. `Factory.code_text` prints the same tree.
+
+Around the function goes only what its code depends on: a scope that binds its free variables, and the classes and
+functions between it and the innermost class (private names, ``__class__``). That module is compiled but never run; the
+function's code object is taken out of it and put together with the original cells, globals and defaults.
+
+Generated code reaches the run-time through a constant: the tree names it ``_terra_tls``, and in the compiled code a marker
+constant is replaced by the object itself. So nothing is added to globals, closures (AutoGraph and pickle look at those) or
+signatures, and reading it is the fastest thing there is.
+"""
+
+import ast
+import inspect
+import sys
+import types
+import warnings
+
+import gast
+
+from ..runtime import location
+from . import source, unparser
+from .instrumenter import Instrumenter
+
+__all__ = ["Factory", "NothingToDo"]
+
+_MARK = "\0terra.runtime.location.tls"
+_KIND_FLAGS = (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+               | inspect.CO_ASYNC_GENERATOR)
+_FUTURE_FLAGS = 0
+for _name in __import__("__future__").all_feature_names:
+    _FUTURE_FLAGS |= getattr(__import__("__future__"), _name).compiler_flag
+
+
+class NothingToDo(Exception):
+    """The function has no call, no loop and nothing nested that has: it stays as it is."""
+
+
+class Factory:
+    """The instrumented form of one code object; makes functions from it."""
+
+    def __init__(self, function):
+        self.original = original = function.__code__
+        self.sites = []
+        node, ancestors = source.find(function)
+        self.tree = gast.ast_to_gast(node)
+        qualname = getattr(original, "co_qualname", function.__qualname__)
+        shadowing = function.__globals__, original.co_freevars
+        instrumenter = Instrumenter(self._register, lambda name: any(name in names for names in shadowing), qualname)
+        self.tree = instrumenter.instrument(self.tree)
+        if not instrumenter.count and not instrumenter.changed:
+            raise NothingToDo
+        self.tls_name = instrumenter.tls
+        self.code = self._compile(ancestors, qualname)
+
+    def _register(self, kind, lineno, function):
+        new = location.register_site(kind, self.original.co_filename, lineno, function)
+        self.sites.append(new)
+        return new
+
+    @property
+    def code_text(self):
+        """The instrumented source, and what its ids stand for."""
+        lines = [f"# {self.original.co_filename}:{self.original.co_firstlineno}, instrumented"]
+        for id_ in self.sites:
+            place = location.site(id_)
+            lines.append(f"# {id_}: {place.kind} at line {place.lineno} in {place.function}")
+        lines.append(f"from terra.runtime.location import tls as {self.tls_name}")
+        return "\n".join(lines) + "\n\n" + unparser.unparse(gast.gast_to_ast(self.tree))
+
+    # --- compiling ---
+
+    def _compile(self, ancestors, qualname):
+        original = self.original
+        target = _MarkRuntime(self.tls_name).visit(gast.gast_to_ast(self.tree))
+        module = ast.Module([_scope(_bare(target), ancestors, original.co_freevars)], [])
+        ast.fix_missing_locations(module)
+        flags = original.co_flags & _FUTURE_FLAGS
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user's own syntax warnings have been given already
+            compiled = compile(module, original.co_filename, "exec", flags=flags, dont_inherit=True)
+        code = _find(compiled, original.co_name, original.co_firstlineno)
+        if code is None or not _fits(code, original):
+            raise source.NoSource(f"the source of {qualname} does not match its code: has the file changed?")
+        prefix = getattr(code, "co_qualname", None) or _qualname_by_names(ancestors, original)
+        return _finished(code, prefix, qualname, original.co_flags & inspect.CO_ITERABLE_COROUTINE)
+
+    # --- functions ---
+
+    def function_like(self, function):
+        """`function` with the instrumented code: same globals, cells, defaults, attributes."""
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+        closure = tuple(cells[name] for name in self.code.co_freevars)
+        new = types.FunctionType(self.code, function.__globals__, function.__name__, function.__defaults__, closure)
+        new.__kwdefaults__ = function.__kwdefaults__
+        new.__dict__ = function.__dict__  # the same one: an attribute set on either is seen on both
+        new.__qualname__ = function.__qualname__
+        new.__module__ = function.__module__
+        new.__doc__ = function.__doc__
+        if sys.version_info >= (3, 14):
+            new.__annotate__ = function.__annotate__
+        else:
+            new.__annotations__ = function.__annotations__
+        if hasattr(function, "__type_params__"):
+            new.__type_params__ = function.__type_params__
+        return new
+
+
+class _MarkRuntime(ast.NodeTransformer):
+    def __init__(self, name):
+        self.name = name
+
+    def visit_Name(self, node):
+        return ast.copy_location(ast.Constant(_MARK), node) if node.id == self.name else node
+
+
+def _bare(target):
+    """Without what only the evaluation of the ``def`` needs. Decorators stay as placeholders: they give the first line."""
+    nothing = lambda at: ast.copy_location(ast.Constant(None), at)  # noqa: E731
+    args = target.args
+    args.defaults = [nothing(d) for d in args.defaults]
+    args.kw_defaults = [d and nothing(d) for d in args.kw_defaults]
+    for arg in args.posonlyargs + args.args + args.kwonlyargs + [args.vararg, args.kwarg]:
+        if arg is not None:
+            arg.annotation = None
+    if isinstance(target, ast.Lambda):
+        return ast.copy_location(ast.Expr(target), target)
+    target.decorator_list = [nothing(d) for d in target.decorator_list]
+    target.returns = None
+    if hasattr(target, "type_params"):
+        target.type_params = []  # free variables of the body, if it uses them
+    return target
+
+
+def _wrap(name, body):
+    empty = ast.arguments(posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
+    new = ast.FunctionDef(name=name, args=empty, body=body, decorator_list=[], returns=None, type_comment=None)
+    if sys.version_info >= (3, 12):
+        new.type_params = []
+    return new
+
+
+def _scope(target, ancestors, freevars):
+    """`target` inside what its code depends on."""
+    classes = [i for i, a in enumerate(ancestors) if isinstance(a, ast.ClassDef)]
+    inner = ancestors[classes[-1]:] if classes else ()
+    for node in reversed(inner):
+        if isinstance(node, ast.ClassDef):
+            target = ast.ClassDef(name=node.name, bases=[], keywords=[], body=[target], decorator_list=[])
+            if sys.version_info >= (3, 12):
+                target.type_params = []
+        else:
+            target = _wrap(getattr(node, "name", "_lambda"), [target])
+    names = [n for n in freevars if not (n == "__class__" and classes)]
+    binding = [ast.Assign([ast.Name(n, ast.Store())], ast.Constant(None)) for n in names]
+    if isinstance(target, ast.stmt) and not hasattr(target, "lineno"):
+        target.lineno, target.col_offset = 1, 0
+    return ast.Module([_wrap("_scope", binding + [target])], []).body[0]
+
+
+def _find(code, name, line):
+    """The code object of that name and line, outermost first."""
+    level = [code]
+    while level:
+        for candidate in level:
+            if candidate.co_name == name and candidate.co_firstlineno == line:
+                return candidate
+        level = [c for parent in level for c in parent.co_consts if isinstance(c, types.CodeType)]
+    return None
+
+
+def _arguments(code):
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_varnames[:count]
+
+
+def _fits(new, old):
+    """Can `new` take the place of `old`? If the file was edited since it was imported, perhaps not."""
+    return (_arguments(new) == _arguments(old) and (new.co_flags & _KIND_FLAGS) == (old.co_flags & _KIND_FLAGS)
+            and set(new.co_freevars) <= set(old.co_freevars))
+
+
+def _qualname_by_names(ancestors, original):
+    """What Python 3.10, whose code objects do not know their qualified names, calls the function in our module."""
+    classes = [i for i, a in enumerate(ancestors) if isinstance(a, ast.ClassDef)]
+    parts = ["_scope", "<locals>"]
+    for node in ancestors[classes[-1]:] if classes else ():
+        parts.append(getattr(node, "name", "_lambda"))
+        if not isinstance(node, ast.ClassDef):
+            parts.append("<locals>")
+    return ".".join(parts + [original.co_name])
+
+
+def _finished(code, old_prefix, new_prefix, extra_flags=0):
+    """`code` with the run-time in place of its marker and with the user's qualified names, nested code too."""
+    consts = []
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            const = _finished(const, old_prefix, new_prefix)
+        elif isinstance(const, str):
+            if const == _MARK:
+                const = location.tls
+            elif const.startswith(old_prefix + "."):
+                const = new_prefix + const[len(old_prefix):]
+        consts.append(const)
+    changes = {"co_consts": tuple(consts)}
+    if extra_flags:
+        changes["co_flags"] = code.co_flags | extra_flags
+    if hasattr(code, "co_qualname") and code.co_qualname.startswith(old_prefix):
+        changes["co_qualname"] = new_prefix + code.co_qualname[len(old_prefix):]
+    return code.replace(**changes)
+
+
+def codes_within(code):
+    """`code` and all code objects nested in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from codes_within(const)

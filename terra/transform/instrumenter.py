@@ -1,0 +1,441 @@
+"""Instruments the tree of one function: call sites, loops, handlers, suspensions.
+
+What a plain function becomes (``t`` stands for ``_terra_cursor``, the current thread's cursor, kept in a local variable
+because fetching it costs 40 ns):
+
+    def f(x, n):                          def f(x, n):
+                                              t = _terra_tls.cursor
+                                              here = t.current
+                                              try:
+        for i in range(n):                        loop = t.current.loop(5)
+                                                  for i in t.leave(t.enter(16, range)(n)):
+                                                      t.current = loop = loop.next or loop.grow()
+            x = op(x)                                 x = t.leave(t.enter(17, op)(x))
+                                                  t.current = loop.parent
+        return x                                  return x
+                                              finally:
+                                                  t.current = here
+
+* Loops need no try of their own: what leaves a loop by an exception ends up at a handler head or at the end of the
+  function, and both put the location right. (CPython allows 20 nested blocks; a try per loop would halve that.)
+* A generator or coroutine keeps an `Activation` instead, which takes its ids away while it is suspended, and finds its
+  loops by id: its location may have moved on top of another resumer's in the meantime.
+* Lambdas, comprehensions and class bodies have no statements or no locals to spare: they fetch the cursor from
+  ``_terra_tls`` at each use.
+* ``super()``, ``locals()``, ``isinstance(...)`` and the like issue no operation and are left alone.
+
+Annotations are never touched (they may be turned into text), nor are patterns.
+"""
+
+import builtins
+
+import gast
+
+from .templates import expression, head_of, statements
+
+# Builtins that look at the caller's frame, or that cannot lead to an operation, if nothing shadows the name.
+UNTOUCHED_BUILTINS = frozenset(
+    "super eval exec globals __import__ breakpoint isinstance issubclass callable type id range enumerate zip slice len "
+    "object staticmethod classmethod property hasattr getattr setattr delattr compile open input chr ord".split()
+)
+_FRAME_NAMES = frozenset(("locals", "vars", "dir"))  # their result would show the names that we added
+
+_FUNCTIONS = (gast.FunctionDef, gast.AsyncFunctionDef, gast.Lambda)
+_COMPREHENSIONS = (gast.ListComp, gast.SetComp, gast.DictComp, gast.GeneratorExp)
+# An expression made of these only cannot issue an operation.
+_INERT = (gast.Name, gast.Attribute, gast.Constant, gast.Tuple, gast.List, gast.Set, gast.Dict, gast.BoolOp, gast.IfExp,
+          gast.Starred, gast.JoinedStr, gast.FormattedValue, gast.expr_context, gast.boolop, gast.NamedExpr)
+
+
+def own_nodes(function):
+    """The nodes of a function's own body, without those of functions, classes and generator expressions inside it."""
+    todo = list(function.body) if isinstance(function.body, list) else [function.body]
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, _FUNCTIONS + (gast.ClassDef, gast.GeneratorExp)):
+            todo.extend(gast.iter_child_nodes(node))
+
+
+def suspends(function):
+    """Is it a generator, a coroutine, or both?"""
+    return isinstance(function, gast.AsyncFunctionDef) or any(
+        isinstance(node, (gast.Yield, gast.YieldFrom, gast.Await)) for node in own_nodes(function))
+
+
+def _inert(node):
+    if isinstance(node, gast.UnaryOp) and isinstance(node.op, gast.Not):
+        return _inert(node.operand)
+    return isinstance(node, _INERT) and all(_inert(child) for child in gast.iter_child_nodes(node))
+
+
+def _bound_names(tree):
+    """Every name that is bound anywhere in the tree, roughly: more than needed does no harm."""
+    names = set()
+    for node in gast.walk(tree):
+        if isinstance(node, gast.Name) and not isinstance(node.ctx, gast.Load):
+            names.add(node.id)
+        elif isinstance(node, (gast.FunctionDef, gast.AsyncFunctionDef, gast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, gast.alias):
+            names.add((node.asname or node.name).split(".")[0])
+        else:  # match captures, except names on some versions, global declarations
+            for field in ("name", "rest"):
+                if isinstance(getattr(node, field, None), str):
+                    names.add(getattr(node, field))
+    return names
+
+
+class Scope:
+    """A scope of the user's code while it is being visited.
+
+    `kind` is "function", "generator" (anything that can be suspended), "class" or "expression" (lambda, comprehension).
+    """
+
+    def __init__(self, kind, name, activation=None):
+        self.kind = kind
+        self.name = name  # for the registry of sites
+        self.activation = activation  # name of the Activation that an await in here belongs to
+        self.used = False  # does the function need a prologue?
+        self.loops = []  # lexically enclosing loops: (loop id, is it an async for)
+        self.temporaries = 0
+
+
+class Instrumenter(gast.NodeTransformer):
+    """Visits one function. ``register(kind, lineno, function)`` gives ids; `is_shadowed(name)` says whether a builtin's
+    name means something else where the function was defined."""
+
+    def __init__(self, register, is_shadowed, qualname):
+        self._register = register
+        self._is_shadowed = is_shadowed
+        self._qualname = qualname
+        self.scopes = []
+        self.count = 0  # ids given so far; zero means that there is nothing to instrument
+        self.changed = False
+
+    def instrument(self, tree):
+        """Instruments a FunctionDef, AsyncFunctionDef or Lambda in place."""
+        bound = _bound_names(tree)
+        self._bound = bound
+        self._prefix = "_terra_"
+        while any(name.startswith(self._prefix) for name in bound):
+            self._prefix += "_"
+        self.tls = self._prefix + "tls"
+        self._cursor = self._prefix + "cursor"
+        if isinstance(tree, gast.Lambda):
+            return self._lambda_body(tree, self._qualname)
+        return self._function_body(tree, self._qualname)
+
+    # --- helpers ---
+
+    @property
+    def scope(self):
+        return self.scopes[-1]
+
+    def _new_id(self, kind, node):
+        self.count += 1
+        return self._register(kind, node.lineno, self.scope.name)
+
+    def _own_cursor(self):
+        """Source of the expression for the cursor in this scope."""
+        if self.scope.kind == "function":
+            self.scope.used = True
+            return self._cursor
+        if self.scope.kind == "generator":
+            self.scope.used = True
+            return self.scope.activation + ".cursor"
+        return self.tls + ".cursor"
+
+    def _temporary(self, stem):
+        self.scope.temporaries += 1
+        return f"{self._prefix}{stem}{self.scope.temporaries}"
+
+    def _visit_list(self, nodes):
+        result = []
+        for node in nodes:
+            new = self.visit(node)
+            if isinstance(new, list):
+                result.extend(new)
+            elif new is not None:
+                result.append(new)
+        return result
+
+    def _has_statements(self):
+        return self.scope.kind in ("function", "generator")
+
+    # --- functions, lambdas, classes ---
+
+    def _function_body(self, node, name):
+        activation = self._prefix + "self" if suspends(node) else None
+        scope = Scope("generator" if activation else "function", name, activation)
+        self.scopes.append(scope)
+        body = self._visit_list(node.body)
+        self.scopes.pop()
+        if scope.used:
+            docstring = []
+            if (isinstance(body[0], gast.Expr) and isinstance(body[0].value, gast.Constant)
+                    and isinstance(body[0].value.value, str)):
+                docstring = body[:1]
+                body = body[1:] or statements("pass", at=docstring[0])
+            first = head_of(body[0]) if body[0].lineno > 0 else head_of(node)
+            if activation:
+                prologue = statements("own = tls.activation()", first, own=activation, tls=self.tls)
+                epilogue = statements("own.finish()", None, own=activation)
+            else:
+                here = self._prefix + "here"
+                prologue = statements("cursor = tls.cursor; here = cursor.current", first,
+                                      cursor=self._cursor, tls=self.tls, here=here)
+                epilogue = statements("cursor.current = here", None, cursor=self._cursor, here=here)
+            frame = statements("try: pass\nfinally: pass", None)[0]
+            frame.body, frame.finalbody = body, epilogue
+            body = docstring + prologue + [frame]
+        node.body = body
+        return node
+
+    def visit_FunctionDef(self, node):
+        # Decorators and defaults belong to the scope around it.
+        node.decorator_list = self._visit_list(node.decorator_list)
+        self._visit_defaults(node.args)
+        return self._function_body(node, f"{self.scope.name}.{node.name}")
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def _visit_defaults(self, args):
+        args.defaults = self._visit_list(args.defaults)
+        args.kw_defaults = [d and self.visit(d) for d in args.kw_defaults]
+
+    def _lambda_body(self, node, name):
+        if not suspends(node):  # a lambda with a yield in it is left alone
+            self.scopes.append(Scope("expression", name))
+            node.body = self.visit(node.body)
+            self.scopes.pop()
+        return node
+
+    def visit_Lambda(self, node):
+        self._visit_defaults(node.args)
+        return self._lambda_body(node, f"{self.scope.name}.<lambda>")
+
+    def visit_ClassDef(self, node):
+        node.decorator_list = self._visit_list(node.decorator_list)
+        node.bases = self._visit_list(node.bases)
+        node.keywords = self._visit_list(node.keywords)
+        self.scopes.append(Scope("class", f"{self.scope.name}.{node.name}", self.scope.activation))
+        node.body = self._visit_list(node.body)
+        self.scopes.pop()
+        return node
+
+    # --- calls ---
+
+    def _untouched(self, node):
+        name = getattr(node.func, "id", None)
+        if name == "super" and not node.args and not node.keywords:
+            return True  # needs this very frame; and shadowed or not, it can do without a location
+        return name in UNTOUCHED_BUILTINS and not self._shadowed(name)
+
+    def _shadowed(self, name):
+        return name in self._bound or self._is_shadowed(name) or not hasattr(builtins, name)
+
+    def visit_Call(self, node):
+        name = getattr(node.func, "id", None)
+        if name in _FRAME_NAMES and not node.args and not node.keywords and not self._shadowed(name):
+            self.changed = True
+            return expression("tls.visible(call)", node, tls=self.tls, call=node)
+        node.args = self._visit_list(node.args)
+        node.keywords = self._visit_list(node.keywords)
+        if self._untouched(node):
+            return node
+        call_id = self._new_id("call", node)
+        cursor = self._own_cursor()
+        callee = self.visit(node.func)
+        node.func = expression(f"{cursor}.enter(call_id, callee)", callee, call_id=call_id, callee=callee)
+        return expression(f"{cursor}.leave(call)", node, call=node)
+
+    # --- loops ---
+
+    def _visit_loop(self, node, is_async=False):
+        if not self._has_statements():
+            return self.generic_visit(node)
+        scope = self.scope
+        head = head_of(node)
+        if hasattr(node, "iter"):
+            node.target = self.visit(node.target)
+            node.iter = self.visit(node.iter)
+        loop_id = self._new_id("loop", node)
+        if isinstance(node, gast.While):  # the test belongs to the loop: the first one at counter 0
+            node.test = self.visit(node.test)
+        scope.used = True
+        scope.loops.append((loop_id, is_async))
+        body = self._visit_list(node.body)
+        scope.loops.pop()
+        if scope.kind == "generator":
+            own = scope.activation
+            before = statements("own.begin_loop(loop)", head, own=own, loop=loop_id)
+            if not isinstance(node, gast.While):
+                before = []  # iterate() begins it: the iterable belongs to the outside
+            first = statements("own.iterate(loop)", head, own=own, loop=loop_id)
+            after = "own.end_loop(loop)"
+            holes = dict(own=own, loop=loop_id)
+            if is_async:
+                # The head of an `async for` awaits, where no code of ours runs: it is evaluated as if suspended.
+                before = statements("own.suspend()", head, own=own)
+                body = body + statements("own.suspend()", None, own=own)
+        else:
+            loop = self._temporary("loop")
+            holes = dict(cursor=self._cursor, loop=loop)
+            source = "loop = cursor.current.loop(loop_id)"
+            if isinstance(node, gast.While):
+                source = "cursor.current = " + source
+            before = statements(source, head, loop_id=loop_id, **holes)
+            first = statements("cursor.current = loop = loop.next or loop.grow()", head, **holes)
+            after = "cursor.current = loop.parent"
+        node.body = first + body
+        orelse = self._visit_list(node.orelse)
+        if orelse:
+            node.orelse = statements(after, None, **holes) + orelse
+        return before + [node] + statements(after, None, **holes)
+
+    visit_For = visit_While = _visit_loop
+
+    def visit_AsyncFor(self, node):
+        return self._visit_loop(node, is_async=True)
+
+    def visit_Continue(self, node):
+        if self._has_statements() and self.scope.loops and self.scope.loops[-1][1]:
+            return statements("own.suspend()", None, own=self.scope.activation) + [node]
+        return node
+
+    # --- where exceptions land ---
+
+    def _with_reset(self, body, at, saved):
+        """`body`, which an exception may have jumped to, with the location put right first."""
+        if self.scope.kind == "generator":
+            loop_id = self.scope.loops[-1][0] if self.scope.loops else None
+            return statements("own.reset(loop)", at, own=self.scope.activation, loop=loop_id) + body
+        return statements("cursor.current = saved", at, cursor=self._cursor, saved=saved) + body
+
+    def _save(self, stem):
+        """Statements that note the location ahead of a try or with, and the name they note it under."""
+        if self.scope.kind == "generator":
+            return [], None  # an Activation knows the way by itself
+        saved = self._temporary(stem)
+        return statements("saved = cursor.current", None, cursor=self._cursor, saved=saved), saved
+
+    def visit_Try(self, node):
+        count = self.count
+        self.generic_visit(node)
+        touched = self.count != count or (self.scope.kind == "generator")
+        if not touched or not self._has_statements():
+            return node
+        self.scope.used = True
+        before, saved = self._save("try")
+        for handler in node.handlers:
+            handler.body = self._with_reset(handler.body, None, saved)
+        if node.finalbody:
+            node.finalbody = self._with_reset(node.finalbody, None, saved)
+        return before + [node]
+
+    visit_TryStar = visit_Try
+
+    def visit_With(self, node):
+        # A context manager may swallow an exception: execution then goes on behind the block.
+        count = self.count
+        self.generic_visit(node)
+        if self.count == count or not self._has_statements():
+            return node
+        self.scope.used = True
+        before, saved = self._save("with")
+        return before + [node] + self._with_reset([], None, saved)
+
+    def visit_AsyncWith(self, node):
+        self.generic_visit(node)
+        if not self._has_statements():
+            return node
+        self.changed = self.scope.used = True
+        own = self.scope.activation
+        hide = statements("own.suspend()", None, own=own)
+        show = statements("own.wake()", None, own=own)
+        node.body = show + node.body + statements("own.suspend()", None, own=own)
+        return hide + [node] + self._with_reset([], None, None)
+
+    # --- suspensions ---
+
+    def _visit_suspension(self, node):
+        if isinstance(node.value, gast.AST):
+            node.value = self.visit(node.value)
+        own = self.scope.activation
+        if own is None:  # an asynchronous generator expression: runs inside its consumer
+            return node
+        self.changed = True
+        for scope in reversed(self.scopes):
+            if scope.kind == "generator":
+                scope.used = True
+                break
+        value = node.value
+        if value is None:
+            node.value = expression("own.suspend()", node, own=own)
+        else:
+            node.value = expression("own.suspend(value)", value, own=own, value=value)
+        return expression("own.resume(suspension)", node, own=own, suspension=node)
+
+    visit_Yield = visit_YieldFrom = visit_Await = _visit_suspension
+
+    # --- comprehensions ---
+
+    def _visit_comprehension(self, node):
+        lazy = isinstance(node, gast.GeneratorExp)
+        parts = [node.key, node.value] if isinstance(node, gast.DictComp) else [node.elt]
+        everything = parts + [c for g in node.generators for c in g.ifs] + [g.iter for g in node.generators[1:]]
+        awaits = any(isinstance(n, gast.Await) for g in everything for n in gast.walk(g))
+        looped = not (awaits or any(g.is_async for g in node.generators) or all(_inert(p) for p in everything)
+                      or (lazy and len(node.generators) > 1))
+        outer = self._own_cursor() if looped else None
+        result = node
+        for index, generator in enumerate(node.generators):
+            if index == 1:
+                self._enter_comprehension(lazy)
+            generator.iter = self.visit(generator.iter)
+            if looped:
+                loop_id = self._new_id("loop", generator.iter)
+                generator.iter = expression(
+                    f"{outer if index == 0 else self.tls + '.cursor'}.{'each_lazily' if lazy else 'each'}(loop, iter)",
+                    generator.iter, loop=loop_id, iter=generator.iter)
+        if len(node.generators) == 1:
+            self._enter_comprehension(lazy)
+        for generator in node.generators:
+            generator.target = self.visit(generator.target)
+            generator.ifs = self._visit_list(generator.ifs)
+        if isinstance(node, gast.DictComp):
+            node.key, node.value = self.visit(node.key), self.visit(node.value)
+        else:
+            node.elt = self.visit(node.elt)
+        self.scopes.pop()
+        if looped and lazy:
+            keep, leave = f"{self.tls}.cursor.keep(it)", f"{self.tls}.cursor.leave(it)"
+            for generator in node.generators:
+                generator.ifs = [expression(keep, c, it=c) for c in generator.ifs]
+            node.elt = expression(leave, node.elt, it=node.elt)
+        elif looped:
+            result = expression(f"{outer}.after({outer}.current, it)", node, it=node)
+        return result
+
+    def _enter_comprehension(self, lazy):
+        self.scopes.append(Scope("expression", self.scope.name, None if lazy else self.scope.activation))
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
+
+    # --- what is left as it is ---
+
+    def visit_AnnAssign(self, node):
+        node.target = self.visit(node.target)
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+    def visit_match_case(self, node):
+        if node.guard is not None:
+            node.guard = self.visit(node.guard)
+        node.body = self._visit_list(node.body)
+        return node
+
+    def visit_TypeAlias(self, node):
+        return node

@@ -1,0 +1,76 @@
+"""What is the user's code? Everything but libraries.
+
+A function belongs to a library if its module's name begins with a known prefix or its file lies in the standard library or
+in site-packages. `configure` changes that by module prefix; the longest prefix that matches decides.
+"""
+
+import os
+import sysconfig
+
+__all__ = ["configure", "is_user_code", "settings"]
+
+LIBRARIES = ("tensorflow", "keras", "tf_keras", "numpy", "terra", "gast", "astunparse")
+
+
+class Settings:
+    def __init__(self):
+        self.prefixes = {name: False for name in LIBRARIES}
+        self.patch_overrides = True
+
+
+settings = Settings()
+_listeners = []
+
+
+def on_change(callback):
+    _listeners.append(callback)
+
+
+def configure(include=(), exclude=(), patch_overrides=None):
+    """Says which modules are the user's.
+
+    `include`, `exclude`: module prefixes (``"mypackage"`` covers ``mypackage.nets``) to instrument, or not to.
+    `patch_overrides`: whether methods by which a user's class overrides a library class (``call`` of a Keras layer) are
+    replaced, in the class, by their instrumented forms; otherwise they run uninstrumented when a library calls them.
+    """
+    for prefix in (include,) if isinstance(include, str) else include:
+        settings.prefixes[prefix] = True
+    for prefix in (exclude,) if isinstance(exclude, str) else exclude:
+        settings.prefixes[prefix] = False
+    if patch_overrides is not None:
+        settings.patch_overrides = bool(patch_overrides)
+    for callback in _listeners:
+        callback()
+
+
+def _library_directories():
+    paths = sysconfig.get_paths()
+    found = set()
+    for key in ("stdlib", "platstdlib", "purelib", "platlib"):
+        if key in paths:
+            found.update((paths[key], os.path.realpath(paths[key])))
+    # A module's file name shows where a library was found, e.g. behind a link.
+    found.add(os.path.dirname(os.__file__))
+    return tuple(path.rstrip(os.sep) + os.sep for path in found)
+
+
+_DIRECTORIES = _library_directories()
+_MARKERS = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+
+
+def is_user_module(name, filename):
+    """Does code of module `name`, in file `filename`, belong to the user?"""
+    prefix = name or ""
+    while prefix:
+        decision = settings.prefixes.get(prefix)
+        if decision is not None:
+            return decision
+        prefix = prefix.rpartition(".")[0]
+    if filename.startswith("<frozen") or any(marker in filename for marker in _MARKERS):
+        return False
+    return not filename.startswith(_DIRECTORIES)
+
+
+def is_user_code(function):
+    # The globals' name: functools.wraps and the like overwrite __module__.
+    return is_user_module(function.__globals__.get("__name__"), function.__code__.co_filename)

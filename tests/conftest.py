@@ -1,0 +1,50 @@
+"""Quiet TensorFlow, importable test helpers, and a watchdog that turns a deadlock into a stack dump."""
+import faulthandler
+import os
+import signal
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+sys.path.insert(0, os.path.dirname(__file__))
+
+import pytest  # noqa: E402
+
+SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "110"))   # seconds: dump the stacks, fail the test
+HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
+
+_stderr = None
+
+
+def pytest_configure(config):
+    global _stderr
+    _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
+
+
+def pytest_unconfigure(config):
+    if _stderr is not None:
+        _stderr.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    faulthandler.dump_traceback_later(HARD_LIMIT, exit=True, file=_stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    def too_long(signum, frame):
+        faulthandler.dump_traceback(file=_stderr, all_threads=True)
+        pytest.fail(f"took longer than {SOFT_LIMIT} s (stacks are on standard error)", pytrace=False)
+
+    previous = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(SOFT_LIMIT)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)

@@ -1,0 +1,324 @@
+"""Runs a program of the corpus eagerly and co-executed, and compares all that a user could see.
+
+Two ways of reading (a bug of run-ahead hides from the first):
+  now    results, state and the caller's use of results are read after every step
+  late   nothing is read until the last step is done
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import corpus
+
+EAGER_ONLY = os.environ.get("TERRA_CORPUS_EAGER") == "1"   # compare eager with eager: checks the programs themselves
+MODES = ("now", "late")
+
+
+# --------------------------------------------------------------------------------------------------- snapshots
+
+@dataclass
+class Array:
+    """The frozen value of something array-like; `kind` tells tensors from variables from numpy arrays."""
+    kind: str
+    value: np.ndarray
+
+
+@dataclass
+class Record:
+    """The frozen fields of a structure that is neither a list, a tuple nor a dict."""
+    kind: str
+    fields: dict
+
+
+def snapshot(x) -> Any:
+    """A deep copy of `x` with all tensors and variables read. Unknown types are an error: nothing goes unseen."""
+    if x is None or isinstance(x, (bool, int, float, complex, str, bytes, type, tf.DType)):
+        return x
+    if isinstance(x, (np.ndarray, np.generic)):
+        return Array(f"numpy {type(x).__name__}", np.array(x))
+    if isinstance(x, tf.Variable):
+        return Array(f"variable {x.name}", np.array(x.numpy()))
+    if isinstance(x, keras.Variable):
+        return Array(f"keras variable {x.path}", np.array(x.numpy()))
+    if isinstance(x, tf.Tensor):
+        value = np.array(x.numpy())
+        if x.dtype.as_numpy_dtype != value.dtype and x.dtype != tf.string or tuple(x.shape) != value.shape:
+            raise TypeError(f"tensor says {x.dtype} {x.shape}, its value is {value.dtype} {value.shape}")
+        return Array("tensor", value)
+    if isinstance(x, tf.IndexedSlices):
+        return Record("IndexedSlices", {"values": snapshot(x.values), "indices": snapshot(x.indices)})
+    if isinstance(x, tf.RaggedTensor):
+        return Record("RaggedTensor", {"values": snapshot(x.values), "row_splits": snapshot(x.row_splits)})
+    if isinstance(x, tf.SparseTensor):
+        return Record("SparseTensor", {"indices": snapshot(x.indices), "values": snapshot(x.values),
+                                       "dense_shape": snapshot(x.dense_shape)})
+    if isinstance(x, tf.TensorShape):
+        return Record("TensorShape", {"dims": x.as_list()})
+    if isinstance(x, BaseException):
+        return Record(type(x).__name__, {"message": first_line(x)})
+    if dataclasses.is_dataclass(x):
+        return Record(type(x).__name__, {f.name: snapshot(getattr(x, f.name)) for f in dataclasses.fields(x)})
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return Record(type(x).__name__, {name: snapshot(getattr(x, name)) for name in x._fields})
+    if isinstance(x, Mapping):
+        return Record(type(x).__name__, {k: snapshot(v) for k, v in x.items()})
+    if isinstance(x, (set, frozenset)):
+        return Record(type(x).__name__, {i: snapshot(v) for i, v in enumerate(sorted(x))})
+    if isinstance(x, (list, tuple)) or type(x).__name__ in ("deque", "ListWrapper"):
+        return Record(type(x).__name__, dict(enumerate(map(snapshot, x))))
+    raise TypeError(f"the harness cannot compare a {type(x)}")
+
+
+def first_line(error) -> str:
+    """First line of an exception's message, without the name that TensorFlow gives to the function around an op."""
+    text = re.sub(r"\{\{function_node [^}]*\}\}\s*", "", str(error))
+    return text.strip().split("\n")[0].strip()
+
+
+def describe(error) -> Record:
+    """Type, message and the lines of the user's own frames."""
+    here = os.path.dirname(corpus.__file__)
+    lines = [f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+             if os.path.dirname(frame.filename) == here]
+    return Record("exception", {"type": type(error).__name__, "message": first_line(error), "lines": lines,
+                                "cause": type(error.__cause__).__name__})
+
+
+# ------------------------------------------------------------------------------------------------- running
+
+@dataclass
+class Call:
+    """What one call of the step showed."""
+    index: int
+    input_set: int
+    result: Any = None
+    used: Any = None
+    state: Any = None
+    error: Record | None = None
+    output: str = ""
+    coexecuted: bool = False
+
+
+@dataclass
+class Run:
+    calls: list[Call] = field(default_factory=list)
+    state: Any = None
+    stats: Any = None
+
+
+class CapturedOutput:
+    """Everything written to standard output, by Python and by TensorFlow's kernels, in order."""
+
+    def __enter__(self):
+        sys.stdout.flush()
+        self.file = tempfile.TemporaryFile()
+        self.saved_fd, self.saved_stdout, self.position = os.dup(1), sys.stdout, 0
+        os.dup2(self.file.fileno(), 1)
+        sys.stdout = open(1, "w", encoding="utf-8", buffering=1, closefd=False)
+        return self
+
+    def take(self) -> str:
+        """What was written since the last call."""
+        sys.stdout.flush()
+        text = os.pread(self.file.fileno(), 1 << 20, self.position)
+        self.position += len(text)
+        return text.decode()
+
+    def __exit__(self, *_):
+        sys.stdout.flush()
+        sys.stdout = self.saved_stdout
+        os.dup2(self.saved_fd, 1)
+        os.close(self.saved_fd)
+        self.file.close()
+
+
+def reset_seeds(seed=7):
+    """Put every source of names and random numbers back to its start."""
+    keras.backend.clear_session()
+    if "tf_keras" in sys.modules:
+        sys.modules["tf_keras"].backend.clear_session()
+        sys.modules["tf_keras"].utils.set_random_seed(seed)
+    keras.utils.set_random_seed(seed)
+    tf.random.set_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
+
+
+def eager(step):
+    return step
+
+
+def coexecuted(step, **options):
+    """The wrapper under test; every step waits for a graph under construction, so that runs are repeatable."""
+    import terra
+    return terra.coexecute(step, wait_for_graph=True, **options)
+
+
+def run_eager(spec, mode) -> Run:
+    return run(spec, mode, eager)
+
+
+def run_terra(spec, mode, wrap=None) -> Run:
+    """`wrap` replaces `terra.coexecute`, to try the oracle on wrappers with planted defects."""
+    if wrap is None:
+        wrap = eager if EAGER_ONLY else lambda step: coexecuted(step, **spec.options)
+    return run(spec, mode, wrap)
+
+
+def run(spec, mode, wrap) -> Run:
+    """Build the program anew, call its step `spec.calls` times, and keep what was seen."""
+    reset_seeds()
+    program = spec.build()
+    step = wrap(program.step)
+    stats = getattr(step, "stats", None)
+    result, unread = Run(), []
+    with CapturedOutput() as output:
+        for i in range(spec.calls):
+            call, before = Call(i, program.input_set(i)), stats().coexecuted_steps if stats else 0
+            result.calls.append(call)
+            arguments, value = program.arguments(i), None
+            try:
+                value = step(*arguments.args, **arguments.kwargs)
+                if mode == "now":
+                    call.result = snapshot(value)
+            except Exception as error:
+                if not spec.raises:
+                    raise
+                call.error = describe(error)
+            call.output = output.take()
+            call.coexecuted = bool(stats) and stats().coexecuted_steps > before
+            if call.error is None:
+                unread.append((call, value))
+            if program.between:
+                program.between(i, arguments.args, value)
+            if mode == "now":
+                call.state = snapshot(program.state())
+                if program.use and call.error is None:
+                    call.used = snapshot(program.use(value))
+        if mode == "late":
+            for call, value in unread:
+                call.result = snapshot(value)
+                call.used = snapshot(program.use(value)) if program.use else None
+        result.state = snapshot(program.state())
+    result.stats = stats() if stats else None
+    return result
+
+
+# ------------------------------------------------------------------------------------------------- comparing
+
+def differences(expected, actual, spec, path=""):
+    """Yield one sentence for each difference between two snapshots."""
+    if type(expected) is not type(actual):
+        yield f"{path}: expected {_short(expected)}, got {_short(actual)}"
+    elif isinstance(expected, Array):
+        yield from _array_differences(expected, actual, spec, path)
+    elif isinstance(expected, Record):
+        if expected.kind != actual.kind:
+            yield f"{path}: expected a {expected.kind}, got a {actual.kind}"
+        elif list(expected.fields) != list(actual.fields):
+            yield f"{path}: expected the entries {list(expected.fields)}, got {list(actual.fields)}"
+        else:
+            for key, value in expected.fields.items():
+                yield from differences(value, actual.fields[key], spec, f"{path}[{key!r}]")
+    elif isinstance(expected, float):
+        yield from _array_differences(Array("float", np.array(expected)), Array("float", np.array(actual)), spec, path)
+    elif expected != actual:
+        yield f"{path}: expected {_short(expected)}, got {_short(actual)}"
+
+
+def _array_differences(expected, actual, spec, path):
+    a, b = expected.value, actual.value
+    if expected.kind != actual.kind:
+        yield f"{path}: expected a {expected.kind}, got a {actual.kind}"
+    elif a.dtype != b.dtype or a.shape != b.shape:
+        yield f"{path}: expected {a.dtype}{list(a.shape)}, got {b.dtype}{list(b.shape)}"
+    elif a.dtype == object or a.dtype.kind in "biuSU" or spec.exact:
+        same = (a == b).all() if a.dtype == object else a.tobytes() == b.tobytes()
+        if not same:
+            yield f"{path}: {_disagreement(a, b)}"
+    elif not np.allclose(a, b, spec.rtol, spec.atol, equal_nan=True):
+        yield f"{path}: {_disagreement(a, b)}"
+
+
+def _disagreement(a, b):
+    wrong = ~(a == b)
+    where = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else ()
+    text = f"{int(wrong.sum())} of {a.size} elements differ"
+    text += f", first at {list(where)}: expected {a[where]!r}, got {b[where]!r}"
+    if a.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            text += f"; largest difference {np.nanmax(np.abs(a - b)):.3g}"
+    return text
+
+
+def _short(x):
+    text = repr(x)
+    return text if len(text) < 200 else text[:200] + "..."
+
+
+def compare(spec, expected: Run, actual: Run) -> list[str]:
+    """All differences between two runs of one program, as sentences."""
+    found = []
+    for a, b in zip(expected.calls, actual.calls, strict=True):
+        for part in ("error", "result", "output", "state", "used"):
+            found += differences(getattr(a, part), getattr(b, part), spec,
+                                 f"call {a.index} ({'co-executed' if b.coexecuted else 'imperative'}) {part}")
+    found += differences(expected.state, actual.state, spec, "state at the end")
+    return found
+
+
+def assert_same(spec, expected: Run, actual: Run):
+    """Fail, with the first few differences, unless both runs looked the same."""
+    found = compare(spec, expected, actual)
+    if found:
+        more = f"\n  ... and {len(found) - 8} more" if len(found) > 8 else ""
+        steps = "".join("C" if call.coexecuted else "." for call in actual.calls)
+        raise AssertionError(f"{spec.module}/{spec.name} differs from eager (steps {steps}):\n  "
+                             + "\n  ".join(found[:8]) + more)
+
+
+def assert_coexecuted(spec, actual: Run):
+    """Fail unless every input set was co-executed often enough, with no more fallbacks than expected."""
+    if EAGER_ONLY:
+        return
+    stats = actual.stats
+    steps = "".join("C" if call.coexecuted else "." for call in actual.calls)
+    failed = {call.input_set for call in actual.calls if call.error is not None}
+    for which in sorted({call.input_set for call in actual.calls} - failed):
+        count = sum(call.coexecuted for call in actual.calls if call.input_set == which)
+        if count < spec.min_coexecuted:
+            raise AssertionError(f"{spec.name}: input set {which} was co-executed {count} times, "
+                                 f"expected {spec.min_coexecuted} (steps {steps}; {stats})")
+    if stats.coexecuted_steps == 0 or stats.graphs == 0:
+        raise AssertionError(f"{spec.name}: no step was co-executed ({stats})")
+    if stats.steps != spec.calls:
+        raise AssertionError(f"{spec.name}: {spec.calls} calls were counted as {stats.steps} steps ({stats})")
+    if stats.steps != stats.tracing_steps + stats.coexecuted_steps + stats.imperative_steps:
+        raise AssertionError(f"{spec.name}: the kinds of steps do not add up ({stats})")
+    if stats.fallbacks > spec.max_fallbacks:
+        raise AssertionError(f"{spec.name}: {stats.fallbacks} fallbacks, expected at most {spec.max_fallbacks} ({stats})")
+
+
+def check(spec, mode):
+    """The whole differential test of one program in one mode of reading."""
+    expected = run_eager(spec, mode)
+    raised = [call.error is not None for call in expected.calls]
+    if any(raised) != spec.raises or all(raised):
+        raise AssertionError(f"{spec.name}: the program itself should raise in {'some' if spec.raises else 'no'} calls")
+    actual = run_terra(spec, mode)
+    assert_same(spec, expected, actual)
+    assert_coexecuted(spec, actual)

@@ -1,0 +1,399 @@
+"""Merging traces: worked examples, and properties over random programs."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from terra.graph.tracegraph import TraceGraph, TraceOp
+
+
+# ---------------------------------------------------------------------- random programs, also used by other modules
+
+
+class Program:
+    """A random imperative program: nested statements over a few variables.
+
+    Its statements are `("op", key, reads, writes, coarse)`, `("if", then, otherwise)`, `("loop", most, body)` and
+    `("return",)`.  A coarse key carries no loop counter and is shared by several statements, as those of library code
+    are.
+    """
+
+    def __init__(self, seed, size=12):
+        self.random = random.Random(seed)
+        self.n_vars = self.random.randint(1, 4)
+        self.n_keys = 0
+        self.body = self._block(size, 0)
+
+    def _block(self, size, depth):
+        statements = []
+        while size > 0:
+            kind = self.random.random()
+            if kind < 0.6 or depth >= 3:
+                statements.append(self._op())
+                size -= 1
+            elif kind < 0.82:
+                n = self.random.randint(1, max(1, size // 2))
+                statements.append(("if", self._block(n, depth + 1), self._block(self.random.randint(0, n), depth + 1)))
+                size -= n
+            elif kind < 0.95:
+                n = self.random.randint(1, max(1, size // 3))
+                statements.append(("loop", self.random.randint(1, 3), self._block(n, depth + 1)))
+                size -= n
+            else:
+                statements.append(("return",))
+                size -= 1
+        return statements
+
+    def _op(self):
+        coarse = self.random.random() < 0.35
+        arity = self.random.choice([0, 1, 1, 2])
+        outs = self.random.choice([1, 1, 2])
+        if coarse:
+            key = ("lib", arity, self.random.randint(0, 1))
+        else:
+            self.n_keys += 1
+            key = ("op", self.n_keys)
+        reads = [self.random.randrange(self.n_vars) for _ in range(arity)]
+        writes = [self.random.randrange(self.n_vars) for _ in range(outs)] if self.random.random() < 0.9 else []
+        return ("op", key, reads, writes, coarse)
+
+    def run(self, seed):
+        """A trace of the program under random decisions."""
+        decide = random.Random(seed)
+        trace, variables = [], [None] * self.n_vars
+        for v in range(self.n_vars):  # parameters: made by operations of their own
+            variables[v] = (len(trace), 0)
+            trace.append(TraceOp(("arg", v)))
+
+        def block(statements, counters):
+            for statement in statements:
+                if statement[0] == "op":
+                    _, key, reads, writes, coarse = statement
+                    position = len(trace)
+                    sources = [variables[v] for v in reads]
+                    trace.append(TraceOp(key if coarse else (key, counters), sources))
+                    for out, v in enumerate(writes):
+                        variables[v] = (position, out - (out and 3))  # also negative outputs
+                elif statement[0] == "if":
+                    if not block(statement[1 if decide.random() < 0.5 else 2], counters):
+                        return False
+                elif statement[0] == "loop":
+                    for i in range(decide.randint(0, statement[1])):
+                        if not block(statement[2], (*counters, i)):
+                            return False
+                elif decide.random() < 0.5:
+                    return False
+            return True
+
+        block(self.body, ())
+        return trace
+
+
+def program_traces(seed, n=6, size=12):
+    program = Program(seed, size)
+    return [program.run(seed * 1000 + i) for i in range(n)]
+
+
+def merged(traces):
+    graph = TraceGraph()
+    for trace in traces:
+        graph.merge(trace)
+    return graph
+
+
+def state(graph):
+    """Everything that merging may change, as something to compare."""
+    return (
+        [(node.id, node.order, [list(slot) for slot in node.slots], list(node.succ), list(node.pred)) for node in graph.nodes],
+        list(graph.start.succ),
+        list(graph.end.pred),
+        list(graph.traces),
+    )
+
+
+def combination(graph, seed):
+    """A trace that crosses known edges at random, with the sources that the rule gives; None if it has none."""
+    choose = random.Random(seed)
+    trace, path, when = [], [], {}
+    node = graph.start
+    while True:
+        node = choose.choice(node.succ)
+        if node is graph.end:
+            return trace, tuple(path)
+        sources = []
+        for slot in node.slots:
+            known = [source for source in slot if source[0] in when]
+            if not known:
+                return None
+            producer, out = max(known, key=lambda source: when[source[0]])
+            sources.append((when[producer], out))
+        when[node] = len(path)
+        path.append(node)
+        trace.append(TraceOp(node.key, sources))
+
+
+def check(graph):
+    """The invariants of Definition 1, and the bookkeeping."""
+    everything = [graph.start, *graph.topological(), graph.end]
+    assert {id(n) for n in graph.nodes} == {id(n) for n in graph.topological()}
+    assert [node.id for node in graph.nodes] == list(range(len(graph.nodes)))
+    assert not graph.start.pred and not graph.end.succ
+    assert [node.order for node in everything] == list(range(len(everything)))
+    for node in everything:
+        assert len(set(node.succ)) == len(node.succ) and len(set(node.pred)) == len(node.pred)
+        assert all(node in succ.pred and node.order < succ.order for succ in node.succ)
+        assert all(node in pred.succ for pred in node.pred)
+        assert node is graph.start or node.pred
+        assert node is graph.end or node.succ
+        for slot in node.slots:
+            assert slot and len({id(producer) for producer, _ in slot}) == len(slot)
+            assert all(producer.order < node.order for producer, _ in slot)
+    assert len(set(graph.traces)) == len(graph.traces)
+    for path in graph.traces:
+        steps = list(zip((graph.start, *path), (*path, graph.end)))
+        assert all(succ in node.succ for node, succ in steps)
+
+
+def sources_on(path):
+    """The sources that the rule gives, as positions: written apart from the implementation, as an oracle."""
+    result = []
+    for position, node in enumerate(path):
+        sources = []
+        for slot in node.slots:
+            outs = dict(slot)
+            at = max(i for i in range(position) if path[i] in outs)
+            sources.append((at, outs[path[at]]))
+        result.append(tuple(sources))
+    return result
+
+
+# ---------------------------------------------------------------------- examples
+
+
+def ops(keys):
+    return [TraceOp(key) for key in keys]
+
+
+def chain(text):
+    """`"a b:0 c:0,1"`: keys, each with the positions of its sources."""
+    trace = []
+    for word in text.split():
+        key, _, sources = word.partition(":")
+        trace.append(TraceOp(key, [(int(s), 0) for s in sources.split(",") if s]))
+    return trace
+
+
+def test_one_trace():
+    graph = TraceGraph()
+    assert graph.find_path(ops("abc")) is None
+    assert graph.merge(ops("abc"))
+    assert [node.key for node in graph.nodes] == ["a", "b", "c"] and len(graph) == 3
+    assert len(list(graph.edges())) == 4
+    assert not graph.merge(ops("abc"))
+    assert graph.find_path(ops("ab")) is None and graph.find_path(ops("abcd")) is None
+    assert "3 nodes" in repr(graph)
+
+
+def test_branch_and_rejoin():
+    graph = merged([ops("abcd"), ops("axd"), ops("ad")])
+    assert sorted(node.key for node in graph.nodes) == list("abcdx")
+    check(graph)
+
+
+def test_empty_trace_and_early_end():
+    graph = merged([ops("ab")])
+    assert graph.merge([]) and graph.end in graph.start.succ
+    assert graph.merge(ops("a")) and not graph.merge(ops("a"))
+    assert len(graph) == 2
+    check(graph)
+
+
+def test_combination_is_covered():
+    graph = merged([ops("abcd"), ops("acd"), ops("abce")])
+    assert graph.find_path(ops("ace")) is not None
+    before = state(graph)
+    assert not graph.merge(ops("ace"))
+    assert state(graph) == before
+
+
+def test_payload_of_the_first():
+    graph = merged([[TraceOp("a", (), "first")], [TraceOp("a", (), "second"), TraceOp("b", (), "third")]])
+    assert [node.payload for node in graph.nodes] == ["first", "third"]
+
+
+def test_several_sources_become_a_phi():
+    # y = a();  if c: y = f(y);  g(y)
+    graph = merged([chain("a f:0 g:1"), chain("a g:0")])
+    a, f, g = graph.nodes
+    assert g.slots == [[(f, 0), (a, 0)]]
+    assert graph.find_path(chain("a f:0 g:1")) == (a, f, g)
+    assert graph.find_path(chain("a f:0 g:0")) is None
+
+
+def test_unknown_producer_is_a_new_trace():
+    graph = merged([chain("a b g:0")])
+    assert graph.find_path(chain("a b g:1")) is None
+    assert graph.merge(chain("a b g:1"))  # on this path a comes first: the rule could not give a on the other one
+    assert len(graph) == 4
+    check(graph)
+    assert sources_on(graph.find_path(chain("a b g:0"))) == [(), (), ((0, 0),)]
+    assert sources_on(graph.find_path(chain("a b g:1"))) == [(), (), ((1, 0),)]
+
+
+def test_two_outputs_of_one_producer_are_a_conflict():
+    first = [TraceOp("a"), TraceOp("g", [(0, 0)])]
+    second = [TraceOp("a"), TraceOp("g", [(0, 1)])]
+    graph = merged([first, second])
+    assert len(graph) == 3
+    assert graph.find_path(first) != graph.find_path(second)
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        # The last trace would teach a node a source that draws an older trace away from that node's sibling ...
+        ["a b:0 c b:1 b:0 a a", "a a c b:0", "a c a b:0 b:3"],
+        # ... or draws an earlier event of the same trace away.
+        ["b a b:1 b:0", "b b:0 b:1 b:0 a b:1", "b a b:0 b:0"],
+    ],
+)
+def test_siblings_with_one_key_stay_apart(traces):
+    traces = [chain(trace) for trace in traces]
+    graph = merged(traces)
+    check(graph)
+    for trace in traces:
+        assert sources_on(graph.find_path(trace)) == [op.sources for op in trace]
+
+
+def test_events_of_one_trace_are_distinct_nodes():
+    graph = merged([ops("aaaa"), ops("aa")])
+    assert len(graph) == 4
+    check(graph)
+
+
+def test_repeated_keys_are_told_apart_by_their_sources():
+    # Two updates with the same keys (library code); the second trace leaves the first update out.
+    graph = merged([chain("p q m:0 s:2 m:1 s:4 z"), chain("p q m:1 s:2 z")])
+    assert len(graph) == 7
+    assert all(len(slot) == 1 for node in graph.nodes for slot in node.slots)
+
+
+def test_rejoin_does_not_skip_what_comes_next():
+    graph = merged([ops("pabcdr"), ops("prabcdr")])
+    assert len(graph) == 7  # not a second a, b, c, d behind the only r
+
+
+def test_optional_parts():
+    parts = [ops("s" + "".join(p for p, on in zip("abc", bits) if on) + "t") for bits in [(1, 0, 0), (0, 1, 0), (0, 0, 1)]]
+    graph = merged([*parts, ops("sabct"), ops("sact")])
+    assert len(graph) == 5
+    check(graph)
+
+
+def test_source_must_come_earlier():
+    with pytest.raises(ValueError):
+        TraceGraph().merge([TraceOp("a", [(0, 0)])])
+
+
+def test_large_traces_are_merged_in_near_linear_time():
+    n = 20_000
+
+    def trace(extra):
+        result = []
+        for i in range(n):
+            key = ("lib", i % 7) if i % 3 else ("op", i)
+            result.append(TraceOp(key, [(i - 1, 0)] if i else []))
+            if extra and i % extra == 0:
+                break_at = len(result)
+                result.append(TraceOp(("extra", extra, i), [(break_at - 1, 0)]))
+        return [TraceOp(op.key, [(j - 1, 0)] if j else []) for j, op in enumerate(result)][:n]
+
+    graph = TraceGraph()
+    graph.merge(trace(0))
+    for extra in (100, 1000):
+        began = time.perf_counter()
+        assert graph.merge(trace(extra))
+        assert time.perf_counter() - began < 5
+        assert len(graph) < n + 300  # the insertions, and little else
+    check(graph)
+
+
+# ---------------------------------------------------------------------- properties
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10**6))
+def test_random_programs(seed):
+    traces = program_traces(seed)
+    graph = TraceGraph()
+    for i, trace in enumerate(traces):
+        covered = graph.find_path(trace)
+        before = state(graph)
+        assert graph.merge(trace) == (covered is None)
+        if covered is not None:
+            assert state(graph) == before
+        check(graph)
+        for done in traces[: i + 1]:
+            path = graph.find_path(done)
+            assert path is not None and len(set(path)) == len(path)
+            assert [node.key for node in path] == [op.key for op in done]
+            assert sources_on(path) == [op.sources for op in done]
+    before = state(graph)
+    for trace in traces:
+        assert not graph.merge(trace)
+    for path in graph.traces:
+        assert graph.find_path([TraceOp(n.key, s) for n, s in zip(path, sources_on(path))]) == path
+    assert state(graph) == before
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10**6))
+def test_combinations_of_known_edges(seed):
+    graph = merged(program_traces(seed, n=4))
+    for i in range(5):
+        found = combination(graph, seed + i)
+        if found is None:
+            continue
+        trace, _ = found
+        path = graph.find_path(trace)
+        before = state(graph)
+        assert graph.merge(trace) == (path is None)
+        if path is not None:
+            assert state(graph) == before and sources_on(path) == [op.sources for op in trace]
+        assert graph.find_path(trace) is not None
+        check(graph)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.integers(-1, 1)), max_size=9), max_size=6))
+def test_arbitrary_traces(raw):
+    """Nothing but the contract: three keys, sources anywhere before."""
+    traces = []
+    for events in raw:
+        trace = []
+        for position, (key, back, out) in enumerate(events):
+            sources = [] if key == "a" or not position else [(max(position - back, 0), out)]
+            trace.append(TraceOp(key, sources))
+        traces.append(trace)
+    graph = TraceGraph()
+    for i, trace in enumerate(traces):
+        graph.merge(trace)
+        check(graph)
+        for done in traces[: i + 1]:
+            path = graph.find_path(done)
+            assert path is not None and sources_on(path) == [op.sources for op in done]
+
+
+def test_merging_generalises():
+    """A program of independent branches is learnt from a few traces, not from all of its paths."""
+    program = Program(0)
+    program.n_vars = 1
+    program.body = [
+        s for i in range(10) for s in (("if", [("op", ("f", i), [0], [0], False)], []), ("op", ("g", i), [0], [0], False))
+    ]
+    graph = TraceGraph()
+    new = [graph.merge(program.run(i)) for i in range(60)]
+    assert len(graph) == 21
+    assert not any(new[20:])
