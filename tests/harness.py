@@ -303,14 +303,14 @@ def assert_coexecuted(spec, actual: Run):
         if count < spec.min_coexecuted:
             raise AssertionError(f"{spec.name}: input set {which} was co-executed {count} times, "
                                  f"expected {spec.min_coexecuted} (steps {steps}; {stats})")
-    if stats.coexecuted_steps == 0 or stats.graphs == 0:
+    if spec.min_coexecuted and (stats.coexecuted_steps == 0 or stats.graphs == 0):
         raise AssertionError(f"{spec.name}: no step was co-executed ({stats})")
     if stats.steps != spec.calls:
         raise AssertionError(f"{spec.name}: {spec.calls} calls were counted as {stats.steps} steps ({stats})")
     if stats.steps != stats.tracing_steps + stats.coexecuted_steps + stats.imperative_steps:
         raise AssertionError(f"{spec.name}: the kinds of steps do not add up ({stats})")
     if stats.fallbacks > spec.max_fallbacks:
-        raise AssertionError(f"{spec.name}: {stats.fallbacks} fallbacks, expected at most {spec.max_fallbacks} ({stats})")
+        raise AssertionError(f"{spec.name}: {stats.fallbacks} fallbacks, expected up to {spec.max_fallbacks} ({stats})")
 
 
 def check(spec, mode):

@@ -1,4 +1,9 @@
-"""Every program of the corpus, eagerly and co-executed, read now and late; and proof that the comparison can fail."""
+"""Every program of the corpus, eagerly and co-executed, read now and late; and proof that the comparison can fail.
+
+One program:       pytest tests/test_corpus.py -k "read_assign_read and late"
+One module:        pytest tests/test_corpus.py -k "control_flow-"
+Only the corpus's own soundness (eager against eager):  TERRA_CORPUS_EAGER=1 pytest tests/test_corpus.py
+"""
 import contextlib
 import gc
 import inspect

@@ -153,6 +153,14 @@ def test_killed_slot_is_not_carried():
     assert case.outputs == ["v"] and case.inputs == []
 
 
+def test_slot_that_is_assigned_before_its_use_is_no_input():
+    graph = merged([chain("a write read z"), chain("a y z")])
+    node = {n.key: n for n in graph.nodes}
+    extra = ExtraSlot("v", {node["write"]: 0}, {node["read"]}, False, True)
+    case = make_plan(graph, graph.switch_cases(), [], [extra]).items[1]
+    assert case.outputs == [] and case.inputs == []
+
+
 def test_planning_is_near_linear():
     n = 20_000
     trace = lambda skip: [

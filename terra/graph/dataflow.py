@@ -11,9 +11,9 @@ Basic blocks communicate through an environment of *keys*.  A key is a variable 
 
 A Case operation returns every key that one of its branches assigns and that is live after it.  A branch that does not
 assign it passes the incoming value through, or a dummy if there is none; hence an output that is not assigned by all
-branches, and was assigned before, is an input too.  Liveness is the textbook backward analysis, done key by key over the
-few items that mention the key: an item *kills* a key if all its branches assign it, and *exposes* a use if one of its
-branches reads the key before assigning it.
+branches, and was assigned before, is an input too.  Liveness is the textbook backward analysis, done key by key over
+the few items that mention the key: an item *kills* a key if all its branches assign it, and *exposes* a use if one of
+its branches reads the key before assigning it.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _first_assigned(entry: _Mentions, initial: bool) -> Optional[int]:
 
 
 def _keys(nodes, live_at_end, extra_slots):
-    """`slot_of`, and the keys that each node assigns: its values in the order of their first use, slots, extra slots."""
+    """`slot_of`, and the keys that each node assigns: values in the order of their first use, slots, extra slots."""
     slots: dict[frozenset, Slot] = {}
     values: dict[Value, Value] = {}
     slot_of: dict[tuple[Node, int], Key] = {}

@@ -17,7 +17,8 @@ def to_dot(graph: TraceGraph, label: Optional[Callable[[Node], str]] = None) -> 
     def name(node):
         return "start" if node is graph.start else "end" if node is graph.end else f"n{node.id}"
 
-    lines = ["digraph TraceGraph {", "  node [shape=box, fontsize=10];", "  start [shape=circle];", "  end [shape=circle];"]
+    lines = ["digraph TraceGraph {", "  node [shape=box, fontsize=10];"]
+    lines += ["  start [shape=circle];", "  end [shape=circle];"]
     for index, switch_case in enumerate(assign_cases(graph)):
         for choice, case in enumerate(switch_case.cases):
             if not case.block:

@@ -27,9 +27,9 @@ class RawEvent:
     (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: a tuple, or None if it depends on data, per flat output.
     """
 
-    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "origin")
+    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device")
 
-    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, origin=None):
+    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device=""):
         self.info = info
         self.location = location
         self.refs = refs
@@ -39,7 +39,7 @@ class RawEvent:
         self.template = template
         self.fast_attrs = fast_attrs
         self.grad_attrs = grad_attrs
-        self.origin = origin
+        self.device = device  # where the outputs live
 
     @property
     def signature(self):

@@ -33,7 +33,8 @@ _ORDER = attrgetter("order")
 # candidates are tried for one operation.  Both bound the work for one operation, so that merging stays near-linear
 # when one key repeats thousands of times; a worse choice costs nodes, never correctness.
 _WINDOW = 16
-_CANDIDATES = 64
+_CANDIDATES = 256
+_MOVES = 5  # nodes renumbered while one trace is matched, per operation
 
 
 class TraceOp:
@@ -89,6 +90,7 @@ class TraceGraph:
         self._where: list[dict[Node, int]] = []  # for each path of `traces`: the position of each of its nodes
         self._by_key: dict[Hashable, list[Node]] = {}  # in topological order
         self._users: dict[Source, list[Node]] = {}
+        self._moves = 0  # how many nodes `_move_behind` may still renumber
 
     # ------------------------------------------------------------------ reading
 
@@ -163,12 +165,13 @@ class TraceGraph:
 
     def _match(self, trace: Sequence[TraceOp]) -> tuple[list[Node], dict[Node, list[Optional[Source]]]]:
         """The path of a new trace (known nodes, and new ones that are not linked yet) and, for each known node that
-        has to learn sources, the new source of each slot or None.  Changes nothing."""
+        has to learn sources, the new source of each slot or None.  Changes nothing but the topological order."""
         path: list[Node] = []
         when: dict[Node, int] = {}
         mapped: list[list[Source]] = []
         gained: dict[Node, list[Optional[Source]]] = {}
         next_id = len(self.nodes)
+        self._moves = _MOVES * (len(self.nodes) + len(trace))
         here = anchor = self.start  # anchor: the last known node of the path
         for position, op in enumerate(trace):
             sources = [(path[p], out) for p, out in op.sources]
@@ -196,65 +199,118 @@ class TraceGraph:
         these sources comes first, then a successor of the last known node that can learn them (new operations may have
         been inserted before it), then a node that can learn them and is the only one with this key.
         """
-        op, sources, top = trace[position], mapped[position], anchor.order
+        op, sources = trace[position], mapped[position]
         known = self._by_key.get(op.key)
         if known is None:
             return None, None
-        first = bisect_right(known, top, key=_ORDER)
-        if first == len(known):
-            return None, None
-        exact = self._exact(trace, position, known, first, top, sources, when)
-        if exact is not None and sources and self._worthwhile(trace, position, top, exact):
-            return exact, None
+        exact = self._exact(op.key, sources, when)
+        later = [node for node in exact if node.order > anchor.order]
+        if later:
+            node = min(later, key=_ORDER)
+            if self._worthwhile(trace, position, anchor, node):
+                return node, None
         for node in anchor.succ:
             if node.key == op.key and node is not self.end:
                 extra = self._learn(node, path, when, mapped)
                 if extra is not None:
                     return node, extra
-        if exact is not None and not sources and self._worthwhile(trace, position, top, exact):
-            return exact, None
-        if len(known) - first == 1:
+        first = bisect_right(known, anchor.order, key=_ORDER)
+        if first < len(known):
             node = known[first]
-            extra = self._learn(node, path, when, mapped)
-            if extra is not None and self._worthwhile(trace, position, top, node):
-                return node, extra
+            if first + 1 < len(known):
+                node = self._best(trace, position, anchor, known[first : first + _WINDOW])
+            if node is not None:
+                extra = self._learn(node, path, when, mapped)
+                if extra is not None and self._worthwhile(trace, position, anchor, node):
+                    return node, extra
+        # Nothing fits behind the last known node.  A node before it may only stand there because no trace has ordered
+        # the two yet (optional parts that were never seen together).
+        if len(exact) == 1 or len(known) == 1:
+            node = exact[0] if exact else known[0]
+            if node not in when and node.order < anchor.order:
+                extra = self._learn(node, path, when, mapped)
+                if extra is not None and self._move_behind(node, anchor, when):
+                    return node, extra
         return None, None
 
-    def _exact(self, trace, position, known, first, top, sources, when):
-        """The nearest node later than `top` that has the key and exactly the sources of an operation, or None."""
-        if sources:
-            # The users of the rarest source: a learning rate, say, has hundreds.
-            users = min((self._users.get(source, ()) for source in sources), key=len)
-            key = trace[position].key
-            fitting = [
-                node
-                for node in users[: _CANDIDATES * 4]
-                if node.order > top and node.key == key and _gives(node.slots, sources, when)
-            ]
-            return min(fitting, key=_ORDER, default=None)
-        if len(known) - first == 1:
-            return known[first] if not known[first].slots else None
-        # Without sources nothing tells the candidates apart but what follows them.
-        following = trace[position + 1].key if position + 1 < len(trace) else None
-        for node in known[first : first + _CANDIDATES]:
-            if not node.slots and any(succ.key == following for succ in node.succ):
-                return node
-        return None
+    def _exact(self, key, sources, when) -> list[Node]:
+        """Nodes with this key that get exactly these sources, if there are any sources to tell them by."""
+        if not sources:
+            return []
+        # The users of the rarest source: a learning rate, say, has hundreds.
+        users = min((self._users.get(source, ()) for source in sources), key=len)
+        return [node for node in users[:_CANDIDATES] if node.key == key and _gives(node.slots, sources, when)]
 
-    def _worthwhile(self, trace, position, top, node) -> bool:
+    def _best(self, trace, position, anchor, candidates) -> Optional[Node]:
+        """Of several nodes with the same key, the one after which the graph goes on as the trace does for longest (the
+        nearest of these), if that is evidence enough: the more nodes it skips, the more likely is a match by chance."""
+        best, longest = None, 0
+        for candidate in candidates:
+            node: Optional[Node] = candidate
+            length = 0
+            for op in trace[position + 1 : position + 1 + _WINDOW]:
+                node = next((succ for succ in node.succ if succ.key == op.key), None)
+                if node is None:
+                    break
+                length += 1
+            else:
+                length += self.end in node.succ
+            needed = 1 + (candidate.order - anchor.order).bit_length()
+            if length > longest and length >= min(needed, len(trace) - position):
+                best, longest = candidate, length
+        return best
+
+    def _move_behind(self, node, anchor, when) -> bool:
+        """Moves `node`, and what depends on its order, right behind `anchor` in the topological order; False, and
+        nothing changes, if the trace has been at one of these nodes."""
+        first, last = node.order, anchor.order
+        if self._moves < last - first:
+            return False
+        self._moves -= last - first
+        moved = {node}
+        stack = [node]
+        while stack:
+            for succ in stack.pop().succ:
+                if succ.order <= last and succ not in moved:
+                    if succ in when:
+                        return False
+                    moved.add(succ)
+                    stack.append(succ)
+        region = self._topological[first - 1 : last]
+        region = [n for n in region if n not in moved] + [n for n in region if n in moved]
+        self._topological[first - 1 : last] = region
+        for order, n in enumerate(region, first):
+            n.order = order
+        for key in {n.key for n in region}:
+            self._by_key[key].sort(key=_ORDER)
+        return True
+
+    def _worthwhile(self, trace, position, anchor, node) -> bool:
         """Whether to rejoin at `node`: not if it skips known nodes that the next operations of the trace would match,
         unless as many match behind it."""
-        gain = loss = 0
-        order = node.order
+        gain = 0
+        skipped = []
         for op in trace[position + 1 : position + 1 + _WINDOW]:
             known = self._by_key.get(op.key)
             if known is None:
                 continue
-            if known[-1].order > order:
+            if known[-1].order > node.order:
                 gain += 1
-            elif known[-1].order > top:
-                loss += 1
-        return loss <= gain
+            elif known[-1].order > anchor.order:
+                skipped.append(known[-1])
+        if len(skipped) <= gain:
+            return True
+        # Those that do not lead to `node` only stand before it by chance: they can be moved.
+        ancestors = {node}
+        stack = [node]
+        while stack:
+            for pred in stack.pop().pred:
+                if pred.order > anchor.order and pred not in ancestors:
+                    if len(ancestors) == _CANDIDATES:
+                        return False
+                    ancestors.add(pred)
+                    stack.append(pred)
+        return sum(other in ancestors for other in skipped) <= gain
 
     def _learn(self, node, path, when, mapped) -> Optional[list[Optional[Source]]]:
         """What `node` has to learn to be the next node of the trace on `path` (per slot the new source or None); None

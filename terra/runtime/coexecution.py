@@ -43,6 +43,8 @@ class Step:
         self.store = function.store
         self.counts = function.counts
         self.thread = get_ident()
+        self.cursor = location.tls.cursor
+        self.lock = function.read_lock
         self.paused = 0
         self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
         self.args = {}  # id -> (index, tensor) of the tensors among the arguments
@@ -138,6 +140,7 @@ class Coexecuted:
         self._generating = None
         self._generated_version = 0
         self._lock = threading.Lock()  # of the store, between a step and the generating thread
+        self.read_lock = threading.RLock()
         self._retired = []
 
     # -- calls -----------------------------------------------------------------------------------------------------------------
@@ -172,6 +175,8 @@ class Coexecuted:
             step.mode = Tracer(step)
         else:
             runner.limit(max(self.options.run_ahead - 1, 0))
+        if not tfi.tape_set_is_empty():
+            tfi.keep_shape_slice()
         here = location.begin_step()
         dispatch.active = step
         dispatch.install()

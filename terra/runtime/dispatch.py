@@ -11,7 +11,7 @@ from threading import get_ident
 
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensor import TerraTensor, shape_slice
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -75,7 +75,7 @@ def _sync_outside():
 
 def install():
     if not tfi.hooks_installed():
-        tfi.install_hooks(_fast, _slow, _cancelable)
+        tfi.install_hooks(_fast, _slow, _cancelable, shape_slice)
 
 
 def remove_if_idle():

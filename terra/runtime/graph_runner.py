@@ -18,12 +18,13 @@ _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 class Queue:
     """A channel: a TensorFlow FIFO queue of one tensor, whose dequeue in the graph blocks no thread. Kept for the life of its graph, and drained."""
 
-    __slots__ = ("ref", "enum", "_put", "_get")
+    __slots__ = ("ref", "enum", "_queue", "_put", "_get")
 
     def __init__(self, enum):
         dtype = tfi.dtypes.as_dtype(enum)
         self.enum = enum
-        self.ref = tfi.tf.queue.FIFOQueue(capacity=2 ** 31 - 1, dtypes=[dtype]).queue_ref
+        self._queue = tfi.tf.queue.FIFOQueue(capacity=2 ** 31 - 1, dtypes=[dtype])  # its deletion destroys the resource
+        self.ref = self._queue.queue_ref
         self._put = ("Tcomponents", (enum,), "timeout_ms", -1)
         self._get = ("component_types", (enum,), "timeout_ms", -1)
 

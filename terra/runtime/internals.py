@@ -41,6 +41,7 @@ try:
     fast_execute = pywrap_tfe.TFE_Py_FastPathExecute
     execute = pywrap_tfe.TFE_Py_Execute
     execute_cancelable = pywrap_tfe.TFE_Py_ExecuteCancelable
+    tensor_shape_slice = pywrap_tfe.TFE_Py_TensorShapeSlice  # used by gradients of concat; takes nothing but EagerTensors
 
     set_executor_for_thread = pywrap_tfe.TFE_ContextSetExecutorForThread
     INTERN_DTYPES = dtypes._INTERN_TABLE  # dtype enum -> DType, the table that EagerTensor.dtype itself uses
@@ -178,9 +179,10 @@ def instantiate(name, args, attrs, n_outputs):
 _hook_lock = threading.Lock()
 
 
-def install_hooks(fast, slow, cancelable):
+def install_hooks(fast, slow, cancelable, shape_slice):
     """Replace the C entry points; `remove_hooks` puts the originals back."""
     with _hook_lock:
+        pywrap_tfe.TFE_Py_TensorShapeSlice = shape_slice
         pywrap_tfe.TFE_Py_FastPathExecute = fast
         pywrap_tfe.TFE_Py_Execute = slow
         pywrap_tfe.TFE_Py_ExecuteCancelable = cancelable
@@ -191,6 +193,17 @@ def remove_hooks():
         pywrap_tfe.TFE_Py_FastPathExecute = fast_execute
         pywrap_tfe.TFE_Py_Execute = execute
         pywrap_tfe.TFE_Py_ExecuteCancelable = execute_cancelable
+        if not _keep_shape_slice:
+            pywrap_tfe.TFE_Py_TensorShapeSlice = tensor_shape_slice
+
+
+def keep_shape_slice():
+    """A tape that was open round a step may differentiate it later, outside of any step: its tensors' shapes are still ours to give."""
+    global _keep_shape_slice
+    _keep_shape_slice = True
+
+
+_keep_shape_slice = False
 
 
 def hooks_installed():

@@ -60,7 +60,7 @@ class Schema:
 
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
-        "value_inputs", "dynamic",
+        "value_inputs", "dynamic", "attr_defs",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
@@ -72,6 +72,7 @@ class Schema:
         self.n_inputs = len(self.inputs)
         self.has_lists = any(n or tl for n, _, tl, _ in self.inputs)
         self.attr_types = {a.name: a.type for a in signature.attr}
+        self.attr_defs = {a.name: a for a in signature.attr}
         self.outputs = tuple((a.name, a.number_attr, a.type_list_attr) for a in signature.output_arg)
         self.variable_inputs = ()
         self.category = self._function_category() if self.is_function else self._category(op_def)
@@ -274,6 +275,15 @@ def normalise_attr(value, attr_type):
     return _NORMALISERS.get(attr_type, repr)(value)
 
 
+def default_value(attr_def):
+    """The default of an attribute, as a Python value."""
+    proto = attr_def.default_value
+    kind = proto.WhichOneof("value")
+    if kind == "list":
+        return next((list(values) for _, values in proto.list.ListFields()), [])
+    return getattr(proto, kind) if kind in ("s", "i", "f", "b", "type") else None
+
+
 class OpInfo:
     """One op type with its attributes on one device: what two trace events must agree on, next to the location and the inputs' kinds."""
 
@@ -302,6 +312,8 @@ def op_info(schema, attr_pairs, device):
         if skip_seeds and name in ("seed", "seed2"):
             continue
         if name not in attrs:
+            if value is None and schema.attr_types.get(name) != "shape":  # the fast path's way to say "the default"
+                value = default_value(schema.attr_defs[name])
             raw[name] = value
             attrs[name] = normalise_attr(value, schema.attr_types.get(name, "string"))
     attrs = dict(sorted(attrs.items()))

@@ -20,6 +20,10 @@ class ValueKey:
         self.node, self.out = node, out
         self.result = -1  # its index among the graph's outputs, if it outlives the step
 
+    @property
+    def device(self):
+        return self.node.payload.event.device
+
 
 class InputSlot:
     """What the skeleton expects at one flat input of a node."""

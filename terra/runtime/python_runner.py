@@ -13,7 +13,6 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.graph_runner import runner
-from terra.runtime.location import tls
 from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
@@ -34,6 +33,7 @@ class PythonRunner:
 
     def __init__(self, step, program):
         self.step = step
+        self.cursor = step.cursor
         self.program = program
         self.node = program.start
         self.expected = program.start.expected
@@ -54,7 +54,7 @@ class PythonRunner:
 
     def fast(self, ctx, op, name, *args):
         node = self.expected
-        if node is not None and node.op_type == op and node.location is tls.cursor.current and args[node.n_in:] == node.fast_attrs:
+        if node is not None and node.op_type == op and node.location is self.cursor.current and args[node.n_in:] == node.fast_attrs:
             flat = args[:node.n_in] if not node.has_lists else node.info.schema.flatten(args[:node.n_in])
             outs = self._match(node, flat, (), None)
             if outs is not None and node.device == (ctx.device_name or ""):
@@ -97,8 +97,9 @@ class PythonRunner:
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         name = op.decode() if type(op) is bytes else op
+        attrs = attrs or ()
         node = self.expected
-        if node is not None and node.op_type == name and node.exec_attrs == attrs and node.location is tls.cursor.current:
+        if node is not None and node.op_type == name and node.exec_attrs == attrs and node.location is self.cursor.current:
             outs = self._match(node, inputs, (), None)
             if outs is not None and node.device == (device or ""):
                 return list(outs)
@@ -262,7 +263,7 @@ class PythonRunner:
 
     def _find(self, info, flat, random_attrs):
         """The first node that can follow and matches, as (node, placeholders); or None."""
-        location = tls.cursor.current
+        location = self.cursor.current
         seeds = None
         if random_attrs is not None:
             seeds = seed_tensor(random_attrs)
@@ -277,7 +278,7 @@ class PythonRunner:
 
     def _why(self, info, flat):
         """Why the operation at hand matches no node that can follow: one sentence, and what is relaxed for good because of it."""
-        location = tls.cursor.current
+        location = self.cursor.current
         for node, _ in self.node.successors:
             if node.info is info and node.location is location:
                 for k, (x, slot) in enumerate(zip(flat, node.slots)):
@@ -357,15 +358,18 @@ class PythonRunner:
     def materialise(self, tensor):
         """Python reads the value of a placeholder: fetch it from the running graph."""
         step = self.step
-        if step.mode is not self:
-            return tensor._eager()
-        location = tls.cursor.current
-        for node, selects in self.node.successors:
-            if node.op_type == _FETCH and node.location is location:
-                slot = node.slots[0]
-                if slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key):
-                    return self._fetch(node, selects, tensor)
-        self.diverge("Python reads the value of a tensor where it did not before")
+        with step.lock:  # worker threads of the step may read, too
+            if tensor._value is not None:
+                return tensor._value
+            if step.mode is not self:
+                return tensor._eager()
+            location = self.cursor.current
+            for node, selects in self.node.successors:
+                if node.op_type == _FETCH and node.location is location:
+                    slot = node.slots[0]
+                    if slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key):
+                        return self._fetch(node, selects, tensor)
+            self.diverge("Python reads the value of a tensor where it did not before")
         return tensor._eager()
 
     def _fetch(self, node, selects, tensor):
@@ -483,15 +487,22 @@ def execute_again(node, inputs, random_attrs):
     try:
         return tfi.execute(runner.handle, node.device, node.op_type, inputs, attrs, node.n_out)
     except tfi.NotOkStatusException as status:
+        if node.fast_attrs is not None:
+            status.message += " name: "  # as the generated wrapper's fast path words it
         error = tfi.status_to_exception(status)
-        note_line(error, node)
-        raise error from None
+    raise_at(error, node)
 
 
-def note_line(error, node):
+def raise_at(error, node):
+    """Raise `error` with a traceback entry, and a note, for the user's line that issued `node`."""
     origin = node.location.origin()
-    if origin and hasattr(error, "add_note"):
-        error.add_note(f"terra: raised by {node.op_type}, issued at {origin[0]}:{origin[1]}")
+    if origin is None:
+        raise error from None
+    filename, line = origin
+    if hasattr(error, "add_note"):
+        error.add_note(f"terra: raised by {node.op_type}, issued at {filename}:{line}")
+    code = compile("\n" * (line - 1) + "raise error from None", filename, "exec").replace(co_name="co-executed step")
+    exec(code, {"error": error})
 
 
 def flat_template(schema, outs, info):

@@ -65,11 +65,13 @@ class TerraTensor(tfi.EagerTensorBase):
 
     @property
     def device(self):
-        return self._eager().device if self._hidden is None else self._hidden.device
+        value = self._hidden if self._value is None else self._value
+        return value.device if value is not None else self._key.device
 
     @property
     def backing_device(self):
-        return self._eager().backing_device
+        value = self._hidden if self._value is None else self._value
+        return value.backing_device if value is not None else self._key.device
 
     def __array__(self, dtype=None, copy=None):
         a = self._numpy()
@@ -94,6 +96,13 @@ class TerraTensor(tfi.EagerTensorBase):
 
     def __format__(self, spec):
         return format(self._eager(), spec)
+
+
+def shape_slice(tensors, slice_dim):
+    """Stands in for TFE_Py_TensorShapeSlice, which takes EagerTensors only: the sizes of dimension `slice_dim`."""
+    if any(type(t) is TerraTensor for t in tensors):
+        return tfi.tf.constant([t._shape_tuple()[slice_dim] for t in tensors], dtype=tfi.tf.int32)
+    return tfi.tensor_shape_slice(tensors, slice_dim)
 
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.

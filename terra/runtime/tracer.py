@@ -10,7 +10,6 @@ import sys
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
-from terra.runtime.location import tls
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
 
@@ -115,7 +114,8 @@ class Tracer:
     """Runs a step imperatively and records its trace. One per step."""
 
     def __init__(self, step):
-        self.step = step  # gives: args (id -> (index, tensor)), store, rng, pause/resume
+        self.step = step
+        self.cursor = step.cursor
         self.raw = RawTrace()
         self.events = self.raw.events
         self.outputs = []  # every TerraTensor issued, with the index of the event it came from
@@ -162,6 +162,7 @@ class Tracer:
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         name = op.decode() if type(op) is bytes else op
+        attrs = attrs or ()
         schema = get_schema(name)
         if schema is None:
             return execute(handle, device, op, inputs, attrs, *rest)
@@ -184,20 +185,16 @@ class Tracer:
     def _host(self, schema, ctx, op, name, inputs, flat, attrs):
         real_args = [[host_value(t) for t in x] if type(x) in (list, tuple) else host_value(x) for x in inputs]
         self.step.note_host_op(schema, flat, self.raw)
-        recording = not tfi.tape_set_is_empty()
+        # The tapes stay on: a py_function records its own inside. What the entry point itself records is overridden below.
         self.step.pause()
-        if recording:
-            tfi.tape_stop()
         try:
             result = tfi.fast_execute(ctx, op, name, *real_args, *attrs)
         finally:
             self.step.resume()
-            if recording:
-                tfi.tape_restart()
         eager, template = flat_outputs(result)
         for t in eager:
             self._data[id(t)] = t
-        if recording:
+        if not tfi.tape_set_is_empty() and any(type(x) is TerraTensor for x in flat):
             record_on_tapes(op, list(flat), attrs + schema.inferred_attrs(inputs), eager)
         return result
 
@@ -237,14 +234,15 @@ class Tracer:
         if info.category == opschema.RANDOM:
             refs.append((FEED, self._number(object()), tfi.types_pb2.DT_UINT64))
         position = len(self.events)
-        location = location or tls.cursor.current
+        location = location or self.cursor.current
         if not dynamic and (info.key, location) in self.step.store.dynamic:
             dynamic = True
         shapes = [e._shape_tuple() for e in eager]
         enums = [e._datatype_enum() for e in eager]
         if dynamic or any_dynamic_input:
             shapes = [s if not s else None for s in shapes]
-        event = RawEvent(info, location, tuple(refs), tuple(shape_key), tuple(shapes), tuple(enums), template, fast_attrs, grad_attrs)
+        event = RawEvent(info, location, tuple(refs), tuple(shape_key), tuple(shapes), tuple(enums), template, fast_attrs, grad_attrs,
+                         eager[0].device if eager else "")
         self.events.append(event)
         if outs is None:
             outs = [make_tensor(DTYPES[n], n, s, (position, k), self, e) for k, (e, n, s) in enumerate(zip(eager, enums, shapes))]
@@ -275,10 +273,12 @@ class Tracer:
 
     def materialise(self, t):
         """Python reads the value of `t`: a fetch point of the step."""
-        if self.step.is_running_here():
-            self.note_fetch(t, tls.cursor.current)
-        else:
-            t._value = t._hidden
+        with self.step.lock:  # worker threads of the step may read, too
+            if t._value is None:
+                if self.step.mode is self:
+                    self.note_fetch(t, self.cursor.current)
+                else:
+                    t._value = t._hidden
         return t._value
 
     def note_fetch(self, t, location):

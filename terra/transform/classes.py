@@ -33,9 +33,14 @@ def _overridden(name, bases):
 
 def prepare(cls):
     """Instruments the methods by which the user's classes in `cls.__mro__` override library classes. Done once per class."""
-    if cls in _seen or not policy.settings.patch_overrides:
+    if not policy.settings.patch_overrides:
         return
-    _seen.add(cls)
+    try:
+        if cls in _seen:
+            return
+        _seen.add(cls)
+    except TypeError:  # a metaclass may forbid hashing
+        return
     mro = cls.__mro__
     users = [c for c in mro if c is not object and _is_user_class(c)]
     if not users:

@@ -26,6 +26,7 @@ from .instrumenter import Instrumenter
 
 __all__ = ["Factory", "NothingToDo"]
 
+_SCOPE = "_terra_scope"
 _MARK = "\0terra.runtime.location.tls"
 _KIND_FLAGS = (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
                | inspect.CO_ASYNC_GENERATOR)
@@ -75,7 +76,8 @@ class Factory:
     def _compile(self, ancestors, qualname):
         original = self.original
         target = _MarkRuntime(self.tls_name).visit(gast.gast_to_ast(self.tree))
-        module = ast.Module([_scope(_bare(target), ancestors, original.co_freevars)], [])
+        scope, inner_qualname = _scope(_bare(target), ancestors, original.co_freevars)
+        module = ast.Module([scope], [])
         ast.fix_missing_locations(module)
         flags = original.co_flags & _FUTURE_FLAGS
         with warnings.catch_warnings():
@@ -84,15 +86,14 @@ class Factory:
         code = _find(compiled, original.co_name, original.co_firstlineno)
         if code is None or not _fits(code, original):
             raise source.NoSource(f"the source of {qualname} does not match its code: has the file changed?")
-        prefix = getattr(code, "co_qualname", None) or _qualname_by_names(ancestors, original)
-        return _finished(code, prefix, qualname, original.co_flags & inspect.CO_ITERABLE_COROUTINE)
+        return _finished(code, inner_qualname, qualname, original.co_flags & inspect.CO_ITERABLE_COROUTINE)
 
     # --- functions ---
 
     def function_like(self, function):
         """`function` with the instrumented code: same globals, cells, defaults, attributes."""
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        closure = tuple(cells[name] for name in self.code.co_freevars)
+        closure = tuple(cells[name] for name in self.code.co_freevars) or None
         new = types.FunctionType(self.code, function.__globals__, function.__name__, function.__defaults__, closure)
         new.__kwdefaults__ = function.__kwdefaults__
         new.__dict__ = function.__dict__  # the same one: an attribute set on either is seen on both
@@ -134,8 +135,12 @@ def _bare(target):
     return target
 
 
-def _wrap(name, body):
+def _wrap(name, body, bound):
+    """``def name(): body``, where names that the body binds are local if they are among `bound`, else global."""
     empty = ast.arguments(posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
+    child = getattr(body[-1], "name", None)
+    if child is not None and child not in bound:
+        body = [ast.Global([child])] + body
     new = ast.FunctionDef(name=name, args=empty, body=body, decorator_list=[], returns=None, type_comment=None)
     if sys.version_info >= (3, 12):
         new.type_params = []
@@ -143,21 +148,31 @@ def _wrap(name, body):
 
 
 def _scope(target, ancestors, freevars):
-    """`target` inside what its code depends on."""
+    """`target` inside what its code depends on, and the qualified name that it has there."""
     classes = [i for i, a in enumerate(ancestors) if isinstance(a, ast.ClassDef)]
-    inner = ancestors[classes[-1]:] if classes else ()
-    for node in reversed(inner):
+    chain = [target]
+    for node in reversed(ancestors[classes[-1]:] if classes else ()):
         if isinstance(node, ast.ClassDef):
-            target = ast.ClassDef(name=node.name, bases=[], keywords=[], body=[target], decorator_list=[])
+            outer = ast.ClassDef(name=node.name, bases=[], keywords=[], body=chain[:1], decorator_list=[])
             if sys.version_info >= (3, 12):
-                target.type_params = []
+                outer.type_params = []
         else:
-            target = _wrap(getattr(node, "name", "_lambda"), [target])
+            outer = _wrap(getattr(node, "name", "_lambda"), chain[:1], freevars)
+        chain.insert(0, outer)
     names = [n for n in freevars if not (n == "__class__" and classes)]
     binding = [ast.Assign([ast.Name(n, ast.Store())], ast.Constant(None)) for n in names]
-    if isinstance(target, ast.stmt) and not hasattr(target, "lineno"):
-        target.lineno, target.col_offset = 1, 0
-    return ast.Module([_wrap("_scope", binding + [target])], []).body[0]
+    chain.insert(0, _wrap(_SCOPE, binding + chain[:1], freevars))
+
+    qualname = _SCOPE
+    for parent, child in zip(chain, chain[1:]):
+        name = getattr(child, "name", "<lambda>")
+        if isinstance(parent, ast.ClassDef):
+            qualname += "." + name
+        elif isinstance(parent.body[0], ast.Global):
+            qualname = name
+        else:
+            qualname += ".<locals>." + name
+    return chain[0], qualname
 
 
 def _find(code, name, line):
@@ -183,17 +198,6 @@ def _fits(new, old):
             and set(new.co_freevars) <= set(old.co_freevars))
 
 
-def _qualname_by_names(ancestors, original):
-    """What Python 3.10, whose code objects do not know their qualified names, calls the function in our module."""
-    classes = [i for i, a in enumerate(ancestors) if isinstance(a, ast.ClassDef)]
-    parts = ["_scope", "<locals>"]
-    for node in ancestors[classes[-1]:] if classes else ():
-        parts.append(getattr(node, "name", "_lambda"))
-        if not isinstance(node, ast.ClassDef):
-            parts.append("<locals>")
-    return ".".join(parts + [original.co_name])
-
-
 def _finished(code, old_prefix, new_prefix, extra_flags=0):
     """`code` with the run-time in place of its marker and with the user's qualified names, nested code too."""
     consts = []
@@ -203,7 +207,7 @@ def _finished(code, old_prefix, new_prefix, extra_flags=0):
         elif isinstance(const, str):
             if const == _MARK:
                 const = location.tls
-            elif const.startswith(old_prefix + "."):
+            elif const.startswith(old_prefix + ".<locals>."):  # a class's __qualname__; on 3.10, a function's too
                 const = new_prefix + const[len(old_prefix):]
         consts.append(const)
     changes = {"co_consts": tuple(consts)}

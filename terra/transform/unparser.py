@@ -254,7 +254,8 @@ class Unparser(_Unparser):
         for quotes in ("'", '"', '"""', "'''"):
             try:
                 text = "f" + quotes + self._f_string_body(t, quotes) + quotes
-                if ast.dump(ast.parse(text, mode="eval").body) == ast.dump(_merged(t)):
+                back = ast.parse(text, mode="eval").body
+                if isinstance(back, ast.JoinedStr) and ast.dump(_merged(back)) == ast.dump(_merged(t)):
                     return text
             except SyntaxError:
                 pass

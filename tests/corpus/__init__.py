@@ -53,7 +53,8 @@ class Spec:
 
     exact          results equal bit by bit; otherwise within rtol/atol
     calls          number of steps
-    min_coexecuted co-executed calls wanted of each input set (sets that raise are exempt)
+    min_coexecuted co-executed calls wanted of each input set (sets that raise are exempt); 0 only where no step
+                   can be co-executed, for a reason that the program states
     max_fallbacks  more fallbacks than this are a failure
     raises         some calls raise, on purpose
     options        further keywords of `terra.coexecute`

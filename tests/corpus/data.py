@@ -67,7 +67,8 @@ def _():
         joined = tf.strings.join([words, upper], "-")
         parts = tf.strings.split(joined, "-")
         return (joined, tf.strings.length(words), tf.strings.substr(words, 0, 1),
-                tf.strings.to_hash_bucket_fast(words, 9), parts, words[0].numpy().decode(), tf.strings.reduce_join(words))
+                tf.strings.to_hash_bucket_fast(words, 9), parts, words[0].numpy().decode(),
+                tf.strings.reduce_join(words))
 
     return Program(step, [(tf.constant(["ab", "c"]),), (tf.constant(["de", "fgh"]),)])
 
@@ -190,7 +191,8 @@ def _():
     def step(x):
         values, indices = tf.nn.top_k(x, 2)
         return (values, indices, tf.sort(x, direction="DESCENDING"), tf.argsort(x),
-                tf.searchsorted(tf.sort(x), [[0.0]] * 2), tf.nn.in_top_k([0, 1], x, 2), tf.math.cumsum(x, axis=1, reverse=True), tf.reduce_logsumexp(x))
+                tf.searchsorted(tf.sort(x), [[0.0]] * 2), tf.nn.in_top_k([0, 1], x, 2),
+                tf.math.cumsum(x, axis=1, reverse=True), tf.reduce_logsumexp(x))
 
     return Program(step, tensors(2, 4))
 
@@ -302,7 +304,8 @@ def _():
         sparse = tf.argmax(y, -1)
         return (tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(y), x),
                 tf.nn.sparse_softmax_cross_entropy_with_logits(sparse, x),
-                tf.nn.sigmoid_cross_entropy_with_logits(y, x), tf.nn.l2_normalize(x, -1), tf.nn.moments(x, [0]), tf.nn.gelu(x), tf.nn.swish(x), tf.nn.log_softmax(y),
+                tf.nn.sigmoid_cross_entropy_with_logits(y, x), tf.nn.l2_normalize(x, -1), tf.nn.moments(x, [0]),
+                tf.nn.gelu(x), tf.nn.swish(x), tf.nn.log_softmax(y),
                 tf.math.confusion_matrix(sparse, tf.argmax(x, -1), 3), tf.nn.ctc_greedy_decoder(x[:, None], [4])[1])
 
     return Program(step, [(tensor(4, 3, seed=s), tensor(4, 3, seed=s + 1)) for s in (1, 3)])

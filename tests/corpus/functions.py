@@ -110,7 +110,7 @@ def _():
     return Program(lambda x: total(x) * 2.0, [(tensor(3, 2, seed=1),), (tensor(4, 2, seed=2),)])
 
 
-@program("vectorized_map_and_recompute_grad")
+@program("recompute_grad")
 def _():
     w = tf.Variable(floats(3, 3))
 
@@ -120,7 +120,21 @@ def _():
 
     def step(x):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.vectorized_map(lambda row: tf.reduce_max(row) * row, block(x)))
+            loss = tf.reduce_sum(tf.square(block(block(x))))
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    return Program(step, tensors(2, 3), lambda: w)
+
+
+# Each call of vectorized_map makes and calls a new graph function: no step is like an earlier one.
+@program("vectorized_map", min_coexecuted=0)
+def _():
+    w = tf.Variable(floats(3, 3))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.vectorized_map(lambda row: tf.reduce_max(row) * row, x @ w))
         w.assign_sub(0.1 * tape.gradient(loss, w))
         return loss
 

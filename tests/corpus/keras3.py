@@ -102,6 +102,7 @@ def _():
     return Program(step, inputs, lambda: rnn.variables)
 
 
+# The bias of the keys has a true gradient of zero: bitwise equality is the only meaningful comparison here.
 @program("keras3_attention")
 def _():
     x = keras.Input([5, 4])

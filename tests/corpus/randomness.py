@@ -56,8 +56,18 @@ def _():
     def step(x):
         noise = generator.normal([3])
         keep = generator.uniform([3]) > 0.3
-        more = generator.split(2)
-        return tf.where(keep, x + noise, x), generator.uniform([2], maxval=9, dtype=tf.int64), more[1].normal([1])
+        return tf.where(keep, x + noise, x), generator.uniform([2], maxval=9, dtype=tf.int64), generator.make_seeds(1)
+
+    return Program(step, tensors(3), lambda: generator.state)
+
+
+@program("tf_random_generator_split")
+def _():
+    generator = tf.random.Generator.from_seed(11)
+
+    def step(x):
+        first, second = generator.split(2)
+        return x + first.normal([3]), second.uniform([1])
 
     return Program(step, tensors(3), lambda: generator.state)
 

@@ -174,7 +174,8 @@ def _():
     def later(r):
         y, n = r
         return (np.asarray(y), np.mean(y), y.numpy().tolist(), float(y[0]), int(n), bool(n), range(4)[n], len(y),
-                list(y), [v.numpy() for v in y], f"{n} {n:d} {float(y[1]):.2f}", str(y), repr(n), y.shape, y.ndim, y.dtype,
+                list(y), [v.numpy() for v in y], f"{n} {n:d} {float(y[1]):.2f}", str(y), repr(n),
+                y.shape, y.ndim, y.dtype,
                 np.array([y, y]), np.stack([y, 2 * y]), max(y.numpy()), sum(y), hash(y.ref()) == hash(y.ref()),
                 bool(y[0] == y[0]), tf.is_tensor(y), isinstance(y, tf.Tensor), y.device, memoryview(y.numpy()).nbytes)
 

@@ -79,8 +79,8 @@ def _():
 
 @program("tfkeras_batch_normalization_convolution")
 def _():
-    model = tf_keras.Sequential([layers.Conv2D(3, 3, input_shape=[8, 8, 2]), layers.BatchNormalization(), layers.ReLU(),
-                                 layers.AveragePooling2D(), layers.Flatten(), layers.Dense(3)])
+    model = tf_keras.Sequential([layers.Conv2D(3, 3, use_bias=False, input_shape=[8, 8, 2]), layers.BatchNormalization(),
+                                 layers.ReLU(), layers.AveragePooling2D(), layers.Flatten(), layers.Dense(3)])
     return supervised(model, legacy.SGD(0.05), cross_entropy, images(), training=True)
 
 
