@@ -112,7 +112,8 @@ def exception_decided_by_a_tensor():
     return Program(step, [(tf.constant([1.0, 2.0]),), (tf.constant([6.0, 8.0]),)], lambda: scale)
 
 
-@claim("control_flow", tf.errors.InvalidArgumentError, options={"run_ahead": 0}, calls=10, max_fallbacks=6)
+# A step whose kernel fails falls back: only the calls that do not fail are co-executed.
+@claim("control_flow", tf.errors.InvalidArgumentError, options={"run_ahead": 0}, calls=10, max_fallbacks=6, min_coexecuted=0)
 def kernel_error_handled_by_except():
     def step(x, index):
         try:

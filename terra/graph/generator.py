@@ -54,6 +54,7 @@ class Generated:
     def __init__(self):
         self.name = None
         self.fdefs = []  # branches first
+        self.library = {}  # name -> FunctionDef of the user's traced functions that are called
         self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",)
         self.n_outputs = 0  # the "done" scalar first, then `live_out`
         self.feeds = {}  # (node, slot) -> Feed
@@ -357,6 +358,7 @@ class GraphGenerator:
         builder = scope.builder
         if info.schema.is_function:
             fdef = info.schema.fdef
+            self.out.library.update(info.schema.library)
             op = "StatefulPartitionedCall" if fdef.signature.is_stateful else "PartitionedCall"
             value = tfi.attr_value_pb2.AttrValue()
             value.func.name = info.op_type

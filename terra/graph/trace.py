@@ -60,12 +60,11 @@ class RawTrace:
 class Site:
     """Payload of a TraceGraph node: the event that made it, the kinds of its inputs, and the output shapes seen so far."""
 
-    __slots__ = ("event", "kinds", "const_keys", "relax_keys", "shapes", "dynamic")
+    __slots__ = ("event", "kinds", "shapes", "dynamic")
 
-    def __init__(self, event, kinds, relax_keys):
+    def __init__(self, event, kinds):
         self.event = event
         self.kinds = kinds  # per flat input: (VALUE,) | (CONST, Const) | (FEED, enum) | (ARG, i) | (RESOURCE, handle)
-        self.relax_keys = relax_keys
         self.shapes = {}
         self.dynamic = False
 
@@ -120,7 +119,7 @@ class TraceStore:
                 else:
                     kinds.append(ref)
                     identity.append((RESOURCE, id(ref[1])))
-            site = Site(event, tuple(kinds), (signature, occurrence))
+            site = Site(event, tuple(kinds))
             ops.append(TraceOp((signature, tuple(identity)), tuple(sources), site))
         return ops
 

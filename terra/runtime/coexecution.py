@@ -282,6 +282,9 @@ class Coexecuted:
         program = Program(store, generated, early)
         program.handles = dict(generator.handles)
         program.attrs = ("executor_type", "", "config_proto", tfi.call_config(self.options.optimize))
+        for name, fdef in generated.library.items():
+            if tfi.function_def(name) is None:  # the user's function is gone; its graph is still needed
+                tfi.add_function(fdef)
         for fdef in generated.fdefs:
             tfi.add_function(fdef)
         return program

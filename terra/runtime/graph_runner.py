@@ -106,7 +106,7 @@ class GraphRunner:
                 first = self.flights[0]
                 try:
                     first.outputs[0]._numpy_internal()
-                except tfi.NotOkStatusException:
+                except (tfi.NotOkStatusException, tfi.OpError):
                     self._recover(first)
                 self.flights.popleft()
                 first.done = True

@@ -19,7 +19,6 @@ try:
     from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
     from tensorflow.python.eager import cancellation, context, executor
     from tensorflow.python.eager import core as eager_core
-    from tensorflow.python.eager.polymorphic_function import atomic_function
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 
@@ -27,6 +26,7 @@ try:
     EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives
     FallbackException = eager_core._FallbackException  # sends a generated wrapper down its converting path
     NotOkStatusException = eager_core._NotOkStatusException  # what the C entry points raise for a bad status
+    OpError = tf.errors.OpError  # what they raise through some bindings
     status_to_exception = eager_core._status_to_exception  # turns it into tf.errors.*
 
     # Recording on the gradient tapes: the hook runs operations unrecorded and records them itself, so that tapes hold Terra's tensors.
@@ -47,8 +47,6 @@ try:
     INTERN_DTYPES = dtypes._INTERN_TABLE  # dtype enum -> DType, the table that EagerTensor.dtype itself uses
     get_name_scope = ops.get_name_scope
     ConfigProto = config_pb2.ConfigProto
-    _tensor_caches = context._tensor_caches_map  # cached zero tensors must not carry a step's tensors out of it
-    _runtime_function_refs = atomic_function.RUNTIME_FUNCTION_REFS
 except (ImportError, AttributeError) as missing:
     raise errors.UnsupportedTensorFlowError(
         f"Terra needs {SUPPORTED}, and this TensorFlow lacks a name it builds on ({missing}); install a supported version."
@@ -86,13 +84,6 @@ def add_function(fdef):
 
 def remove_function(name):
     context.context().remove_function(name)
-
-
-def retain_function(name):
-    """Keep a user's traced function from being deleted while a step's graph calls it (TensorFlow counts references by name)."""
-    key = (context.context().function_scope_id, name)
-    if key in _runtime_function_refs:
-        _runtime_function_refs[key] += 1
 
 
 def flush_zeros_cache():

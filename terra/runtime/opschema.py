@@ -4,6 +4,9 @@ The generated wrappers pass nested inputs and only the attributes that inputs do
 attributes. Both are brought to one canonical form here, because an op is the same node whichever way it was called.
 """
 
+import collections
+import hashlib
+
 from terra.runtime import internals as tfi
 
 # How an op takes part in co-execution.
@@ -60,13 +63,16 @@ class Schema:
 
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
-        "value_inputs", "dynamic", "attr_defs",
+        "value_inputs", "dynamic", "attr_defs", "identity",
+        "library",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
         self.name = name
         self.fdef = fdef
         self.is_function = fdef is not None
+        self.library = {} if fdef is None else reachable_functions(fdef)
+        self.identity = name if fdef is None else fingerprint(fdef)  # a function traced anew each step is the same op if its body is the same
         signature = fdef.signature if fdef is not None else op_def
         self.inputs = tuple((a.number_attr, a.type_attr, a.type_list_attr, a.type) for a in signature.input_arg)
         self.n_inputs = len(self.inputs)
@@ -154,6 +160,7 @@ _INTEGER_ENUMS = frozenset(
         tfi.dtypes.uint64))
 HOST_KNOWN_ENUMS = _INTEGER_ENUMS | {tfi.dtypes.bool.as_datatype_enum}
 _schemas = {}
+_function_names = collections.deque()
 _READS_IN_FUNCTIONS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
 _PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"])
 
@@ -170,8 +177,53 @@ def get_schema(name):
             if fdef is None:
                 return None
             schema = Schema(name, fdef=fdef)
+            if len(_function_names) >= 1000:  # functions traced anew at each step would pile up here
+                _schemas.pop(_function_names.popleft(), None)
+            _function_names.append(name)
         _schemas[name] = schema
     return schema
+
+
+def fingerprint(fdef, depth=0):
+    """A digest of what a traced function computes, whatever it and the functions that it calls happen to be named."""
+    copy = tfi.function_pb2.FunctionDef()
+    copy.CopyFrom(fdef)
+    copy.signature.name = ""
+    copy.ClearField("attr")
+    for node in copy.node_def:
+        for name in list(node.attr):
+            value = node.attr[name]
+            if name.startswith("_"):
+                del node.attr[name]
+            elif value.WhichOneof("value") == "func":
+                value.func.name = _nested_fingerprint(value.func.name, depth)
+            else:
+                for f in value.list.func:
+                    f.name = _nested_fingerprint(f.name, depth)
+        if tfi.op_def(node.op) is None:
+            node.op = _nested_fingerprint(node.op, depth)
+    return "function " + hashlib.sha256(copy.SerializeToString(deterministic=True)).hexdigest()
+
+
+def reachable_functions(fdef):
+    """{name: FunctionDef} of `fdef` and all functions it calls: the user may delete them while a graph still needs them."""
+    found, todo = {}, [fdef]
+    while todo:
+        f = todo.pop()
+        if f is None or f.signature.name in found:
+            continue
+        found[f.signature.name] = f
+        for node in f.node_def:
+            names = [node.op] if tfi.op_def(node.op) is None else []
+            for value in node.attr.values():
+                names += [value.func.name] if value.WhichOneof("value") == "func" else [g.name for g in value.list.func]
+            todo += [tfi.function_def(n) for n in names]
+    return found
+
+
+def _nested_fingerprint(name, depth):
+    inner = tfi.function_def(name) if depth < 32 else None
+    return name if inner is None else fingerprint(inner, depth + 1)
 
 
 def function_effects(fdef, depth=0):
@@ -297,7 +349,7 @@ class OpInfo:
         self.device = device
         self.category = schema.category
         self.exec_attrs = exec_attrs  # flat tuple for TFE_Py_Execute
-        self.key = (schema.name, tuple(attrs.items()), device)
+        self.key = (schema.identity, tuple(attrs.items()), device)
         self.output_refs = None if schema.is_function else schema.output_refs(attrs)
 
 
@@ -317,7 +369,7 @@ def op_info(schema, attr_pairs, device):
             raw[name] = value
             attrs[name] = normalise_attr(value, schema.attr_types.get(name, "string"))
     attrs = dict(sorted(attrs.items()))
-    key = (schema.name, tuple(attrs.items()), device)
+    key = (schema.identity, tuple(attrs.items()), device)
     info = _op_infos.get(key)
     if info is None:
         info = _op_infos[key] = OpInfo(schema, attrs, raw, device, tuple(attr_pairs))

@@ -28,13 +28,15 @@ class ValueKey:
 class InputSlot:
     """What the skeleton expects at one flat input of a node."""
 
-    __slots__ = ("kind", "key", "multi", "const", "const_obj", "arg", "handle", "feed", "enum", "needs_value", "const_shape_key", "relax")
+    __slots__ = ("kind", "key", "multi", "const", "const_obj", "arg", "handle", "feed", "enum", "needs_value", "const_shape_key", "py_type",
+                 "py_value")
 
     def __init__(self, kind):
         self.kind = kind
         self.key = self.multi = self.const = self.const_obj = self.arg = self.handle = self.feed = self.enum = None
         self.needs_value = False
-        self.const_shape_key = self.relax = None
+        self.const_shape_key = None
+        self.py_type = self.py_value = None  # the Python number that was converted to the constant, once known
 
 
 class ProgramNode:
@@ -152,7 +154,6 @@ class Program:
                 slot.const_obj = kind[1].tensor
                 slot.const_shape_key = kind[1].key if slot.needs_value else kind[1].key[1]
                 slot.enum = kind[1].key[0]
-                slot.relax = (*site.relax_keys, k)
             elif what == ARG:
                 slot.arg, slot.enum = kind[1], kind[2]
             elif what == RESOURCE:

@@ -25,6 +25,7 @@ FallbackException = tfi.FallbackException
 _uid = tfi.new_uid
 _getrefcount = sys.getrefcount
 _FETCH = FETCH_INFO.op_type
+NUMBERS = frozenset([int, float, bool])
 _OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variable, getrefcount's argument
 
 
@@ -42,7 +43,7 @@ class PythonRunner:
         self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor)
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not program.early
-        self.failure = None
+        self.unconverted = None
         if self.late:
             self.selects = list(program.late_selects_default)
             self.feeds = [None] * program.n_feeds
@@ -54,16 +55,15 @@ class PythonRunner:
 
     def fast(self, ctx, op, name, *args):
         node = self.expected
-        if node is not None and node.op_type == op and node.location is self.cursor.current and args[node.n_in:] == node.fast_attrs:
+        if node is not None and node.op_type == op and node.location is self.cursor.current and args[node.n_in:] == node.fast_attrs \
+                and node.device == (ctx.device_name or ""):
             flat = args[:node.n_in] if not node.has_lists else node.info.schema.flatten(args[:node.n_in])
             outs = self._match(node, flat, (), None)
-            if outs is not None and node.device == (ctx.device_name or ""):
-                if outs and not tfi.tape_set_is_empty():
-                    record_on_tapes(op, list(flat), node.grad_attrs, outs)
-                elif not outs and not tfi.tape_set_is_empty():
-                    record_on_tapes(op, list(flat), node.grad_attrs, [])
-                template = node.template
-                return outs[0] if template is True else nest_outputs(outs, template)
+            if outs is not None:
+                if not tfi.tape_set_is_empty():
+                    record_on_tapes(op, [
+                        x if type(x) not in NUMBERS else slot.const_obj for x, slot in zip(flat, node.slots)], node.grad_attrs, outs)
+                return outs[0] if node.template is True else nest_outputs(outs, node.template)
         return self._fast(ctx, op, name, args)
 
     def _fast(self, ctx, op, name, args):
@@ -75,6 +75,7 @@ class PythonRunner:
         for x in flat:
             t = type(x)
             if t is not TerraTensor and t is not EagerTensor:
+                self.unconverted = (op, flat, attrs)
                 raise FallbackException("converted by the slow path")
         category = schema.category
         if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(op, attrs)):
@@ -100,8 +101,9 @@ class PythonRunner:
         attrs = attrs or ()
         node = self.expected
         if node is not None and node.op_type == name and node.exec_attrs == attrs and node.location is self.cursor.current:
-            outs = self._match(node, inputs, (), None)
-            if outs is not None and node.device == (device or ""):
+            outs = self._match(node, inputs, (), None) if node.device == (device or "") else None
+            if outs is not None:
+                self._learn_numbers(node)
                 return list(outs)
         schema = get_schema(name)
         if schema is None:
@@ -120,7 +122,27 @@ class PythonRunner:
         node, outs = found
         if node.exec_attrs is None and category != opschema.RANDOM:
             node.exec_attrs = attrs
+        self._learn_numbers(node)
         return list(outs)
+
+    def _learn_numbers(self, node):
+        """An op came by the fast path with Python numbers among its inputs, was converted, and matched `node`: next time they are compared as they are."""
+        if self.unconverted is None:
+            return
+        op, flat, attrs = self.unconverted
+        self.unconverted = None
+        if op != node.op_type or len(flat) != len(node.slots) or node.category == opschema.RANDOM:
+            return
+        for x, slot in zip(flat, node.slots):
+            if type(x) in NUMBERS:
+                if slot.kind is not CONST or x == 0:  # 0.0 == -0.0
+                    return
+                slot.py_type, slot.py_value = type(x), x
+            elif not (type(x) is TerraTensor or type(x) is EagerTensor):
+                return
+        if node.fast_attrs is None:
+            node.fast_attrs = attrs
+            node.template = flat_template(node.info.schema, node.outs, node.info)
 
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
@@ -192,7 +214,9 @@ class PythonRunner:
                 refs.append(x)
                 shape_key.append(None)
             elif kind is CONST:
-                if x is not slot.const_obj:
+                if type(x) is slot.py_type and x == slot.py_value:
+                    x = slot.const_obj
+                elif x is not slot.const_obj:
                     if type(x) is not EagerTensor and (type(x) is not TerraTensor or x._owner is self):
                         return None
                     e = real(x)
@@ -382,7 +406,7 @@ class PythonRunner:
         start = self.step.clock()
         try:
             value = node.fetch_queue.get(self.manager)
-        except tfi.NotOkStatusException:
+        except (tfi.NotOkStatusException, tfi.OpError):
             # The graph failed somewhere: replaying the step so far raises the error where eager execution raises it, or gives the value.
             self.diverge("a graph kernel failed")
             return tensor._eager()
@@ -484,12 +508,16 @@ def execute_again(node, inputs, random_attrs):
     if random_attrs is not None:
         attrs = random_attrs + tuple(
             a for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in random_attrs[::2] for a in pair)
+    # Through a generated wrapper, the fast path adds the op's name to the message.
+    error = None
     try:
         return tfi.execute(runner.handle, node.device, node.op_type, inputs, attrs, node.n_out)
     except tfi.NotOkStatusException as status:
-        if node.fast_attrs is not None:
-            status.message += " name: "  # as the generated wrapper's fast path words it
         error = tfi.status_to_exception(status)
+    except tfi.OpError as raised:
+        error = raised
+    if not node.info.schema.is_function and not error.message.endswith(" name: "):
+        error._message = error.message + " name: "
     raise_at(error, node)
 
 

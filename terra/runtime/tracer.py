@@ -175,8 +175,6 @@ class Tracer:
                 return execute(handle, device, op, inputs, attrs, *rest)
             return static_shape(name, inputs, attrs, False)
         eager = execute(handle, device, op, [real(x) for x in inputs], attrs, *rest)
-        if schema.is_function:
-            tfi.retain_function(name)
         info = op_info(schema, attrs, device or "")
         return self.record(info, tuple(inputs), eager, (-1,) * len(eager), None, attrs)
 

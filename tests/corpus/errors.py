@@ -58,8 +58,8 @@ def _():
 
     def step(x, index):
         table.assign(table * 0.9)
-        row = tf.gather(x, index)
         log.append(index.shape)
+        row = tf.gather(x, index)  # Python code that follows a failing kernel in the same step has run when the failure is seen
         table.assign_add(row)
         return row * 2.0
 

@@ -1,0 +1,115 @@
+"""Stock Keras training, co-executed: `terra.compile(model, ...)`.
+
+Keras builds its loops round three methods of a model, `train_step`, `test_step` and `predict_step`, each called once per batch. With
+`run_eagerly=True` it calls them as plain Python, which keeps all of Python and is slow; otherwise it puts them in a `tf.function`, which is fast and
+keeps little. `terra.compile` turns `run_eagerly` on and puts a co-executed function in the place of each of the three, as attributes of the one
+model. `fit`, `evaluate`, `predict`, their `..._on_batch` forms, callbacks and data adapters stay Keras' own, so they need no support of their own.
+
+Nothing here imports Keras: Keras 3 (on TensorFlow) and tf_keras differ in none of the names that are used.
+"""
+
+import dataclasses
+import inspect
+
+from terra import errors
+from terra.api import coexecute
+from terra.options import Options
+from terra.runtime.coexecution import Coexecuted
+
+STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
+_MARK = "_terra_keras_steps"
+_TERRA_OPTIONS = {f.name for f in dataclasses.fields(Options)}
+
+
+class KerasSteps:
+    """What `terra.compile` returns: the co-executed steps `train`, `test` and `predict` of a model, and the way back."""
+
+    def __init__(self, model, run_eagerly, options):
+        self.model = model
+        self.active = True
+        self._compiled_as = (run_eagerly, bool(model.jit_compile))  # what it would be without Terra
+        self._before = {}  # what was among the model's own attributes under the name of each step that was put there
+        for short, name in STEPS.items():
+            step = _decorated(model, name)
+            if step is None:
+                step = coexecute(getattr(model, name), **options)
+                self._before[name] = vars(model).get(name)
+                vars(model)[name] = step  # not setattr: Keras would look for layers and variables in it
+            setattr(self, short, step)
+        vars(model)[_MARK] = self
+        _compile_as(model, True, False)
+
+    def stats(self):
+        """The statistics of the three steps: {"train": Stats, "test": Stats, "predict": Stats}."""
+        return {short: getattr(self, short).stats() for short in STEPS}
+
+    def undo(self):
+        """Make the model a stock one again, compiled as before, with its weights and optimizer as they are now."""
+        if not self.active:
+            return
+        self.active = False
+        attributes = vars(self.model)
+        for name, before in self._before.items():
+            if before is None:
+                del attributes[name]
+            else:
+                attributes[name] = before
+        del attributes[_MARK]
+        _compile_as(self.model, *self._compiled_as)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.undo()
+
+
+def compile(model, *args, **keywords):
+    """Co-execute the stock `fit`, `evaluate` and `predict` of a Keras model, where Python semantics would need `run_eagerly=True`.
+
+    With more arguments than the model, calls `model.compile` with them first; the fields of `terra.Options` among the keywords are options of the
+    co-executed steps. Without, the model is taken as it was compiled. A method that the model's class has decorated with `terra.coexecute` is left
+    as it is. May be called again, with other options or after a `model.compile`.
+
+    Returns: a `KerasSteps`, with the statistics; its `undo()` gives the stock model back, and it may be used as a context manager.
+    Raises: OptionError for what is no Keras model on TensorFlow, for `run_eagerly=False`, and for a model under a distribution strategy.
+    """
+    _check(model)
+    options = {k: keywords.pop(k) for k in list(keywords) if k in _TERRA_OPTIONS}
+    Options.make(options)  # a wrong option is told before anything has changed
+    if keywords.get("run_eagerly") is False:
+        raise errors.OptionError("terra.compile runs the model's steps as Python, so run_eagerly=False cannot be had; leave it out, "
+                                 "or call model.compile for a tf.function.")
+    stock = bool(keywords.pop("run_eagerly", False))
+    previous = vars(model).get(_MARK)
+    if previous is not None:
+        previous.undo()
+    if args or keywords:
+        model.compile(*args, **{**keywords, "run_eagerly": True})
+    else:
+        stock = stock or bool(model.run_eagerly)
+    return KerasSteps(model, stock, options)
+
+
+def _check(model):
+    missing = [name for name in ("compile", "fit", *STEPS.values()) if not callable(getattr(model, name, None))]
+    if missing or inspect.isclass(model):
+        raise errors.OptionError(f"terra.compile takes a Keras model, not {model!r}; decorate a function with terra.coexecute instead.")
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is None:
+        raise errors.OptionError("terra.compile needs Keras on TensorFlow; set KERAS_BACKEND=tensorflow before importing keras.")
+    if strategy.num_replicas_in_sync > 1:
+        raise errors.OptionError("terra.compile does not support distribution strategies; build the model outside of the strategy's scope.")
+
+
+def _decorated(model, name):
+    """The `Coexecuted` that the user has put under `name` into the model or its class, or None."""
+    found = inspect.getattr_static(model, name, None)
+    return found if isinstance(found, Coexecuted) else None
+
+
+def _compile_as(model, run_eagerly, jit_compile):
+    model.run_eagerly = run_eagerly
+    model.jit_compile = jit_compile
+    for name in ("train_function", "test_function", "predict_function"):  # they were made for the former values
+        setattr(model, name, None)
