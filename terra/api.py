@@ -44,5 +44,6 @@ def _check(fn):
 
 def sync():
     """Wait for all graph work in flight. An error of a step that is in flight is raised here if nothing has raised it before."""
+    dispatch.end_open_step()
     runner.sync()
     dispatch.remove_if_idle()

@@ -24,10 +24,10 @@ _TERRA_OPTIONS = {f.name for f in dataclasses.fields(Options)}
 class KerasSteps:
     """What `terra.compile` returns: the co-executed steps `train`, `test` and `predict` of a model, and the way back."""
 
-    def __init__(self, model, run_eagerly, options):
+    def __init__(self, model, options):
         self.model = model
         self.active = True
-        self._compiled_as = (run_eagerly, bool(model.jit_compile))  # what it would be without Terra
+        self._compiled_as = (bool(model.run_eagerly), bool(model.jit_compile))  # what it would be without Terra
         self._before = {}  # what was among the model's own attributes under the name of each step that was put there
         for short, name in STEPS.items():
             step = _decorated(model, name)
@@ -80,15 +80,12 @@ def compile(model, *args, **keywords):
     if keywords.get("run_eagerly") is False:
         raise errors.OptionError("terra.compile runs the model's steps as Python, so run_eagerly=False cannot be had; leave it out, "
                                  "or call model.compile for a tf.function.")
-    stock = bool(keywords.pop("run_eagerly", False))
     previous = vars(model).get(_MARK)
     if previous is not None:
         previous.undo()
     if args or keywords:
-        model.compile(*args, **{**keywords, "run_eagerly": True})
-    else:
-        stock = stock or bool(model.run_eagerly)
-    return KerasSteps(model, stock, options)
+        model.compile(*args, **keywords)  # as the user says: this is what is saved with the model, and what `undo` goes back to
+    return KerasSteps(model, options)
 
 
 def _check(model):

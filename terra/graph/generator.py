@@ -112,11 +112,12 @@ class Scope:
 class GraphGenerator:
     """Generates one form of the graph. `new_queue(enum)` makes a channel; it is only called for the early form."""
 
-    def __init__(self, store, early, new_queue=None):
+    def __init__(self, store, early, new_queue=None, optimize=False):
         self.store = store
         self.graph = store.graph
         self.early = early
         self.new_queue = new_queue
+        self.optimize = optimize
         self.out = Generated()
         self.prefix = f"terra_{next(_function_numbers)}"
         self._keys = {}  # argument name -> key
@@ -174,6 +175,10 @@ class GraphGenerator:
             }
         return protos
 
+    def _protos_of(self, info, names):
+        protos = self._protos(info)
+        return {name: protos[name] for name in names}
+
     # -- analysis --------------------------------------------------------------------------------------------------------------
 
     def _analyse_variables(self, order):
@@ -186,17 +191,19 @@ class GraphGenerator:
             if info.category != opschema.VARIABLE:
                 continue
             found = []
-            for k, how in opschema.variable_access(info.schema, [kind[0] == RESOURCE for kind in site.kinds]):
-                handle = site.kinds[k][1]
-                found.append((k, id(handle), how))
-                self.handles[id(handle)] = handle
-                accesses.setdefault(id(handle), []).append((node, how))
-                if how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB):
-                    self._variable_enums.setdefault(id(handle), _variable_enum(site, how))
+            resources = [self._resource(node, k) for k in range(len(site.kinds))]
+            for k, how in opschema.variable_access(info.schema, [r is not None for r in resources]):
+                v = resources[k]
+                found.append((k, v, how))
+                accesses.setdefault(v, []).append((node, how))
+                if type(v) is tuple:
+                    raw_vars.add(v)  # a variable of this step alone: nothing to forward over, nothing to keep
+                elif how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB):
+                    self._variable_enums.setdefault(v, _variable_enum(site, how))
                 elif how == "raw_read" and not info.schema.is_function:
-                    self._variable_enums.setdefault(id(handle), site.event.out_enums[0])
+                    self._variable_enums.setdefault(v, site.event.out_enums[0])
                 else:
-                    raw_vars.add(id(handle))
+                    raw_vars.add(v)
             self._access[node] = found
         self._raw_vars = raw_vars
         self._written = [v for v, acc in accesses.items() if any(how not in READS_ONLY for _, how in acc)]
@@ -219,9 +226,10 @@ class GraphGenerator:
         checkpointed = set()
         for node, found in self._access.items():
             if node not in deferrable:
-                checkpointed.update(v for _, v, how in found if v in raw_vars and how not in READS_ONLY)
+                checkpointed.update(
+                    v for _, v, how in found if v in raw_vars and type(v) is int and how not in READS_ONLY)
         self.out.checkpointed = [self.handles[v] for v in sorted(checkpointed)]
-        self.out.written = [self.handles[v] for v in self._written]
+        self.out.written = [self.handles[v] for v in self._written if type(v) is int]
         slots = []
         for v, acc in accesses.items():
             if v in raw_vars:
@@ -235,6 +243,22 @@ class GraphGenerator:
             slot.live_at_end = bool(slot.defs)
             slots.append(slot)
         return slots
+
+    def _resource(self, node, k):
+        """Which variable input `k` is: the id of its handle, (node, input) where the step's own new variable was fed, None if it is no variable."""
+        kind = node.payload.kinds[k]
+        if kind[0] == RESOURCE:
+            self.handles[id(kind[1])] = kind[1]
+            return id(kind[1])
+        if kind[0] == FEED:
+            return (node, k) if kind[1] == RESOURCE_ENUM else None
+        if kind[0] == VALUE:
+            sources = node.slots[sum(other[0] == VALUE for other in node.payload.kinds[:k])]
+            fed = {(n, -1 - out) for n, out in sources if out < 0 and n.payload.kinds[-1 - out][1] == RESOURCE_ENUM}
+            if len(fed) > 1:
+                raise GenerationError("which of the step's new variables an op uses depends on the path")
+            return fed.pop() if fed else None
+        return None
 
     # -- emission --------------------------------------------------------------------------------------------------------------
 
@@ -373,6 +397,9 @@ class GraphGenerator:
             if fdef.signature.is_stateful:
                 builder.must(name)
             return [f"{name}:output:{k}" for k in range(len(fdef.signature.output_arg))]
+        if info.op_type == "BiasAddGrad" and not self.optimize:
+            # oneDNN's layout pass fuses it with the Conv2DBackpropFilter of the same gradient, which sums in another order than eager does.
+            refs = [builder.node("Identity", refs, self._protos_of(info, ("T",)), label) + ":output:0"]
         name = builder.node(info.op_type, refs, self._protos(info), label, controls)
         if info.device:
             builder.fdef.node_def[-1].device = info.device

@@ -11,6 +11,9 @@ from terra.graph.tracegraph import TraceGraph, TraceOp
 VALUE, CONST, FEED, ARG, RESOURCE = "v", "c", "f", "a", "r"
 
 
+BUILDING_STEPS = 2  # steps that may create variables before a step that always does is believed to
+
+
 class Const:
     """A small external tensor and its value: `key` is (dtype enum, shape, bytes)."""
 
@@ -80,6 +83,7 @@ class TraceStore:
         self.version = 0  # counts changes
         self._raws = []
         self._const_keys = {}
+        self._building = 0
 
     @property
     def n_traces(self):
@@ -99,7 +103,7 @@ class TraceStore:
                 if kind == CONST and (signature, occurrence, k) in relaxed:
                     ref = (FEED, ref[1].oid, ref[1].key[0])
                     kind = FEED
-                if kind == FEED and ref[1] in fed:
+                if kind == FEED and ref[1] in fed and fed[ref[1]][0] != position:  # (an op that takes it twice has two feeds)
                     ref = (VALUE, *fed[ref[1]])
                     kind = VALUE
                 if kind == VALUE:
@@ -107,7 +111,7 @@ class TraceStore:
                     kinds.append((VALUE,))
                     identity.append(VALUE)
                 elif kind == FEED:
-                    fed[ref[1]] = (position, -1 - k)
+                    fed.setdefault(ref[1], (position, -1 - k))
                     kinds.append((FEED, ref[2]))
                     identity.append((FEED, ref[2]))
                 elif kind == CONST:
@@ -125,8 +129,9 @@ class TraceStore:
 
     def add(self, raw):
         """Merge a raw trace; True if it was not covered (new path, value that outlives the step, relaxation or kind of shape)."""
-        if raw.creates_variables:
-            return True  # its path cannot come again: the variables exist now
+        if raw.creates_variables and self._building < BUILDING_STEPS:
+            self._building += 1
+            return True  # as a rule its path cannot come again: the variables exist now
         rebuilt = self._relax_changed_constants(raw)
         changed = self._merge(raw)
         if changed or rebuilt:

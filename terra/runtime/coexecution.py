@@ -16,7 +16,7 @@ from terra.runtime import dispatch, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
-from terra.runtime.python_runner import PythonRunner, dummy
+from terra.runtime.python_runner import PythonRunner, destroy, dummy
 from terra.runtime.tracer import Tracer, collect_args
 
 log = logging.getLogger("terra")
@@ -37,6 +37,7 @@ class Step:
     """One call of a co-executed function, in whatever phase."""
 
     clock = staticmethod(time.perf_counter)
+    open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.gradient_tape`
 
     def __init__(self, function, args, kwargs):
         self.function = function
@@ -53,6 +54,8 @@ class Step:
             collect_args(kwargs, self.args)
         self.arg_list = [t for _, t in self.args.values()]
         self.creates_variables = False
+        self.new_handles = {}  # id -> handle of the variables that the step created
+        self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
         self.mode = None
 
@@ -68,9 +71,12 @@ class Step:
     def random_is_host(self, op, attrs):
         return self.function.random.repeats(op, attrs)
 
-    def note_host_op(self, schema, flat, raw):
+    def note_host_outputs(self, schema, outputs):
+        for t in outputs:
+            self.data[id(t)] = t
         if schema.name == "VarHandleOp":
             self.creates_variables = True
+            self.new_handles[id(outputs[0])] = outputs[0]
 
     def touches_variables(self, schema, flat):
         """Whether an imperative-only op works on variables (not on an iterator, a queue or a table)."""
@@ -81,11 +87,11 @@ class Step:
                     return True
         return False
 
-    def before_outside_access(self):
+    def before_outside_access(self, op, inputs):
         """Plain eager code inside the step is about to use a variable: it must see what eager execution would have left."""
         mode = self.mode
-        if isinstance(mode, PythonRunner) and mode._has_updates():
-            mode.diverge("plain eager code uses variables that the step has updated before it")
+        if isinstance(mode, PythonRunner) and mode.conflicts(opschema.get_schema(op.decode() if type(op) is bytes else op), inputs):
+            mode.diverge(f"plain eager code ({op}) uses variables that the step has updated, or updates some that it has read")
         runner.sync()
 
     def note_fallback(self, reason):
@@ -117,6 +123,11 @@ class RandomSeeds:
             return True
         self._seen.add(key)
         return False
+
+    def forget(self, op, attrs):
+        """The draw that was asked about last has not been made."""
+        found = dict(zip(attrs[::2], attrs[1::2]))
+        self._seen.discard((op, found["seed"], found["seed2"]))
 
 
 _random = RandomSeeds()
@@ -150,14 +161,32 @@ class Coexecuted:
 
     def __call__(self, *args, **kwargs):
         active = dispatch.active
-        if active is not None and active.thread == get_ident():
+        if active is not None and active.thread == get_ident() and not active.open_ended:
             return self._python(*args, **kwargs)  # part of the outer step
         if not tfi.tf.executing_eagerly():
             return self._python(*args, **kwargs)  # part of somebody's graph
         with dispatch.step_lock:
+            dispatch.end_open_step()
             return self._step(args, kwargs)
 
     def _step(self, args, kwargs):
+        step = self.begin(Step, args, kwargs)
+        if step is None:
+            return self._python(*args, **kwargs)
+        try:
+            result = self._python(*args, **kwargs)
+            self._end(step)
+        except BaseException as error:
+            self._abort(step, error)
+            raise
+        finally:
+            self._leave(step)
+        if step.fallback_reason is None and self.options.run_ahead == 0:
+            runner.limit(0)
+        return result
+
+    def begin(self, kind, args=(), kwargs=None):
+        """Begin a step of class `kind` on this thread, whose operations belong to it until `_leave`; None if it is to run imperatively."""
         stats = self._stats
         stats.steps += 1
         if self._generating is not None and (self.options.wait_for_graph or not self._generating.is_alive()):
@@ -168,8 +197,8 @@ class Coexecuted:
         waiting = self.program is None and self._generating is not None
         if waiting or self.policy.imperative():
             stats.imperative_steps += 1
-            return self._python(*args, **kwargs)
-        step = Step(self, args, kwargs)
+            return None
+        step = kind(self, args, kwargs)
         if self.program is None:
             runner.sync()
             step.mode = Tracer(step)
@@ -177,26 +206,24 @@ class Coexecuted:
             runner.limit(max(self.options.run_ahead - 1, 0))
         if not tfi.tape_set_is_empty():
             tfi.keep_shape_slice()
-        here = location.begin_step()
+        step.came_from = location.begin_step()
         dispatch.active = step
         dispatch.install()
         tfi.flush_zeros_cache()
-        try:
-            if step.mode is None:
+        if step.mode is None:
+            try:
                 step.mode = PythonRunner(step, self.program)
-            result = self._python(*args, **kwargs)
-            self._end(step)
-        except BaseException as error:
-            self._abort(step, error)
-            raise
-        finally:
-            dispatch.active = None
-            location.end_step(here)
-            tfi.flush_zeros_cache()
-            dispatch.remove_if_idle()
-        if step.fallback_reason is None and self.options.run_ahead == 0:
-            runner.limit(0)
-        return result
+            except BaseException:
+                self._leave(step)
+                raise
+        return step
+
+    @staticmethod
+    def _leave(step):
+        dispatch.active = None
+        location.end_step(step.came_from)
+        tfi.flush_zeros_cache()
+        dispatch.remove_if_idle()
 
     def _end(self, step):
         """The function has returned."""
@@ -206,7 +233,9 @@ class Coexecuted:
             step.mode = None
             return
         self._stats.tracing_steps += 1
-        self._merge(step, step.mode.finish())
+        raw = step.mode.finish()
+        destroy(step.deferred_destroys)
+        self._merge(step, raw)
 
     def _abort(self, step, error):
         """The function raised: what it did before is done, as in eager execution."""
@@ -216,6 +245,7 @@ class Coexecuted:
             step.mode.diverge(f"the step raised {type(error).__name__}")
         if isinstance(step.mode, Tracer):
             step.mode.finish()
+            destroy(step.deferred_destroys)
             self._stats.tracing_steps += 1
         step.mode = None
 
@@ -277,7 +307,7 @@ class Coexecuted:
     def _make_program(self):
         store = self.store
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
-        generator = GraphGenerator(store, early, Queue)
+        generator = GraphGenerator(store, early, Queue, self.options.optimize)
         generated = generator.generate()
         program = Program(store, generated, early)
         program.handles = dict(generator.handles)

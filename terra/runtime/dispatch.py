@@ -27,8 +27,8 @@ def _fast(ctx, op, name, *args):
         if not step.paused:
             return step.mode.fast(ctx, op, name, *args)
         if _touches_variables(args):
-            step.before_outside_access()
-    elif runner.flights and _touches_variables(args):
+            step.before_outside_access(op, args)
+    elif (runner.flights or (step is not None and step.open_ended)) and _touches_variables(args):
         _sync_outside()
     return tfi.fast_execute(ctx, op, name, *args)
 
@@ -47,8 +47,8 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
         if not step.paused:
             return step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         if _touches_variables(inputs):
-            step.before_outside_access()
-    elif runner.flights and _touches_variables(inputs):
+            step.before_outside_access(op, inputs)
+    elif (runner.flights or (step is not None and step.open_ended)) and _touches_variables(inputs):
         _sync_outside()
     return execute(handle, device, op, inputs, attrs, *rest)
 
@@ -70,7 +70,15 @@ def _touches_variables(values):
 
 def _sync_outside():
     if get_ident() not in _internal:
+        end_open_step()
         runner.sync()
+
+
+def end_open_step():
+    """End the step of a `terra.GradientTape` whose block is done, but which is still open for what may follow."""
+    step = active
+    if step is not None and step.open_ended:
+        step.close()
 
 
 def install():

@@ -110,6 +110,7 @@ class GraphRunner:
                     self._recover(first)
                 self.flights.popleft()
                 first.done = True
+                first.record.landed()
                 first.outputs = first.record = None
         finally:
             self.stall += time.perf_counter() - start
@@ -136,7 +137,9 @@ class GraphRunner:
                     later.outputs = later.record = None
                 raise
             flight.done = True
-            flight.outputs = flight.record = None
+            if flight is not failed:
+                flight.record.landed()
+                flight.outputs = flight.record = None
         # Nothing was raised: the failure did not repeat, the values are those of the replay.
         self.flights.append(failed)
 

@@ -64,7 +64,7 @@ class Schema:
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
         "value_inputs", "dynamic", "attr_defs", "identity",
-        "library",
+        "library", "_may_write",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
@@ -81,6 +81,7 @@ class Schema:
         self.attr_defs = {a.name: a for a in signature.attr}
         self.outputs = tuple((a.name, a.number_attr, a.type_list_attr) for a in signature.output_arg)
         self.variable_inputs = ()
+        self._may_write = None
         self.category = self._function_category() if self.is_function else self._category(op_def)
         self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
         self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
@@ -128,6 +129,13 @@ class Schema:
             elif type_attr:
                 attrs += (type_attr, x.dtype.as_datatype_enum)
         return tuple(attrs)
+
+    @property
+    def may_write(self):
+        """Whether running this op may update a variable that it is given."""
+        if self._may_write is None:
+            self._may_write = _may_write(self.name, self.fdef)
+        return self._may_write
 
     def output_refs(self, attrs):
         """For each flat output, `name:k` as a FunctionDef refers to it."""
@@ -274,6 +282,29 @@ def function_effects(fdef, depth=0):
         elif node.op != "NoOp" and node.op != "Assert":
             return None
     return tuple(effects) if any(effects) else ()
+
+
+_READS = _READS_IN_FUNCTIONS | {"VarIsInitializedOp", "VarHandleOp"}
+
+
+def _may_write(name, fdef, depth=0):
+    """Whether op `name`, or a function that it calls, may update a variable."""
+    if fdef is None:
+        return name not in _READS
+    if depth > 32:
+        return True
+    for node in fdef.node_def:
+        if node.op in FORWARDABLE and FORWARDABLE[node.op] != READ or node.op in _RAW_WRITES or node.op.startswith(_RAW_WRITE_PREFIXES):
+            return True
+        nested = [node.attr[a].func.name for a in node.attr if node.attr[a].WhichOneof("value") == "func"]
+        nested += [f.name for a in node.attr for f in node.attr[a].list.func]
+        if tfi.op_def(node.op) is None:
+            nested.append(node.op)
+        for inner in nested:
+            inner_fdef = tfi.function_def(inner)
+            if inner_fdef is None or _may_write(inner, inner_fdef, depth + 1):
+                return True
+    return False
 
 
 def variable_access(schema, is_resource):

@@ -21,6 +21,7 @@ from terra.runtime.tracer import (
 )
 
 EagerTensor = tfi.EagerTensor
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 FallbackException = tfi.FallbackException
 _uid = tfi.new_uid
 _getrefcount = sys.getrefcount
@@ -87,6 +88,8 @@ class PythonRunner:
         info = op_info(schema, grad_attrs, ctx.device_name or "")
         found = self._find(info, flat, attrs if category == opschema.RANDOM else None)
         if found is None:
+            if category == opschema.RANDOM:
+                self.step.function.random.forget(op, attrs)  # the tracer asks again
             self.diverge(self._why(info, flat))
             return self.step.mode.fast(ctx, op, name, *args)
         node, outs = found
@@ -117,6 +120,8 @@ class PythonRunner:
         info = op_info(schema, attrs, device or "")
         found = self._find(info, tuple(inputs), attrs if category == opschema.RANDOM else None)
         if found is None:
+            if category == opschema.RANDOM:
+                self.step.function.random.forget(name, attrs)  # the tracer asks again
             self.diverge(self._why(info, inputs))
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         node, outs = found
@@ -147,6 +152,9 @@ class PythonRunner:
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
     def _host(self, schema, ctx, op, name, inputs, flat, attrs, args):
+        if op == "DestroyResourceOp" and id(flat[0]) in self.step.new_handles:
+            self.step.deferred_destroys.append(flat[0])  # the graph has yet to use it
+            return None
         if not self._prepare_host(schema, flat):
             return self.step.mode.fast(ctx, op, name, *args)
         tracer = self.step.mode
@@ -159,25 +167,27 @@ class PythonRunner:
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         return Tracer._host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest)
 
-    raw = None
-
-    @property
-    def _data(self):
-        return self.step.data
-
     def _prepare_host(self, schema, flat):
         """Fetch what the op reads; False if the step had to fall back because the op sees variables that the step has not committed."""
         if self.step.touches_variables(schema, flat):
-            if self._has_updates():
-                self.diverge(f"{schema.name} runs imperatively and uses variables that this step has updated before it")
+            if self.conflicts(schema, flat):
+                self.diverge(f"{schema.name} runs imperatively and uses variables that this step has updated, or updates some, before it")
                 return False
             runner.sync()
         for x in flat:
             host_value(x)
         return self.step.mode is self
 
-    def _has_updates(self):
-        return any(entry[0].updates for entry in self.log)
+    def conflicts(self, schema, inputs):
+        """Whether an imperative op on these variables must not run now: the graph still has to update them, or has to read what the op overwrites."""
+        touched = {id(getattr(x, "handle", x)) for x in inputs if type(x) is not list and type(x) is not tuple}
+        writes = schema is None or schema.may_write
+        if writes and not self.late and not touched.isdisjoint(self.program.handles):
+            return True  # the graph runs already, and may read before or after the op
+        return any(
+            node.category == opschema.VARIABLE and (node.updates or writes)
+            and any(slot.kind is RESOURCE and id(slot.handle) in touched for slot in node.slots)
+            for node, _, _ in self.log)
 
     # -- matching --------------------------------------------------------------------------------------------------------------
 
@@ -203,7 +213,7 @@ class PythonRunner:
                         return None
                     key, shape, _ = known
                     refs.append(x)
-                    if slot.needs_value and is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
+                    if shape is not None and slot.needs_value and is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
                         shape = const_key(real(x), real(x)._datatype_enum(), shape)
                 if key is not slot.key and (slot.multi is None or self.latest.get(slot.multi) is not key):
                     return None
@@ -238,7 +248,7 @@ class PythonRunner:
                 else:
                     return None
                 enum = e._datatype_enum()
-                if enum != slot.enum:
+                if enum != slot.enum or (enum == RESOURCE_ENUM and id(x) not in self.step.new_handles):
                     return None
                 arg = self.step.args.get(id(x))
                 if kind is ARG:
@@ -246,8 +256,7 @@ class PythonRunner:
                         return None
                 elif arg is not None or id(x) in self.fed:
                     return None
-                shape = e._shape_tuple()
-                key = shape
+                shape = key = None if enum == RESOURCE_ENUM else e._shape_tuple()
                 if slot.needs_value and is_small_constant(enum, shape):
                     key = const_key(e, enum, shape)
                 if x is not seeds:
@@ -268,7 +277,7 @@ class PythonRunner:
         if feeds is not None:
             for slot, x, e, shape in feeds:
                 if x is not seeds:
-                    self.fed[id(x)] = (slot.key, shape, x)
+                    self.fed.setdefault(id(x), (slot.key, shape, x))
                 self._feed(slot, e)
                 for multi, key in node.assigns_multi:
                     if key is slot.key:
@@ -385,7 +394,7 @@ class PythonRunner:
         with step.lock:  # worker threads of the step may read, too
             if tensor._value is not None:
                 return tensor._value
-            if step.mode is not self:
+            if step.mode is not self or step.before_read():
                 return tensor._eager()
             location = self.cursor.current
             for node, selects in self.node.successors:
@@ -443,7 +452,7 @@ class PythonRunner:
                 generated.gate.put(runner.handle, tfi.tf.constant(1))
         for t in survivors:
             t._hidden = outputs[t._key.result]
-        record = Record(self.log, survivors, checkpoint, () if self.late else self._touched)
+        record = Record(self.log, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)
         self.flight = runner.launch(outputs, record, self.manager)
         for t in survivors:
             t._owner = self.flight
@@ -563,7 +572,10 @@ def dummy(enum):
     value = _dummies.get(enum)
     if value is None:
         dtype = tfi.dtypes.as_dtype(enum)
-        if dtype == tfi.tf.variant:
+        if dtype == tfi.tf.resource:
+            _dummies["variable"] = tfi.tf.Variable(0.0, trainable=False)
+            value = _dummies["variable"].handle
+        elif dtype == tfi.tf.variant:
             value = tfi.tf.raw_ops.EmptyTensorList(element_shape=[], max_num_elements=0, element_dtype=tfi.tf.float32)
         else:
             value = tfi.tf.constant(b"" if dtype == tfi.tf.string else 0 if dtype != tfi.tf.bool else False, dtype=dtype)
@@ -590,6 +602,12 @@ def restore(checkpoint):
         tfi.execute(handle, "", "AssignVariableOp", [h, value], ("dtype", value._datatype_enum(), "validate_shape", False), 0)
 
 
+def destroy(handles):
+    """Free the variables that a step created and let go."""
+    for h in handles:
+        tfi.execute(runner.handle, "", "DestroyResourceOp", [h], ("ignore_lookup_error", True), 0)
+
+
 def variable_enum(handle):
     return handle._handle_data.shape_and_type[0].dtype
 
@@ -597,13 +615,18 @@ def variable_enum(handle):
 class Record:
     """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
 
-    __slots__ = ("log", "survivors", "checkpoint", "queues")
+    __slots__ = ("log", "survivors", "checkpoint", "queues", "temporary")
 
-    def __init__(self, log, survivors, checkpoint, queues):
+    def __init__(self, log, survivors, checkpoint, queues, temporary):
         self.log = log
         self.survivors = survivors
         self.checkpoint = checkpoint
         self.queues = queues
+        self.temporary = temporary  # handles of variables that the program has let go
+
+    def landed(self):
+        """The step is done."""
+        destroy(self.temporary)
 
     def replay(self):
         """Run the step's operations as eager execution would; raises what it would raise. The tensors that outlive the step get their values."""

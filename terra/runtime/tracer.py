@@ -120,7 +120,6 @@ class Tracer:
         self.events = self.raw.events
         self.outputs = []  # every TerraTensor issued, with the index of the event it came from
         self._objects = {}  # id -> (object number, object): keeps ids unique during the trace
-        self._data = step.data  # ids of tensors that are data although Python holds them: outputs of imperative-only ops
 
     # -- the three entry points ------------------------------------------------------------------------------------------------
 
@@ -182,7 +181,6 @@ class Tracer:
 
     def _host(self, schema, ctx, op, name, inputs, flat, attrs):
         real_args = [[host_value(t) for t in x] if type(x) in (list, tuple) else host_value(x) for x in inputs]
-        self.step.note_host_op(schema, flat, self.raw)
         # The tapes stay on: a py_function records its own inside. What the entry point itself records is overridden below.
         self.step.pause()
         try:
@@ -190,22 +188,19 @@ class Tracer:
         finally:
             self.step.resume()
         eager, template = flat_outputs(result)
-        for t in eager:
-            self._data[id(t)] = t
+        self.step.note_host_outputs(schema, eager)
         if not tfi.tape_set_is_empty() and any(type(x) is TerraTensor for x in flat):
             record_on_tapes(op, list(flat), attrs + schema.inferred_attrs(inputs), eager)
         return result
 
     def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
-        self.step.note_host_op(schema, inputs, self.raw)
         values = [host_value(x) for x in inputs]
         self.step.pause()
         try:
             result = execute(handle, device, op, values, attrs, *rest)
         finally:
             self.step.resume()
-        for t in result:
-            self._data[id(t)] = t
+        self.step.note_host_outputs(schema, result)
         return result
 
     # -- recording -------------------------------------------------------------------------------------------------------------
@@ -259,12 +254,14 @@ class Tracer:
         e = real(x)
         enum = e._datatype_enum()
         if enum == RESOURCE_ENUM:
+            if id(x) in self.step.new_handles:  # a variable that this step itself created: another one each time
+                return (FEED, self._number(x), enum), None
             return (RESOURCE, x), None
         shape = e._shape_tuple()
         if arg is not None:
             return (ARG, arg[0], enum), (const_key(e, enum, shape) if needs_value and is_small_constant(enum, shape) else shape)
         small = is_small_constant(enum, shape)
-        if small and id(x) not in self._data:
+        if small and id(x) not in self.step.data:
             key = const_key(e, enum, shape)
             return (CONST, Const(self._number(x), key, e)), key if needs_value else shape
         return (FEED, self._number(x), enum), (const_key(e, enum, shape) if needs_value and small else shape)
@@ -272,7 +269,7 @@ class Tracer:
     def materialise(self, t):
         """Python reads the value of `t`: a fetch point of the step."""
         with self.step.lock:  # worker threads of the step may read, too
-            if t._value is None:
+            if t._value is None and not (self.step.mode is self and self.step.before_read()):
                 if self.step.mode is self:
                     self.note_fetch(t, self.cursor.current)
                 else:
