@@ -4,9 +4,10 @@ from terra.api import coexecute, imperative, sync, to_code
 from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError
 from terra.keras_support import compile
 from terra.options import Options, Stats
+from terra.report import explain
 
 __version__ = "0.1.0"
 __all__ = [
-    "coexecute", "compile", "imperative", "sync", "to_code", "Options", "Stats",
+    "coexecute", "compile", "explain", "imperative", "sync", "to_code", "Options", "Stats",
     "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError",
 ]

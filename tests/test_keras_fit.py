@@ -156,7 +156,7 @@ def python_generator(K, compile_):
     return seen(model, model.fit(batches(), steps_per_epoch=5, epochs=3, verbose=0), order=served[:15])
 
 
-@scenario(train=5, test=2, predict=2)
+@scenario(train=4, test=2, predict=2)
 def one_batch_at_a_time(K, compile_):
     model, (x, y) = classifier(K), data(160)
     compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"])
@@ -186,7 +186,7 @@ def several_inputs_and_outputs(K, compile_):
 
 # -------------------------------------------------------------------------------------------------- callbacks
 
-@scenario(train=10, test=2)
+@scenario(train=8, test=1)
 def early_stopping(K, compile_):
     model, (x, y) = classifier(K), data(96)
     compile_(model, optimizer=K.optimizers.Adam(0.5), loss=loss(K))
@@ -472,7 +472,7 @@ def test_compile_is_reversible(K):
         model.fit(x, y, batch_size=16, verbose=0)
         predicted = model.predict(x, verbose=0)
         weights = model.get_weights()
-    assert set(vars(model)) - before <= {"history", "optimizer", "_eval_epoch_iterator", "_eval_data_handler"}
+    assert {name for name in set(vars(model)) - before if not name.startswith("_eval")} <= {"history", "optimizer", "stop_predicting"}
     assert not model.run_eagerly and steps.train.stats().coexecuted_steps > 0
     assert all((a == b).all() for a, b in zip(weights, model.get_weights(), strict=True))
     np.testing.assert_allclose(model.predict(x, verbose=0), predicted, rtol=1e-5, atol=1e-6)

@@ -21,6 +21,7 @@ class Policy:
         self._window = []
         self._uncovered = 0
         self.told = False
+        self.reason = None  # why it last gave up
 
     def imperative(self):
         """True if the next step should be left alone."""
@@ -53,6 +54,7 @@ class Policy:
             del self._window[0]
 
     def _give_up(self, reason):
+        self.reason = reason
         self.pause_left = self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._window = []

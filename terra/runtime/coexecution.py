@@ -68,6 +68,10 @@ class Step:
     def is_running_here(self):
         return dispatch.active is self and self.thread == get_ident()
 
+    def before_read(self):
+        """Python is about to read a value; True if the step ended because of that."""
+        return False
+
     def random_is_host(self, op, attrs):
         return self.function.random.repeats(op, attrs)
 
@@ -145,7 +149,7 @@ class Coexecuted:
         self.random = _random
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
-        self.fallback_reasons = []
+        self.fallback_reasons = {}  # reason with its line -> how often
         self.generation_error = None
         self._stats = Stats()
         self._generating = None
@@ -276,7 +280,9 @@ class Coexecuted:
 
     def note_fallback(self, reason):
         self._stats.fallbacks += 1
-        self.fallback_reasons.append(reason)
+        self.fallback_reasons[reason] = self.fallback_reasons.get(reason, 0) + 1
+        while len(self.fallback_reasons) > 200:
+            del self.fallback_reasons[next(iter(self.fallback_reasons))]
         log.info("terra: step %d of %s fell back: %s", self._stats.steps, self.policy.name, reason)
 
     def _generate(self):

@@ -372,14 +372,14 @@ class OpInfo:
 
     __slots__ = ("schema", "op_type", "attrs", "raw", "device", "key", "category", "exec_attrs", "output_refs")
 
-    def __init__(self, schema, attrs, raw, device, exec_attrs):
+    def __init__(self, schema, attrs, raw, device):
         self.schema = schema
         self.op_type = schema.name
         self.attrs = attrs  # name -> normalised value
         self.raw = raw  # name -> value as it was passed, for the conversion to AttrValue
         self.device = device
         self.category = schema.category
-        self.exec_attrs = exec_attrs  # flat tuple for TFE_Py_Execute
+        self.exec_attrs = tuple(x for pair in raw.items() for x in pair)  # for TFE_Py_Execute
         self.key = (schema.identity, tuple(attrs.items()), device)
         self.output_refs = None if schema.is_function else schema.output_refs(attrs)
 
@@ -403,5 +403,5 @@ def op_info(schema, attr_pairs, device):
     key = (schema.identity, tuple(attrs.items()), device)
     info = _op_infos.get(key)
     if info is None:
-        info = _op_infos[key] = OpInfo(schema, attrs, raw, device, tuple(attr_pairs))
+        info = _op_infos[key] = OpInfo(schema, attrs, raw, device)
     return info

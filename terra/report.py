@@ -1,0 +1,69 @@
+"""`terra.explain`: what Terra did with a step function, in words."""
+
+import os
+
+from terra.runtime import opschema
+from terra.runtime.coexecution import Coexecuted
+
+_ADVICE = (
+    ("was a constant so far", "The value is fed from now on; nothing to change."),
+    ("Python reads the value", "From now on the value is an Output Fetching of the graph; if it is read rarely, read it after the step instead."),
+    ("never seen there", "A new dataflow or a new input shape; it is known from now on."),
+    ("never followed", "A new path; it is known from now on. If new paths keep coming, lift what differs each time out of the step."),
+    ("beyond the step", "The tensor is an output of the graph from now on."),
+    ("raised", "A step that raises is always finished imperatively."),
+    ("uses variables", "An imperative-only operation sees variables that the step has updated: move it to the beginning of the step, or out of it."),
+)
+
+
+def explain(function):
+    """A report on a function made by `terra.coexecute`.
+
+    It tells what was traced, how large the TraceGraph is, where the step reads values (fetch points) and takes values in (feed points), why each fallback
+    happened (file:line) with what to do about it, and why there is no graph if there is none.
+
+    Returns: the text, as one string.
+    Raises: TypeError if `function` was not made by `terra.coexecute`.
+    """
+    function = getattr(function, "func", function)
+    if not isinstance(function, Coexecuted):
+        raise TypeError(f"terra.explain takes a function made by terra.coexecute, not {function!r}.")
+    stats = function.stats()
+    graph = function.trace_graph
+    lines = [
+        f"{function.policy.name}: {stats.steps} steps, of them {stats.coexecuted_steps} co-executed, {stats.tracing_steps} traced, "
+        f"{stats.imperative_steps} imperative.",
+        f"TraceGraph: {stats.traces} traces, {len(graph)} nodes, {sum(c.n_choices > 1 for c in graph.switch_cases())} switch-cases; "
+        f"{stats.graphs} graphs generated in {stats.generation_s * 1e3:.0f} ms.",
+    ]
+    if function.program is not None:
+        form = "starts with the step, because Python reads values in the middle" if function.program.early \
+            else "is dispatched when the skeleton is done, because Python reads no value in the middle"
+        lines.append(f"The graph {form}.")
+    fetches = [n for n in graph.nodes if n.payload.event.info.category == opschema.FETCH]
+    feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]
+    lines += _places("Values that Python reads in the middle of the step", fetches)
+    lines += _places("Values that Python feeds to the step", feeds)
+    if function.fallback_reasons:
+        lines.append(f"Fallbacks ({stats.fallbacks}):")
+        for reason, count in function.fallback_reasons.items():
+            advice = next((text for key, text in _ADVICE if key in reason), "")
+            lines.append(f"  {count} x {reason}")
+            if advice:
+                lines.append(f"      {advice}")
+    if function.generation_error is not None:
+        lines.append(f"No graph could be generated: {function.generation_error}")
+    if function.policy.pause_left:
+        lines.append(f"It runs imperatively for the next {function.policy.pause_left} steps: {function.policy.reason}.")
+    return "\n".join(lines)
+
+
+def _places(title, nodes):
+    if not nodes:
+        return []
+    places = {}
+    for node in nodes:
+        origin = node.payload.event.location.origin()
+        place = f"{os.path.basename(origin[0])}:{origin[1]}" if origin else "the step's own function"
+        places[place] = places.get(place, 0) + 1
+    return [f"{title}: " + ", ".join(p if n == 1 else f"{p} ({n})" for p, n in places.items()) + "."]

@@ -1,0 +1,344 @@
+"""`terra.GradientTape`: the block of a gradient tape as a step, in a training loop that is not decorated (supplement C.2, Figure 4).
+
+Where does the step end? Its beginning is the block's; but the gradients, and the update that they are for, may stand in the block (as in Figure 4) or
+behind it, in this function or in its caller. So a step is *done* as soon as its tape's gradient was taken and a variable was updated since. If it is
+done when the block is left, it ends there. Otherwise it stays open: operations behind the block go on belonging to it, until
+
+    * Python reads a value, or an operation runs that is never part of a graph (printing, summaries, files), and the step is done;
+    * an input iterator moves on, or the next step begins (a block, or a call of a co-executed function);
+    * the tape is deleted (its function returns) and the step is done, or no gradient was ever taken;
+    * another thread touches a variable, `terra.sync()` or `terra.imperative()` is called, or the interpreter exits;
+    * `LONGEST` operations have run since the block.
+
+Wherever it ends, the program's values are those of eager execution: the rule decides how much of the program is co-executed, never what it computes. What
+outlives the step (the loss, the tensors that a tape saved) is an output of its graph, and `tape.gradient` on a tape whose step is over runs eagerly.
+"""
+
+import atexit
+import functools
+import os
+import sys
+from threading import get_ident
+
+from terra.graph.trace import RESOURCE
+from terra.options import Options
+from terra.runtime import dispatch, frames, location, opschema
+from terra.runtime import internals as tfi
+from terra.runtime.coexecution import Coexecuted, Step
+from terra.runtime.graph_runner import runner
+from terra.runtime.tracer import Tracer
+
+LONGEST = 20_000  # operations behind a block that may still belong to its step
+_ITERATORS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "MultiDeviceIteratorGetNextFromShard"])
+_LOCK_PATIENCE = 5.0  # seconds another thread waits for the step's thread to leave an operation
+
+_blocks = {}  # location of a `with` -> BlockFunction
+_errors = []  # errors of steps that ended where nothing could be raised
+
+
+class _Closed:
+    """The mode of a step that has ended while one of its own operations was on the way: that one runs as any other."""
+
+    @staticmethod
+    def fast(*args):
+        return dispatch._fast(*args)
+
+    @staticmethod
+    def slow(execute, *args):
+        return dispatch._execute(execute, *args)
+
+
+class BlockFunction(Coexecuted):
+    """All steps of one `with` statement: what a co-executed function is to its calls."""
+
+    def __init__(self, name, options):
+        def block():
+            raise TypeError("the block of a `with` statement cannot be called")
+
+        block.__name__ = block.__qualname__ = name
+        super().__init__(block, block, options)
+
+    def finish(self, step):
+        try:
+            self._end(step)
+        except BaseException as error:
+            self._abort(step, error)
+            raise
+        finally:
+            self._leave(step)
+        if step.fallback_reason is None and self.options.run_ahead == 0:
+            runner.limit(0)
+
+    def give_up(self, step, error):
+        """The block raised: what it did before is done, as in eager execution."""
+        try:
+            self._abort(step, error)
+        finally:
+            self._leave(step)
+
+    @staticmethod
+    def _leave(step):
+        dispatch.active = None
+        if step.view is None:  # else the thread has gone its way already
+            location.end_step(step.came_from)
+        tfi.flush_zeros_cache()
+        dispatch.remove_if_idle()
+
+
+class BlockStep(Step):
+    """One run of a block, and of what follows it."""
+
+    def __init__(self, frame, function, args, kwargs):
+        super().__init__(function, args, kwargs)
+        self.cursor = frames.FrameCursor(location.tls.cursor, frame)
+        self.view = None  # what the hooks see once the block is done
+        self.closed = False
+        self.tape_is_gone = False
+        self._gradient_at = None  # how many operations the step had when the gradient was taken
+
+    def note_fallback(self, reason):
+        origin = self.cursor.current.origin()
+        if origin:
+            reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})"
+        self.fallback_reason = reason
+        self.function.note_fallback(reason)
+
+    def gradient_taken(self):
+        if not self.closed:
+            self._gradient_at = len(self._operations())
+
+    def _operations(self):
+        return self.mode.events if isinstance(self.mode, Tracer) else self.mode.log
+
+    def done(self):
+        """Whether nothing more is expected: see the module's docstring."""
+        if self._gradient_at is None:
+            return self.tape_is_gone
+        if isinstance(self.mode, Tracer):
+            return any(_updates(event) for event in self.mode.events[self._gradient_at:])
+        return any(entry[0].updates for entry in self.mode.log[self._gradient_at:])
+
+    def stay_open(self):
+        """The block is left, what follows it goes on belonging to the step."""
+        self.cursor.frame = None
+        location.end_step(self.came_from)
+        self.view = dispatch.active = _OpenEnd(self)
+
+    def before_read(self):
+        if self.view is not None and (self.closed or self.done()):
+            self.close()
+            return True
+        return False
+
+    def close(self):
+        """End a step that is open. Any thread may; raises what running the rest of the step raises."""
+        held = self.lock.acquire(timeout=-1 if get_ident() == self.thread else _LOCK_PATIENCE)
+        if not held:
+            return  # its thread is in the middle of an operation that waits for us
+        try:
+            if not self.closed:
+                self.closed = True
+                try:
+                    self.function.finish(self)
+                finally:
+                    self.mode = _Closed
+                    self.data, self.args, self.arg_list = {}, {}, []
+        finally:
+            self.lock.release()
+
+
+def _updates(event):
+    info = event.info
+    return info.category == opschema.VARIABLE and any(
+        how not in opschema.READS_ONLY
+        for _, how in opschema.variable_access(info.schema, [ref[0] == RESOURCE for ref in event.refs]))
+
+
+class _OpenEnd:
+    """What the hooks see of a step that is open behind its block. Another thread may end it, so each operation holds the step's lock."""
+
+    open_ended = True
+
+    def __init__(self, step):
+        self.step = step
+        self.thread = step.thread
+        self.mode = self
+        self.operations = 0
+
+    @property
+    def paused(self):
+        return self.step.paused
+
+    def before_outside_access(self, *args):
+        self.step.before_outside_access(*args)
+
+    def close(self):
+        self.step.close()
+
+    def pause(self):
+        """`terra.imperative()` begins."""
+        self.step.close()
+
+    def resume(self):
+        pass
+
+    def _is_over(self, op):
+        """Ends the step if `op` is not to be part of it."""
+        step = self.step
+        if not step.closed:
+            self.operations += 1
+            schema = opschema.get_schema(op)
+            if self.operations > LONGEST or (
+                    schema is not None and schema.category == opschema.HOST and (op in _ITERATORS or step.done())):
+                step.close()
+        return step.closed
+
+    def fast(self, ctx, op, name, *args):
+        with self.step.lock:
+            if not self._is_over(op):
+                return self.step.mode.fast(ctx, op, name, *args)
+        return dispatch._fast(ctx, op, name, *args)
+
+    def slow(self, execute, handle, device, op, inputs, attrs, *rest):
+        with self.step.lock:
+            if not self._is_over(op.decode() if type(op) is bytes else op):
+                return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+        return dispatch._execute(execute, handle, device, op, inputs, attrs, *rest)
+
+
+class GradientTape(tfi.tf.GradientTape):
+    """`tf.GradientTape`, and a step that is co-executed: `with terra.GradientTape() as tape:` in any training loop (supplement C.2).
+
+    The step begins with the block. It ends with it if the gradient was taken and a variable was updated in the block; otherwise the gradient
+    and the update behind the block belong to it too, and it ends where Python next reads a value, moves its input iterator, begins another step or
+    drops the tape: the docstring of this module has the whole rule. Values never depend on it.
+
+    Each `with` statement (file and line) has a TraceGraph of its own. A block inside another step, or in a graph under construction, is just a tape; so
+    is one that begins while another thread is inside a step.
+
+    All of `tf.GradientTape`'s arguments and methods are its own. Keyword arguments beyond them are the options of `terra.coexecute`; those given when
+    a `with` statement is first reached count.
+
+    Raises: OptionError for a wrong option. An exception in the block leaves it as it is; what the block did before has happened.
+    """
+
+    _step = None
+    _outside = None  # the state of the `with` statement this tape was last in
+
+    def __init__(self, persistent=False, watch_accessed_variables=True, **options):
+        self._options = Options.make(options)
+        super().__init__(persistent=persistent, watch_accessed_variables=watch_accessed_variables)
+
+    # -- the block -------------------------------------------------------------------------------------------------------------
+
+    def __enter__(self):
+        step = self._begin(sys._getframe(1)) if tfi.tf.executing_eagerly() else None
+        if step is None:
+            return super().__enter__()
+        self._step = step
+        try:
+            return super().__enter__()
+        except BaseException as error:
+            self._leave_block(error)
+            raise
+
+    def _begin(self, frame):
+        active = dispatch.active
+        if active is not None and active.thread == get_ident() and not active.open_ended:
+            return None  # part of the outer step
+        if not dispatch.step_lock.acquire(blocking=active is None or active.open_ended):
+            return None
+        step = None
+        try:
+            dispatch.end_open_step()
+            raise_late_error()
+            self._outside = _block_at(frames.innermost_outside(frame), self._options)
+            step = self._outside.begin(functools.partial(BlockStep, frame))
+        finally:
+            if step is None:
+                dispatch.step_lock.release()
+        return step
+
+    def __exit__(self, kind, error, trace):
+        step = self._step
+        if step is None or step.closed or step.view is not None:
+            return super().__exit__(kind, error, trace)
+        try:
+            super().__exit__(kind, error, trace)
+        except BaseException as own:
+            self._leave_block(own)
+            raise
+        self._leave_block(error)
+
+    def _leave_block(self, error):
+        step = self._step
+        try:
+            if error is not None:
+                step.closed = True
+                step.function.give_up(step, error)
+            elif step.done():
+                step.closed = True
+                step.function.finish(step)
+            else:
+                tfi.keep_shape_slice()  # the tape may be differentiated when the step is over
+                step.stay_open()
+        finally:
+            step.cursor.frame = None
+            dispatch.step_lock.release()
+
+    def __del__(self):
+        step = self._step
+        if step is None or step.closed or step.view is None:
+            return
+        self._tape = None  # what it saved does not outlive the step
+        step.tape_is_gone = True
+        # The garbage collector may come at any time; only between two instructions of the user's code is no operation on its way.
+        if step.thread == get_ident() and not step.paused and frames.is_users(sys._getframe(1)) and step.done():
+            try:
+                step.close()
+            except BaseException as failure:  # raised by the next block, or by terra.sync()
+                _errors.append(failure)
+
+    # -- differentiation -------------------------------------------------------------------------------------------------------
+
+    def gradient(self, *args, **kwargs):
+        result = super().gradient(*args, **kwargs)
+        if self._step is not None:
+            self._step.gradient_taken()
+        return result
+
+    gradient.__doc__ = tfi.tf.GradientTape.gradient.__doc__
+
+    # -- what users ask --------------------------------------------------------------------------------------------------------
+
+    @property
+    def block(self):
+        """The steps of this tape's `with` statement (`stats()`, `trace_graph`, `graph`); None if it was just a tape so far."""
+        return self._outside
+
+
+def _block_at(frame, options):
+    code = frame.f_code
+    key = code.co_filename, frame.f_lineno, code.co_name, code.co_code if code.co_filename.startswith("<") else None
+    found = _blocks.get(key)
+    if found is None:
+        name = f"the block at {os.path.basename(code.co_filename)}:{frame.f_lineno}"
+        found = _blocks[key] = BlockFunction(name, options)
+    return found
+
+
+def blocks():
+    """{(file, line): steps} of all `with` statements that were steps so far."""
+    return {key[:2]: block for key, block in _blocks.items()}
+
+
+def raise_late_error():
+    """Raise the error of a step that ended where nothing could be raised."""
+    if _errors:
+        raise _errors.pop(0)
+
+
+@atexit.register
+def _at_exit():
+    dispatch.end_open_step()
+    runner.sync()
