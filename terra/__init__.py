@@ -5,9 +5,10 @@ from terra.errors import DecorationError, GenerationError, OptionError, TerraErr
 from terra.keras_support import compile
 from terra.options import Options, Stats
 from terra.report import explain
+from terra.runtime.gradient_tape import GradientTape
 
 __version__ = "0.1.0"
 __all__ = [
-    "coexecute", "compile", "explain", "imperative", "sync", "to_code", "Options", "Stats",
+    "coexecute", "compile", "explain", "imperative", "sync", "to_code", "GradientTape", "Options", "Stats",
     "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError",
 ]

@@ -6,6 +6,7 @@ from terra import errors
 from terra.options import Options
 from terra.runtime import dispatch
 from terra.runtime.coexecution import Coexecuted
+from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
 from terra.transform import instrument, to_code  # noqa: F401  (public)
 
@@ -47,3 +48,4 @@ def sync():
     dispatch.end_open_step()
     runner.sync()
     dispatch.remove_if_idle()
+    raise_late_error()

@@ -42,8 +42,8 @@ class Options:
 class Stats:
     """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
-    A step that fell back counts as tracing and as a fallback. Times are in seconds: `python_stall_s` is what Python waited for the graph,
-    `graph_stall_s` what an early-started graph waited for Python, `generation_s` what generating and instantiating graphs took (in a helper thread).
+    A step that fell back counts as tracing and as a fallback. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
+    or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 
     steps: int = 0
@@ -56,5 +56,4 @@ class Stats:
     feeds: int = 0
     fetches: int = 0
     python_stall_s: float = 0.0
-    graph_stall_s: float = 0.0
     generation_s: float = 0.0

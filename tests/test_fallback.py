@@ -3,6 +3,7 @@
 The disturbance comes from a `Watch`, which the step itself puts round TensorFlow's entry points, so that it sees the same operations in the same order
 in plain eager execution and in every phase of a co-executed step. Nothing of it knows Terra.
 """
+import os
 import threading
 
 import keras
@@ -14,9 +15,11 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager.core import _FallbackException
 
 import terra
+from terra.fallback import policy
 
 tf_keras = pytest.importorskip("tf_keras")
 
+THOROUGH = os.environ.get("TERRA_THOROUGH") == "1"
 WARM_UP = 6
 NAMES = ("TFE_Py_FastPathExecute", "TFE_Py_Execute")
 
@@ -84,7 +87,7 @@ class Watch:
         self.count += 1
         if self.count - 1 != self.at:
             return False
-        self.names.append(op)
+        self.names.append(op.rstrip("0123456789"))  # (functions are numbered)
         if self.how == "exception":
             raise Boom(self.at)
         if self.how == "interrupt":
@@ -235,8 +238,8 @@ def tapes(early):
                 y = tf.reduce_sum(clipped(v) * w)
             first = inner.gradient(y, v)
             z = tf.reduce_sum(first * first) * w
-        if early:
-            z += 0.0 * float(z)
+            if early:
+                z += 0.1 * float(z)
         second = outer.gradient(z, [v, w])
         third = outer.gradient(y, w)
         v.assign_sub(0.01 * (first + second[0]))
@@ -294,8 +297,8 @@ LOUD = ("exception", "exception_after", "interrupt")
 
 # --------------------------------------------------------------------------------------------------- running
 
-def run(build, how, wrap, n=None):
-    """Warm up; then for each operation index one disturbed step and two plain ones. Returns what was seen, the number of operations, the step."""
+def run(build, how, wrap, n=None, stride=1):
+    """Warm up; then for each operation index one disturbed step and a plain one. Returns what was seen, the number of operations, the step."""
     reset_seeds()
     step, state = build()
     watch = Watch()
@@ -315,19 +318,18 @@ def run(build, how, wrap, n=None):
             seen.append(repr(error))
         else:
             seen.append(snapshot(result))
-        if i % 3 != 1:  # the steps between run ahead
+        if i % 3 == 1:  # the steps between run ahead
             seen.append(snapshot(state()))
 
     for i in range(WARM_UP):
         one_step(i)
     if n is None:
         n = watch.count
-    for k in range(n):
+    for k in range(0, n, stride):
         watch.at, watch.how = k, how
-        one_step(3 * k)
+        one_step(2 * k)
         watch.at = None
-        one_step(3 * k + 1)
-        one_step(3 * k + 2)
+        one_step(2 * k + 1)
     kept = [snapshot([x for x in tf.nest.flatten(r) if x is not None and x.dtype not in (tf.resource, tf.variant)]) for r in watch.kept]
     seen += [snapshot(state()), kept, snapshot(watch.read), watch.names]
     return seen, n, run_step
@@ -354,21 +356,29 @@ def repr_of(x):
     return repr(x)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Every other step diverges here: more than a working function is allowed to."""
+    monkeypatch.setattr(policy, "TOO_MANY", policy.WINDOW)
+
+
 @pytest.mark.parametrize("how", QUIET + LOUD)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_disturbed_at_every_operation(name, how):
     build = PROGRAMS[name]
-    expected, n, _ = run(build, how, lambda f: f)
+    stride = 1 if THOROUGH or how == "extra_op" else 7 if name == "keras_adam" else 1 if how == "exception" else 2
+    expected, n, _ = run(build, how, lambda f: f, None, stride)
     assert n > 5
     # Traces of disturbed steps are not merged: the same working graph is left at each index.
-    actual, _, step = run(build, how, terra_wrap(max_traces=3), n)
+    actual, _, step = run(build, how, terra_wrap(max_traces=3), n, stride)
     terra.sync()
     stats = step.stats()
     same(expected, actual)
-    assert stats.steps == WARM_UP + 3 * n == stats.tracing_steps + stats.coexecuted_steps + stats.imperative_steps
-    assert stats.coexecuted_steps >= 2 * n, stats  # the plain steps between
+    disturbed = len(range(0, n, stride))
+    assert stats.steps == WARM_UP + 2 * disturbed == stats.tracing_steps + stats.coexecuted_steps + stats.imperative_steps
+    assert stats.coexecuted_steps >= disturbed, stats  # the plain steps between
     if how == "extra_op" or how in LOUD:
-        assert stats.fallbacks >= n - 2, stats  # (an exception behind a host-static operation is one as well)
+        assert stats.fallbacks >= disturbed - 2, stats
 
 
 @pytest.mark.parametrize("name", ["adam_by_hand", "read_between_updates", "tapes_early", "branches"])
@@ -381,7 +391,7 @@ def test_graph_grows_with_each_disturbance(name):
     actual, _, step = run(build, "extra_op", terra_wrap(max_traces=100), n)
     same(expected, actual)
     stats = step.stats()
-    assert stats.graphs > n // 2 and stats.coexecuted_steps >= 2 * n - 2, stats
+    assert stats.graphs > n // 2 and stats.coexecuted_steps >= n - 2, stats
 
 
 def test_an_operation_that_changed_state_is_never_applied_twice():

@@ -258,6 +258,7 @@ def layer_frozen_by_a_callback(K, compile_):
 def metric_from_scikit_learn(K, compile_):
     calls = []
 
+    @tf.autograph.experimental.do_not_convert  # tf_keras would convert scikit-learn, which takes it a minute
     def f1(y, logits):
         calls.append(len(calls))
         return f1_score(y.numpy().ravel(), logits.numpy().argmax(1), average="macro")

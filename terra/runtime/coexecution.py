@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from threading import get_ident
 
 from terra import errors
@@ -137,11 +138,15 @@ class RandomSeeds:
 _random = RandomSeeds()
 
 
+instances = weakref.WeakSet()  # all co-executed functions, for reports
+
+
 class Coexecuted:
     """What `terra.coexecute` returns: call it like the function it wraps."""
 
     def __init__(self, fn, python, options):
         functools.update_wrapper(self, fn)
+        instances.add(self)
         self._python = python  # the instrumented function
         self.options = options
         self.store = trace.TraceStore()
@@ -157,6 +162,8 @@ class Coexecuted:
         self._lock = threading.Lock()  # of the store, between a step and the generating thread
         self.read_lock = threading.RLock()
         self._retired = []
+        self.keeps_last = False
+        self.last = None  # what the last co-executed step gave its graph, if it is kept
 
     # -- calls -----------------------------------------------------------------------------------------------------------------
 
@@ -355,6 +362,21 @@ class Coexecuted:
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
         snapshot.python_stall_s = self.counts.python_stall
         return snapshot
+
+    def run_graph_alone(self, *args, **kwargs):
+        """Run the graph of a step without its skeleton, and wait: the physical limit of a step, for benchmarks. Variables change as by a step.
+
+        The first call runs a whole step with the arguments given, whose inputs later calls give to the graph again.
+        Raises: RuntimeError if that step was not co-executed.
+        """
+        if self.last is None:
+            self.keeps_last = True
+            self(*args, **kwargs)
+            self.keeps_last = False
+            if self.last is None:
+                raise RuntimeError(f"{self.policy.name} was not co-executed just now, so there is no graph to run alone; call it more often first.")
+        runner.sync()
+        self.last.run()
 
     @property
     def trace_graph(self):

@@ -332,6 +332,11 @@ def blocks():
     return {key[:2]: block for key, block in _blocks.items()}
 
 
+def begun():
+    """How many blocks were steps so far."""
+    return sum(block.stats().steps for block in _blocks.values())
+
+
 def raise_late_error():
     """Raise the error of a step that ended where nothing could be raised."""
     if _errors:

@@ -44,13 +44,14 @@ class Queue:
 class Flight:
     """A dispatched step whose skeleton is done. It owns the tensors that outlive the step until their values are there."""
 
-    __slots__ = ("runner", "outputs", "record", "error", "done", "manager")
+    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts")
 
-    def __init__(self, runner, outputs, record, manager):
+    def __init__(self, runner, outputs, record, manager, counts):
         self.runner = runner
         self.outputs = outputs
         self.record = record  # how to replay the step imperatively, should a kernel fail
         self.manager = manager
+        self.counts = counts  # where the time that Python waits for it is noted
         self.error = None
         self.done = False
 
@@ -71,7 +72,6 @@ class GraphRunner:
     def __init__(self):
         self._executors = None
         self.flights = collections.deque()
-        self.stall = 0.0  # seconds that Python waited for the graph
         self.on_idle = None  # called when nothing is in flight any more
 
     @property
@@ -87,9 +87,9 @@ class GraphRunner:
     def dispatch(self, program, args, manager):
         return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
 
-    def launch(self, outputs, record, manager):
+    def launch(self, outputs, record, manager, counts):
         """Register a step whose skeleton is done."""
-        flight = Flight(self, outputs, record, manager)
+        flight = Flight(self, outputs, record, manager, counts)
         self.flights.append(flight)
         return flight
 
@@ -113,7 +113,7 @@ class GraphRunner:
                 first.record.landed()
                 first.outputs = first.record = None
         finally:
-            self.stall += time.perf_counter() - start
+            flight.counts.python_stall += time.perf_counter() - start
             if not self.flights and self.on_idle is not None:
                 self.on_idle()
 

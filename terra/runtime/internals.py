@@ -94,7 +94,7 @@ def flush_zeros_cache():
 
 def seed_generator():
     """The generator that draws op seeds; another object after each `tf.random.set_seed`."""
-    return context.context()._rng
+    return getattr(context.context(), "_rng", None)  # there is none before the first set_seed
 
 
 def graph_of_function(fdef):

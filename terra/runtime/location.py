@@ -13,7 +13,8 @@ is made once and kept, two executed locations are equal if and only if they are 
 
 Outside of a step nobody reads locations, and a training loop of a million iterations must not leave a million nodes
 behind. So a thread begins at :data:`OUTSIDE`, a node whose children, next iterations and parent are all itself. A step
-begins by moving to :data:`ROOT` and ends by going back to where it came from (see :func:`begin_step`).
+begins by moving to :data:`ROOT` and ends by going back to where it came from (see :func:`begin_step`). A long loop *inside*
+of a step does make nodes; :mod:`.growth` takes away those at which no operation was seen.
 
 Nothing here knows TensorFlow. The numbers in the comments are for CPython 3.11.
 """
@@ -23,6 +24,9 @@ import os
 import threading
 from types import MethodType
 from typing import NamedTuple, Optional
+
+from .growth import Growth
+from .suspension import Activation, Each, LazyEach
 
 __all__ = ["Location", "Cursor", "Site", "ROOT", "OUTSIDE", "tls", "begin_step", "end_step", "register_site", "site"]
 
@@ -55,6 +59,9 @@ def site(site_id) -> Optional[Site]:
     return _sites.get(site_id)
 
 
+_growth = Growth()
+
+
 class Location:
     """A node of the tree of executed locations. Made by other nodes only; compare with ``is``.
 
@@ -70,6 +77,7 @@ class Location:
         self.counter = counter
         self.children = {}
         self.next = None
+        _growth.made += 1
         self.callee = self.target = _NOTHING
         self._stacks = None
 
@@ -83,11 +91,14 @@ class Location:
         try:
             return self.children[loop_id]
         except KeyError:
-            return self.children.setdefault(loop_id, Location(self, loop_id, 0))
+            pass  # made outside of the handler: an error in there (RecursionError) must not have this one as its context
+        return self.children.setdefault(loop_id, Location(self, loop_id, 0))
 
     def grow(self):
         """Makes the location of the next iteration; generated code says ``loc.next or loc.grow()``."""
         counter = self.counter + 1
+        if _growth.made > _growth.limit:
+            _growth.prune(ROOT)
         self.next = self.parent.children.setdefault((self.id, counter), Location(self.parent, self.id, counter))
         return self.next
 
@@ -229,6 +240,8 @@ class Cursor:
         try:
             there = here.children[call_id]
         except KeyError:
+            there = None  # made outside of the handler, see Location.loop
+        if there is None:
             there = here.call(call_id)
         self.current = there
         if callee is there.callee:
@@ -250,11 +263,11 @@ class Cursor:
 
         ``map`` and not a generator: errors of the iterable then come with no frame of ours in between.
         """
-        return map(_Each(self, self.current.loop(loop_id)).advance, iterable)
+        return map(Each(self, self.current.loop(loop_id)).advance, iterable)
 
     def each_lazily(self, loop_id, iterable):
         """The same for generator expressions, whose items are produced wherever the consumer happens to be."""
-        return map(_LazyEach(loop_id).advance, iterable)
+        return map(LazyEach(tls, loop_id).advance, iterable)
 
     def keep(self, condition):
         """A generator expression's ``if``: an item that is dropped ends here."""
@@ -267,133 +280,6 @@ class Cursor:
         """Goes back to `here`, which was noted before `value` was computed."""
         self.current = here
         return value
-
-
-class _Each:
-    __slots__ = ("cursor", "at")
-
-    def __init__(self, cursor, at):
-        self.cursor = cursor
-        self.at = at
-
-    def advance(self, item):
-        self.cursor.current = self.at = self.at.next or self.at.grow()
-        return item
-
-
-class _LazyEach:
-    """Each item is computed on top of its consumer's location, which is left again when the item is done."""
-
-    __slots__ = ("loop_id", "base", "epoch", "at")
-
-    def __init__(self, loop_id):
-        self.loop_id = loop_id
-        self.base = None
-        self.epoch = None
-        self.at = None
-
-    def advance(self, item):
-        cursor = tls.cursor
-        here = cursor.current
-        if here is not self.base or cursor.epoch != self.epoch:
-            self.base = here
-            self.epoch = cursor.epoch
-            self.at = here.loop(self.loop_id)
-        cursor.current = self.at = self.at.next or self.at.grow()
-        return item
-
-
-class Activation:
-    """One activation of a generator or coroutine: hides its ids while it is suspended.
-
-    Its base is the location of whoever resumes it. Before each ``yield`` or ``await`` the resumer's location is put back,
-    after it the own one is set again; when another place resumes it (or the next step does), the own path is moved on top
-    of the new base and its loops count from 0 again: the n-th step then sees the locations of the step before.
-    """
-
-    __slots__ = ("cursor", "base", "own", "epoch", "suspended")
-
-    def __init__(self, cursor):
-        self.cursor = cursor
-        self.base = self.own = cursor.current
-        self.epoch = cursor.epoch
-        self.suspended = False
-
-    def suspend(self, value=None):
-        cursor = self.cursor
-        self.own = cursor.current
-        cursor.current = self.base
-        self.suspended = True
-        return value
-
-    def resume(self, value):
-        self.wake()
-        return value
-
-    def wake(self):
-        """Sets the own location again if the activation was suspended; also called at handler heads (``throw``, ``close``)."""
-        if self.suspended:
-            self.suspended = False
-            cursor = self.cursor = tls.cursor  # perhaps another thread resumed it
-            here = cursor.current
-            if here is not self.base or cursor.epoch != self.epoch:
-                self.own = _moved(self.own, self.base, here)
-                self.base = here
-                self.epoch = cursor.epoch
-            cursor.current = self.own
-
-    def _find(self, loop_id):
-        """The iteration of `loop_id` that is under way, or None (first iteration; started outside of a step)."""
-        node = self.cursor.current
-        base = self.base
-        while node is not base and node.parent is not node:
-            if node.id == loop_id:
-                return node
-            node = node.parent
-        return None
-
-    def begin_loop(self, loop_id):
-        self.cursor.current = self.cursor.current.loop(loop_id)
-
-    def iterate(self, loop_id):
-        if self.suspended:
-            self.wake()
-        cursor = self.cursor
-        at = cursor.current
-        if at.id != loop_id or at is self.base:
-            at = self._find(loop_id) or at.loop(loop_id)
-        cursor.current = at.next or at.grow()
-
-    def end_loop(self, loop_id):
-        if self.suspended:
-            self.wake()
-        at = self._find(loop_id)
-        if at is not None:
-            self.cursor.current = at.parent
-
-    def reset(self, loop_id=None):
-        """Puts the location right at the head of a handler inside loop `loop_id` (or inside none)."""
-        if self.suspended:
-            self.wake()
-        at = self._find(loop_id) if loop_id is not None else None
-        self.cursor.current = self.base if at is None else at
-
-    def finish(self):
-        if not self.suspended:  # else: thrown into and not caught; the current location is the resumer's already
-            self.cursor.current = self.base
-
-
-def _moved(own, old_base, new_base):
-    """The path from `old_base` to `own`, on top of `new_base`, loop counters 0."""
-    if own.parent is old_base and own is not old_base:  # the usual case: in one loop
-        return new_base.call(own.id) if own.counter is None else new_base.loop(own.id)
-    path = []
-    while own is not old_base and own.parent is not own:
-        path.append(own)
-        own = own.parent
-    for node in reversed(path):
-        new_base = new_base.call(node.id) if node.counter is None else new_base.loop(node.id)
-    return new_base
 
 
 class _ThreadLocations(threading.local):
@@ -418,7 +304,7 @@ class _ThreadLocations(threading.local):
 
     def activation(self):
         """For generated code: the beginning of a generator's or coroutine's body."""
-        return Activation(self.cursor)
+        return Activation(self)
 
     def visible(self, names):
         """``locals()``, ``vars()`` or ``dir()`` of an instrumented function, without the names that it was given."""
@@ -451,3 +337,5 @@ def begin_step():
 def end_step(saved):
     """Moves the current thread back to where it was before the step."""
     tls.cursor.current = saved
+    if _growth.made > _growth.limit:
+        _growth.prune(ROOT)

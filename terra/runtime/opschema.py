@@ -198,7 +198,13 @@ def fingerprint(fdef, depth=0):
     copy.CopyFrom(fdef)
     copy.signature.name = ""
     copy.ClearField("attr")
+    arguments = {arg.name: f"argument {k}" for k, arg in enumerate(copy.signature.input_arg)}  # captured ones are named with a counter
+    for arg in copy.signature.input_arg:
+        arg.name = arguments[arg.name]
+    for name, value in copy.ret.items():
+        copy.ret[name] = arguments.get(value, value)
     for node in copy.node_def:
+        node.input[:] = [arguments.get(name, name) for name in node.input]
         for name in list(node.attr):
             value = node.attr[name]
             if name.startswith("_"):

@@ -338,17 +338,20 @@ class PythonRunner:
             for switch_case, case in selects:
                 queue = generated.select_queues.get(switch_case)
                 if queue is not None:
-                    queue.put(runner.handle, tfi.tf.constant(case))
-                    self._touched.add(queue)
+                    self._put(queue, tfi.tf.constant(case))
 
     def _feed(self, slot, value):
         if self.late:
             self.feeds[slot.feed.index] = value
         else:
-            queue = slot.feed.queue
-            queue.put(runner.handle, value)
-            self._touched.add(queue)
+            self._put(slot.feed.queue, value)
         self.step.counts.feeds += 1
+
+    def _put(self, queue, value):
+        queue.put(runner.handle, value)
+        self._touched.add(queue)
+        if self.puts is not None:
+            self.puts.append((queue, value))
 
     def _arguments(self, feeds, selects):
         values = []
@@ -386,7 +389,9 @@ class PythonRunner:
         if generated.checkpointed:
             runner.sync()
             self.checkpoint = snapshot(generated.checkpointed)
-        self.outputs = runner.dispatch(self.program, self._arguments(None, None), self.manager)
+        self.puts = [] if self.step.function.keeps_last else None
+        self.arguments = self._arguments(None, None)
+        self.outputs = runner.dispatch(self.program, self.arguments, self.manager)
 
     def materialise(self, tensor):
         """Python reads the value of a placeholder: fetch it from the running graph."""
@@ -445,17 +450,20 @@ class PythonRunner:
         if self.late:
             checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
             self.manager = tfi.new_cancellation_manager()
-            outputs = runner.dispatch(self.program, self._arguments(self.feeds, self.selects), self.manager)
+            arguments = self._arguments(self.feeds, self.selects)
+            outputs = runner.dispatch(self.program, arguments, self.manager)
         else:
-            checkpoint, outputs = self.checkpoint, self.outputs
+            checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
             if generated.gate is not None:
-                generated.gate.put(runner.handle, tfi.tf.constant(1))
+                self._put(generated.gate, tfi.tf.constant(1))
         for t in survivors:
             t._hidden = outputs[t._key.result]
         record = Record(self.log, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)
-        self.flight = runner.launch(outputs, record, self.manager)
+        self.flight = runner.launch(outputs, record, self.manager, self.step.counts)
         for t in survivors:
             t._owner = self.flight
+        if self.step.function.keeps_last:
+            self.step.function.last = LastStep(self.program, arguments, () if self.late else self.puts)
         self.issued = self.log = ()
         self.fed = None
         return True
@@ -469,8 +477,6 @@ class PythonRunner:
                 runner.cancel(self.manager)
             for queue in self._touched:
                 queue.drain(runner.handle)
-            if self.program.generated.gate is not None:
-                self.program.generated.gate.drain(runner.handle)
             for queue in self.program.generated.fetch_queues.values():
                 queue.drain(runner.handle)
             if self.checkpoint:
@@ -496,6 +502,23 @@ class PythonRunner:
                 tracer.record(
                     node.info, flat, eager, node.template, node.fast_attrs, node.grad_attrs, node.location,
                     [placeholders[key] for _, _, key in node.outs])
+
+
+class LastStep:
+    """The graph's side of a co-executed step, kept so that it can be run again without a skeleton (for measurements)."""
+
+    def __init__(self, program, arguments, puts):
+        self.program, self.arguments, self.puts = program, arguments, puts
+
+    def run(self):
+        """Dispatch the graph with everything that Python gave it, and wait until it is done."""
+        manager = tfi.new_cancellation_manager()  # its deletion would cancel the run
+        outputs = runner.dispatch(self.program, self.arguments, manager)
+        for queue, value in self.puts:
+            queue.put(runner.handle, value)
+        outputs[0].numpy()
+        for queue in self.program.generated.fetch_queues.values():
+            queue.drain(runner.handle)
 
 
 class unrecorded:

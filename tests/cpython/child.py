@@ -34,6 +34,7 @@ class Result(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
         self.verdicts[test.id()] = "ok"
+        self.recursion_limit = sys.getrecursionlimit()
         if self.as_step:
             self.saved = begin_step()
 
@@ -48,6 +49,7 @@ class Result(unittest.TestResult):
         self.verdicts[test.id()] = verdict
 
     def addError(self, test, err):
+        sys.setrecursionlimit(self.recursion_limit)  # a test that lowers it and fails may not have put it back
         self._note(test, self._exc_info_to_string(err, test))
 
     addFailure = addError

@@ -44,8 +44,11 @@ def _run(name, mode, timeout):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
         environment = dict(os.environ, PYTHONPATH=ROOT, PYTHONHASHSEED="0")
-        done = subprocess.run([sys.executable, "-m", "tests.cpython.child", name, mode, path], cwd=folder, env=environment,
-                              timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        try:
+            done = subprocess.run([sys.executable, "-m", "tests.cpython.child", name, mode, path], cwd=folder,
+                                  env=environment, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            return None, f"took longer than {timeout:g} s"
         if not os.path.exists(path):
             return None, done.stderr[-2000:]
         with open(path) as file:

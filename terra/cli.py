@@ -1,0 +1,171 @@
+"""The command line: `python -m terra run SCRIPT`, `python -m terra code FILE[:FUNCTION]`."""
+
+import argparse
+import difflib
+import inspect
+import os
+import sys
+import types
+
+from terra.report import explain
+from terra.runtime import script
+from terra.runtime.coexecution import instances
+from terra.transform import to_code
+
+_DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."
+_RUN = """\
+Runs SCRIPT as `python SCRIPT ARGS` does, and co-executes it: each block of a tf.GradientTape, or the function around it, is a step that runs in the
+Python interpreter and as a symbolic graph at the same time. The script needs no change. Options of this command stand ahead of the script's name."""
+_CODE = """\
+Prints the instrumented source of FUNCTION in FILE (such as train.py:train_step or model.py:Net.call), or of all functions in FILE. The file is read,
+not run."""
+_COLUMNS = {
+    "steps": "steps", "co-executed": "coexecuted_steps", "traced": "tracing_steps", "imperative": "imperative_steps", "traces": "traces",
+    "graphs": "graphs", "fallbacks": "fallbacks", "feeds": "feeds", "fetches": "fetches",
+}  # fmt: skip
+
+
+def parser():
+    made = argparse.ArgumentParser(prog="python -m terra", description=_DESCRIPTION)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run", help="run a script or a module, co-executed", description=_RUN, usage="python -m terra run [--stats] [--explain] (SCRIPT | -m MODULE) [ARGS ...]",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    run.add_argument("--stats", action="store_true", help="print what was co-executed, on standard error, when the script ends")
+    run.add_argument("--explain", action="store_true", help="print a report on each step: its traces, its fallbacks and why they happened")
+    run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a library module as `python -m MODULE` does")
+    run.add_argument("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the script, and its own arguments")
+    run.set_defaults(call=_run, parser=run)
+
+    code = commands.add_parser("code", help="print instrumented source", description=_CODE, formatter_class=argparse.RawDescriptionHelpFormatter)
+    code.add_argument("target", metavar="FILE[:FUNCTION]")
+    code.set_defaults(call=_code, parser=code)
+    return made
+
+
+def main(arguments=None):
+    """Runs a command line; returns its exit code. A script's own `sys.exit` passes through."""
+    options = parser().parse_args(arguments)
+    try:
+        return options.call(options)
+    except script.ScriptError as error:
+        print(f"terra {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+# -- run -----------------------------------------------------------------------------------------------------------------------
+
+def _run(options):
+    words = options.module if options.module is not None else options.script
+    if not words:
+        options.parser.error("name a script, or a module after -m.")
+    if options.module is None and words[0].startswith("-"):
+        options.parser.error(f"there is no option {words[0]}; options of the script stand behind its name.")
+    start = script.run_path if options.module is None else script.run_module
+    code = 0
+    try:
+        start(words[0], words[1:])
+    except script.ScriptError:
+        options.stats = options.explain = False
+        raise
+    except SystemExit:
+        raise
+    except BaseException as error:
+        code = _report(error)
+    finally:
+        sys.stdout.flush()
+        if options.stats:
+            print(statistics(instances), file=sys.stderr)
+        if options.explain:
+            print(explanations(instances), file=sys.stderr)
+    return code
+
+
+def _report(error):
+    """Show an exception as the interpreter does, without the frames that are ours; returns the exit code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "terra":
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and trace is None:
+        error.__context__ = None
+    sys.stdout.flush()
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _used(functions):
+    return sorted((f for f in functions if f.stats().steps), key=lambda f: (-f.stats().steps, f.policy.name))
+
+
+def statistics(functions):
+    """A table of what happened in the steps of these functions, as text."""
+    rows = [(f.policy.name, f.stats()) for f in _used(functions)]
+    if not rows:
+        return "terra: no step was run; is there a tf.GradientTape or a co-executed function in the script?"
+    total = {title: sum(getattr(stats, field) for _, stats in rows) for title, field in _COLUMNS.items()}
+    share = 100 * total["co-executed"] / total["steps"]
+    lines = [f"terra: {total['steps']} steps, {total['co-executed']} of them co-executed ({share:.0f} %), {total['fallbacks']} fallbacks."]
+    lines.append("".join(f"{title:>{max(len(title), 6) + 2}}" for title in _COLUMNS) + "  step")
+    for name, stats in rows:
+        lines.append("".join(f"{getattr(stats, field):>{max(len(title), 6) + 2}}" for title, field in _COLUMNS.items()) + f"  {name}")
+    return "\n".join(lines)
+
+
+def explanations(functions):
+    """The reports of `terra.explain` on these functions, as text."""
+    return "\n\n".join(explain(f) for f in _used(functions)) or "terra: no step was run, there is nothing to explain."
+
+
+# -- code ----------------------------------------------------------------------------------------------------------------------
+
+def _code(options):
+    path, _, wanted = options.target.partition(":") if not os.path.exists(options.target) else (options.target, "", "")
+    functions = functions_in(path)
+    if wanted:
+        name = wanted.replace(".<locals>", "")
+        if name not in functions:
+            close = difflib.get_close_matches(name, functions, n=1) or difflib.get_close_matches(name.rpartition(".")[2], functions, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(functions) or 'none'}."
+            raise script.ScriptError(f"{path} has no function {wanted}; {hint}")
+        chosen = [functions[name]]
+    else:
+        chosen = [f for f in functions.values() if "<locals>" not in f.__qualname__]  # the others are printed as part of these
+        if not chosen:
+            raise script.ScriptError(f"{path} has no function.")
+    print("\n\n".join(to_code(f).strip("\n") for f in chosen))
+    return 0
+
+
+def functions_in(path):
+    """{name: a function with the code, but not the globals, of a function in the file}, for all of them; nothing in the file is run."""
+    try:
+        with open(path, "rb") as file:
+            module = compile(file.read(), os.path.abspath(path), "exec", dont_inherit=True)
+    except OSError as error:
+        raise script.ScriptError(f"cannot read {path}: {error.strerror}.") from None
+    except (SyntaxError, ValueError) as error:
+        raise script.ScriptError(f"{path} is not Python: {error}.") from None
+    namespace = dict.fromkeys(module.co_names) | {"__name__": "__main__", "__file__": path}
+    for name in list(namespace):
+        if hasattr(__builtins__, name) if isinstance(__builtins__, types.ModuleType) else name in __builtins__:
+            del namespace[name]
+    found = {}
+    _collect(module, "", "", namespace, found)
+    return found
+
+
+def _collect(code, prefix, qualname, namespace, found):
+    for inner in code.co_consts:
+        if not isinstance(inner, types.CodeType) or inner.co_name.startswith("<"):
+            continue
+        name = f"{prefix}{inner.co_name}"
+        full = f"{qualname}{inner.co_name}"
+        is_function = bool(inner.co_flags & inspect.CO_OPTIMIZED)  # the body of a class is not
+        if is_function:
+            closure = tuple(types.CellType() for _ in inner.co_freevars)
+            function = types.FunctionType(inner, namespace, inner.co_name, None, closure)
+            function.__qualname__ = full
+            found[name] = function
+        _collect(inner, name + ".", full + (".<locals>." if is_function else "."), namespace, found)
+

@@ -1,0 +1,228 @@
+"""Run a script, or a module, as `python` does, with its gradient tapes co-executed: what `python -m terra run` does.
+
+Nothing of the user's is edited. `tf.GradientTape` is replaced by `terra.GradientTape`, so that its blocks are steps (supplement C.2), and the syntax
+trees of the user's modules that mention a tape get one more decorator on some of their functions before they are compiled:
+
+    `step`          on a function with a tape's block in it that is in no loop: from its second call on, the function as a whole is the step (then its
+                    update is in the step wherever it stands, and its arguments are the graph's); unless its first call showed that it runs more than
+                    its own blocks, as a function that trains a whole model does
+    `instrumented`  on other functions with a block, and, in a module with a block at its top level, on all
+
+Functions that these call are instrumented when they are called. A function with a decorator that is not known to be harmless is left alone.
+"""
+
+import ast
+import builtins
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+
+from terra.options import Options
+from terra.runtime import dispatch, gradient_tape
+from terra.runtime import internals as tfi
+from terra.runtime.coexecution import Coexecuted
+from terra.runtime.graph_runner import runner
+from terra.transform import instrument, policy
+
+_HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+_calls = [0]  # of functions that are steps
+
+
+class ScriptError(Exception):
+    """The script cannot be started; the message is one sentence."""
+
+
+# -- the decorators ------------------------------------------------------------------------------------------------------------
+
+def instrumented(function):
+    """The instrumented form of a function."""
+    return instrument(function)
+
+
+def step(blocks):
+    """A decorator for a function with so many tape blocks: from its second call on, each call is a co-executed step."""
+    def decorate(function):
+        form = instrument(function)
+        steps = Coexecuted(function, form, Options())
+        seen = []  # what the first call told: whether the function may be a step
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            if not tfi.tf.executing_eagerly():
+                return function(*args, **kwargs)  # part of somebody's graph
+            if seen and seen[0]:
+                _calls[0] += 1
+                return steps(*args, **kwargs)
+            before = gradient_tape.begun() + _calls[0]
+            result = form(*args, **kwargs)
+            if not seen:
+                seen.append(gradient_tape.begun() + _calls[0] - before <= blocks)
+            return result
+
+        call.__terra_steps__ = steps
+        return call
+    return decorate
+
+
+# -- what is decorated ---------------------------------------------------------------------------------------------------------
+
+def rewrite(tree):
+    """Add the decorators to a module's syntax tree, in place. Positions stay the user's."""
+    everything = any(_is_block(node) for node, _ in _own(tree))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef) or not all(map(_harmless, node.decorator_list)):
+            continue
+        own = list(_own(node))
+        blocks = [in_loop for n, in_loop in own if _is_block(n)]
+        suspends = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n, _ in own)
+        if blocks and not any(blocks) and not suspends:
+            source = f"__import__('terra.runtime.script', fromlist=['step']).step({len(blocks)})"
+        elif blocks or everything:
+            source = "__import__('terra.runtime.script', fromlist=['instrumented']).instrumented"
+        else:
+            continue
+        decorator = ast.parse(source, mode="eval").body
+        for part in ast.walk(decorator):
+            if hasattr(part, "lineno"):
+                ast.copy_location(part, node)
+                part.end_lineno, part.end_col_offset = node.lineno, node.col_offset
+        node.decorator_list.append(decorator)
+    return tree
+
+
+def _harmless(decorator):
+    name = getattr(decorator, "attr", None) or getattr(decorator, "id", None)
+    return name in _HARMLESS
+
+
+def _own(scope):
+    """(node, is it in a loop) for the nodes of a scope, without those of functions and classes inside it."""
+    todo = [(child, False) for child in scope.body]
+    while todo:
+        node, in_loop = todo.pop()
+        yield node, in_loop
+        if isinstance(node, _FUNCTIONS + (ast.ClassDef,)):
+            continue
+        inside = in_loop or isinstance(node, _LOOPS + _COMPREHENSIONS)
+        todo.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def _is_block(node):
+    if not isinstance(node, ast.With):
+        return False
+    calls = (item.context_expr for item in node.items)
+    return any(isinstance(c, ast.Call) and "GradientTape" in (getattr(c.func, "attr", None), getattr(c.func, "id", None)) for c in calls)
+
+
+def compiled(source, filename):
+    """The code object of a module, given as bytes, with the decorators in place."""
+    if b"GradientTape" not in source:
+        return compile(source, filename, "exec", dont_inherit=True)
+    tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    return compile(rewrite(tree), filename, "exec", dont_inherit=True)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname):
+        source = self.get_data(self.path)
+        if b"GradientTape" not in source:
+            return super().get_code(fullname)
+        return compiled(source, self.path)  # not from, nor into, the cache of bytecode
+
+
+class _Finder:
+    """Finds the user's own modules, as the usual finder does, and has them compiled by `_Loader`."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader and policy.is_user_module(name, spec.origin):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def install():
+    """Make the tapes of all modules steps, and have modules imported from now on compiled with the decorators."""
+    tf = tfi.tf
+    for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
+        home.GradientTape = gradient_tape.GradientTape
+    if _Finder not in sys.meta_path:
+        finders = sys.meta_path
+        usual = finders.index(importlib.machinery.PathFinder) if importlib.machinery.PathFinder in finders else len(finders)
+        finders.insert(usual, _Finder)
+
+
+# -- running -------------------------------------------------------------------------------------------------------------------
+
+def run_path(path, arguments):
+    """Run a file as `python path arguments` does. Raises ScriptError if it cannot be started, and what the script raises."""
+    if os.path.isdir(path):
+        raise ScriptError(f"{path} is a directory; name a script in it, or use -m for a package.")
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        raise ScriptError(f"cannot read {path}: {error.strerror}.") from None
+    filename = os.path.abspath(path)
+    sys.argv[:] = [path, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    install()
+    loader = importlib.machinery.SourceFileLoader("__main__", filename)
+    _run(lambda: compiled(source, filename), __file__=filename, __loader__=loader, __package__=None, __spec__=None, __cached__=None)
+
+
+def run_module(name, arguments):
+    """Run a module or a package as `python -m name arguments` does. Raises as `run_path` does."""
+    install()
+    sys.argv[:] = ["-m", *arguments]
+    spec = _find_module(name)
+    sys.argv[0] = spec.origin
+    _run(lambda: compiled(spec.loader.get_data(spec.origin), spec.origin), __file__=spec.origin, __loader__=spec.loader,
+         __package__=spec.parent, __spec__=spec, __cached__=spec.cached)
+
+
+def _find_module(name):
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            package, name = name, name + ".__main__"
+            spec = importlib.util.find_spec(name)
+            if spec is None:
+                raise ScriptError(f"the package {package} has no __main__ module, so it cannot be run.")
+    except (ImportError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and not (name + ".").startswith(error.name + "."):
+            raise  # a module that a package of the user's imports
+        raise ScriptError(f"no module named {name}.") from None
+    if spec is None:
+        raise ScriptError(f"no module named {name}.")
+    if not hasattr(spec.loader, "get_data") or spec.origin is None:
+        raise ScriptError(f"the module {name} has no source that could be run.")
+    return spec
+
+
+def _run(code, **attributes):
+    main = types.ModuleType("__main__")
+    vars(main).update(attributes, __builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    try:
+        exec(code(), vars(main))
+    except BaseException:
+        dispatch.end_open_step()
+        raise
+    finish()
+
+
+def finish():
+    """End the step that may be open, wait for what is in flight, and raise what was not raised yet."""
+    dispatch.end_open_step()
+    runner.sync()
+    gradient_tape.raise_late_error()

@@ -1,0 +1,485 @@
+"""`terra.GradientTape` gives what `tf.GradientTape` gives, in every way of writing a training loop, and its blocks are co-executed."""
+
+import contextlib
+import functools
+import gc
+import threading
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+from terra.runtime import dispatch
+from terra.runtime.gradient_tape import blocks
+
+STEPS = 9
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(STEPS, 16, 6)).astype(np.float32)
+Y = RNG.integers(0, 3, size=(STEPS, 16))
+
+TerraTape = functools.partial(terra.GradientTape, wait_for_graph=True)
+LOOPS = []
+
+
+def loop(min_coexecuted=3):
+    """A training loop: takes the class of tape, gives something to compare."""
+    def add(function):
+        LOOPS.append(pytest.param(function, min_coexecuted, id=function.__name__))
+        return function
+    return add
+
+
+class Dense:
+    """A small net by hand."""
+
+    def __init__(self):
+        g = np.random.default_rng(3)
+        self.w = tf.Variable(g.normal(size=(6, 8)).astype("f"))
+        self.v = tf.Variable(g.normal(size=(8, 3)).astype("f"))
+        self.all = [self.w, self.v]
+
+    def __call__(self, x):
+        return tf.tanh(x @ self.w) @ self.v
+
+    def loss(self, x, y):
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=self(x), labels=y))
+
+    def update(self, gradients, rate=0.5):
+        for variable, gradient in zip(self.all, gradients):
+            variable.assign_sub(rate * gradient)
+
+    def values(self):
+        return [v.numpy() for v in self.all]
+
+
+def batches():
+    return zip(tf.unstack(tf.constant(X)), tf.unstack(tf.constant(Y)))
+
+
+@loop()
+def update_behind_the_block(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(float(loss))
+    return seen, net.values()
+
+
+@loop()
+def figure_4(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            loss = net.loss(x, y)
+            gradients = tape.gradient(loss, net.all)
+            net.update(gradients)
+        seen.append(loss)
+    return seen, net.values()
+
+
+@loop()
+def keras_and_numpy_batches(Tape):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.3), keras.layers.Dense(3)])
+    optimizer, metric = keras.optimizers.Adam(0.01), keras.metrics.SparseCategoricalAccuracy()
+    loss_of, seen = keras.losses.SparseCategoricalCrossentropy(from_logits=True), []
+    for x, y in zip(X, Y):
+        with Tape() as tape:
+            logits = model(x, training=True)
+            loss = loss_of(y, logits)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        metric.update_state(y, logits)
+        seen.append((loss.numpy(), metric.result().numpy()))
+    return seen, [v.numpy() for v in model.variables + optimizer.variables]
+
+
+@loop()
+def nothing_is_read_until_the_end(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(loss)
+    return seen, net.values()
+
+
+@loop()
+def a_dataset(Tape):
+    net, total = Dense(), 0.0
+    for epoch in range(2):
+        for x, y in tf.data.Dataset.from_tensor_slices((X, Y)):
+            with Tape() as tape:
+                loss = net.loss(x, y)
+            net.update(tape.gradient(loss, net.all))
+        total += float(loss)
+    return total, net.values()
+
+
+@loop()
+def a_function_that_returns_the_loss(Tape):
+    net = Dense()
+
+    def train_step(x, y):
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        return loss
+
+    return [train_step(x, y) for x, y in batches()], net.values()
+
+
+@loop()
+def a_function_that_returns_the_gradients(Tape):
+    net, seen = Dense(), []
+
+    def gradients_of(x, y):
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        return loss, tape.gradient(loss, net.all)
+
+    for x, y in batches():
+        loss, gradients = gradients_of(x, y)
+        net.update(gradients)
+        seen.append(loss.numpy())
+    return seen, net.values()
+
+
+@loop()
+def a_value_is_read_in_the_block_and_ahead_of_the_gradient(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            logits = net(x)
+            scale = 1.0 if float(tf.reduce_mean(logits)) > 0 else 2.0
+            loss = scale * tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=y))
+        seen.append(float(loss))
+        gradients = tape.gradient(loss, net.all)
+        norm = tf.linalg.global_norm(gradients).numpy()
+        net.update([g / max(norm, 1.0) for g in gradients])
+        seen.append(norm)
+    return seen, net.values()
+
+
+@loop()
+def persistent(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape(persistent=True) as tape:
+            first = net.loss(x, y)
+            second = tf.reduce_sum(net.w ** 2)
+        a, b = tape.gradient(first, net.all), tape.gradient(second, net.w)
+        net.update([a[0] + 0.01 * b, a[1]])
+        seen.append(float(second))
+        seen.append(tape.gradient(second, net.w))  # the step is over: eagerly
+    return seen, net.values()
+
+
+@loop()
+def watched_tensors_only(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape(watch_accessed_variables=False) as tape:
+            tape.watch(x)
+            loss = net.loss(x, y)
+        seen.append(tape.gradient(loss, [x, net.w]))
+        seen.append([v.name for v in tape.watched_variables()])
+    return seen
+
+
+@loop()
+def watched_variables(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        seen.append([net.all.index(v) if v is net.all[0] else 1 for v in tape.watched_variables()])
+        net.update(tape.gradient(loss, tape.watched_variables()))
+    return seen, net.values()
+
+
+@loop()
+def nested_for_second_derivatives(Tape):
+    x, seen = tf.Variable([1.0, 2.0]), []
+    for _ in range(STEPS):
+        with Tape() as outer:
+            with Tape() as inner:
+                y = tf.reduce_sum(x ** 4)
+            first = inner.gradient(y, x)
+        second = outer.gradient(first, x)
+        x.assign_sub(0.01 * first / second)
+        seen.append(y.numpy())
+    return seen, x.numpy()
+
+
+@loop()
+def a_gan_with_two_tapes_at_once(Tape):
+    net, other, seen = Dense(), Dense(), []
+    for x, y in batches():
+        with Tape() as g_tape, Tape() as d_tape:
+            made = net(x)
+            g_loss = tf.reduce_mean(made ** 2) + net.loss(x, y)
+            d_loss = other.loss(x, y) + tf.reduce_mean(made)
+        g, d = g_tape.gradient(g_loss, net.all), d_tape.gradient(d_loss, other.all)
+        net.update(g)
+        other.update(d)
+        seen.append((float(g_loss), float(d_loss)))
+    return seen, net.values(), other.values()
+
+
+@loop()
+def two_blocks_in_turn(Tape):
+    net, other, seen = Dense(), Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        with Tape() as tape2:
+            loss2 = other.loss(x, y) + tf.reduce_mean(net(x) ** 2)
+        other.update(tape2.gradient(loss2, other.all))
+        seen.append((loss, loss2))
+    return seen, net.values(), other.values()
+
+
+@loop()
+def gradients_after_the_next_block_began(Tape):
+    net, other, seen = Dense(), Dense(), []
+    for x, y in batches():
+        with Tape() as first:
+            loss = net.loss(x, y)
+        with Tape() as second:
+            loss2 = other.loss(x, y)
+        net.update(first.gradient(loss, net.all))
+        other.update(second.gradient(loss2, other.all))
+        seen.append((loss.numpy(), loss2.numpy()))
+    return seen, net.values(), other.values()
+
+
+@loop()
+def reset_and_stop_recording(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            ignored = tf.reduce_sum(net.w)
+            tape.reset()
+            with tape.stop_recording():
+                weight = tf.reduce_mean(net.v ** 2)
+            loss = net.loss(x, y) * (1.0 + weight)
+        seen.append(ignored)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(float(loss))
+    return seen, net.values()
+
+
+@loop()
+def jacobians(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape(persistent=True) as tape:
+            tape.watch(x)
+            out = net(x)
+            mean = tf.reduce_mean(out, 0)
+            loss = tf.reduce_mean(mean ** 2)
+        seen.append(tape.batch_jacobian(out, x))
+        seen.append(tape.jacobian(mean, net.v))
+        net.update(tape.gradient(loss, net.all))
+        seen.append(loss.numpy())
+    return seen, net.values()
+
+
+@loop()
+def a_jacobian_without_pfor(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape(persistent=True) as tape:
+            mean = tf.reduce_mean(net(x), 0)
+        rows = tape.jacobian(mean, net.v, experimental_use_pfor=False)
+        net.v.assign_sub(0.1 * tf.reduce_mean(rows, 0))
+        seen.append(mean.numpy())
+    return seen, net.values()
+
+
+@loop()
+def a_branch_and_a_loop_in_the_block(Tape):
+    net, seen = Dense(), []
+    for i, (x, y) in enumerate(batches()):
+        with Tape() as tape:
+            h = tf.tanh(x @ net.w)
+            for _ in range(1 + i % 2):
+                h = h + tf.tanh(h)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=h @ net.v, labels=y))
+            if i % 2:
+                loss = loss + 0.1 * tf.reduce_mean(net.v ** 2)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(float(loss))
+    return seen, net.values()
+
+
+@loop()
+def evaluation_between_epochs(Tape):
+    net, seen = Dense(), []
+    for epoch in range(4):
+        for x, y in batches():
+            with Tape() as tape:
+                loss = net.loss(x, y)
+            net.update(tape.gradient(loss, net.all))
+        logits = [net(x) for x, _ in batches()]
+        seen.append(np.mean([np.argmax(o, -1) == y for o, y in zip(logits, Y)]))
+    return seen, net.values()
+
+
+@loop(min_coexecuted=1)
+def exceptions_in_the_block(Tape):
+    net, seen = Dense(), []
+    for i, (x, y) in enumerate(batches()):
+        try:
+            with Tape() as tape:
+                net.v.assign_add(tf.ones_like(net.v) * 0.1)
+                loss = net.loss(x, y)
+                if i % 4 == 3:
+                    raise KeyError(i)
+                if i == 5:
+                    tf.reshape(loss, [2])
+            net.update(tape.gradient(loss, net.all))
+        except (KeyError, tf.errors.InvalidArgumentError) as error:
+            seen.append((type(error).__name__, str(error)[:40]))
+            continue
+        seen.append(float(loss))
+    return seen, net.values()
+
+
+@loop()
+def an_exit_stack(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with contextlib.ExitStack() as stack:
+            tape = stack.enter_context(Tape())
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(float(loss))
+    return seen, net.values()
+
+
+@loop()
+def a_generator_with_a_block(Tape):
+    net = Dense()
+
+    def training():
+        for x, y in batches():
+            with Tape() as tape:
+                loss = net.loss(x, y)
+            net.update(tape.gradient(loss, net.all))
+            yield loss
+
+    return [float(loss) for loss in training()], net.values()
+
+
+@loop()
+def a_variable_is_read_right_behind_the_update(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(net.w.numpy())
+    return seen
+
+
+@loop()
+def another_thread_reads_a_variable(Tape):
+    net, seen = Dense(), []
+    for x, y in batches():
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        worker = threading.Thread(target=lambda: seen.append(net.w.numpy()))
+        worker.start()
+        worker.join()
+    return seen, float(loss), net.values()
+
+
+@loop()
+def every_step_in_another_thread(Tape):
+    net, seen = Dense(), []
+
+    def train_step(x, y):
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(loss)
+
+    for x, y in batches():
+        worker = threading.Thread(target=train_step, args=(x, y))
+        worker.start()
+        worker.join()
+    return seen, net.values()
+
+
+@loop()
+def a_traced_function_in_the_block(Tape):
+    net, seen = Dense(), []
+    loss_of = tf.function(net.loss)
+    for x, y in batches():
+        with Tape() as tape:
+            loss = loss_of(x, y)
+        net.update(tape.gradient(loss, net.all))
+        seen.append(float(loss))
+    return seen, net.values()
+
+
+@loop()
+def gradient_accumulation(Tape):
+    net, seen, total = Dense(), [], None
+    for i, (x, y) in enumerate(batches()):
+        with Tape() as tape:
+            loss = net.loss(x, y)
+        gradients = tape.gradient(loss, net.all)
+        total = gradients if total is None else [a + b for a, b in zip(total, gradients)]
+        if i % 3 == 2:
+            net.update(total)
+            total = None
+        seen.append(loss)
+    return seen, net.values()
+
+
+def flat(x):
+    if isinstance(x, (list, tuple)):
+        for item in x:
+            yield from flat(item)
+    else:
+        yield x
+
+
+def same(expected, actual):
+    expected, actual = list(flat(expected)), list(flat(actual))
+    assert len(expected) == len(actual)
+    for k, (a, b) in enumerate(zip(expected, actual)):
+        assert type(a) is type(b) or isinstance(a, tf.Tensor) and isinstance(b, tf.Tensor), (k, a, b)
+        if a is None or isinstance(a, str):
+            assert a == b, k
+        else:
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=f"value {k}")
+
+
+@pytest.mark.parametrize("function, min_coexecuted", LOOPS)
+def test_same_as_tensorflow(function, min_coexecuted):
+    tf.random.set_seed(1)
+    expected = function(tf.GradientTape)
+    before = {key: block.stats() for key, block in blocks().items()}
+    tf.random.set_seed(1)
+    actual = function(TerraTape)
+    same(expected, actual)
+    terra.sync()
+    new = [block for key, block in blocks().items() if key not in before]
+    assert new
+    for block in new:
+        stats = block.stats()
+        assert stats.coexecuted_steps >= min_coexecuted, (stats, block.fallback_reasons)
+        assert stats.steps == stats.coexecuted_steps + stats.tracing_steps + stats.imperative_steps
+    assert dispatch.active is None
