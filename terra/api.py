@@ -4,13 +4,14 @@ import inspect
 
 from terra import errors
 from terra.options import Options
-from terra.runtime import dispatch
+from terra.runtime import dispatch, fast_forward
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
 from terra.transform import instrument, to_code  # noqa: F401  (public)
 
 imperative = dispatch.imperative
+fast_forward.install()
 
 
 def coexecute(fn=None, /, **options):

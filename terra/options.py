@@ -14,6 +14,7 @@ class Options:
     optimize: let grappler rewrite the graph (faster for some programs on accelerators, no longer bitwise equal to eager).
     max_traces: how many distinct traces are merged before new ones are only run imperatively.
     wait_for_graph: a step waits for a graph that is being generated instead of running imperatively meanwhile.
+    fast_forward: skip the code of stock optimizers where their outcome is known; without it, all of the framework's Python runs.
     transform: instrument the function's source; without it, locations are those of the decorated function alone.
     """
 
@@ -21,6 +22,7 @@ class Options:
     optimize: bool = False
     max_traces: int = 16
     wait_for_graph: bool = False
+    fast_forward: bool = True
     transform: bool = True
 
     @classmethod

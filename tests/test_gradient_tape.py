@@ -424,8 +424,9 @@ def every_step_in_another_thread(Tape):
 @loop()
 def a_traced_function_in_the_block(Tape):
     net, seen = Dense(), []
-    loss_of = tf.function(net.loss)
+    loss_of = tf.function(lambda x, y: net.loss(x, tf.cast(y, tf.int64)))
     for x, y in batches():
+        y = tf.cast(y, tf.float32)
         with Tape() as tape:
             loss = loss_of(x, y)
         net.update(tape.gradient(loss, net.all))
@@ -483,3 +484,200 @@ def test_same_as_tensorflow(function, min_coexecuted):
         assert stats.coexecuted_steps >= min_coexecuted, (stats, block.fallback_reasons)
         assert stats.steps == stats.coexecuted_steps + stats.tracing_steps + stats.imperative_steps
     assert dispatch.active is None
+
+
+# -- where the step ends -------------------------------------------------------------------------------------------------------
+
+def train(read, behind=lambda: None, steps=STEPS):
+    """Steps of a function that returns its loss; `read(loss)` and `behind()` come after each. Gives its block."""
+    net = Dense()
+
+    def train_step(x, y):
+        with TerraTape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        train_step.block = tape.block
+        return loss
+
+    for x, y in list(batches())[:steps]:
+        read(train_step(x, y))
+        behind()
+    return train_step.block
+
+
+def test_the_function_s_return_ends_the_step():
+    def read(loss):
+        assert dispatch.active is None
+
+    block = train(read)
+    assert block.stats().coexecuted_steps >= STEPS - 3
+
+
+def test_a_block_whose_tape_lives_on_is_open_until_a_value_is_read():
+    net, opened = Dense(), 0
+    for x, y in batches():
+        with TerraTape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        opened += dispatch.active is not None and dispatch.active.open_ended
+        float(loss)
+        assert dispatch.active is None
+    assert opened >= STEPS - 2
+    assert tape.block.stats().coexecuted_steps >= 3
+
+
+@pytest.mark.parametrize("end", [terra.sync, lambda: terra.imperative().__enter__(), lambda: next(iter(tf.data.Dataset.range(3)))])
+def test_what_ends_an_open_step(end):
+    net = Dense()
+    for x, y in batches():
+        with TerraTape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        end()
+        assert dispatch.active is None
+    assert tape.block.stats().coexecuted_steps >= 3
+    assert np.isfinite(float(loss))
+
+
+def test_a_co_executed_function_ends_an_open_step():
+    net, other = Dense(), Dense()
+
+    @terra.coexecute(wait_for_graph=True)
+    def measure(x):
+        return tf.reduce_sum(other(x)), tf.reduce_sum(net.w)
+
+    expected = tf.reduce_sum(net.w).numpy()
+    for x, y in batches():
+        with TerraTape() as tape:
+            loss = net.loss(x, y)
+        net.w.assign_add(tf.ones_like(net.w))
+        tape.gradient(loss, net.all)
+        expected += 48.0
+        assert measure(x)[1].numpy() == pytest.approx(expected, rel=1e-4)
+    assert tape.block.stats().coexecuted_steps >= 3
+    assert measure.stats().coexecuted_steps >= 3
+
+
+def test_a_long_way_behind_the_block_ends_the_step(monkeypatch):
+    monkeypatch.setattr("terra.runtime.gradient_tape.LONGEST", 30)
+    x = tf.Variable(2.0)
+    for _ in range(6):
+        with TerraTape() as tape:
+            y = x * x
+        g = tape.gradient(y, x)
+        for _ in range(40):
+            g = g * 0.9
+        assert dispatch.active is None
+        assert g.numpy() == pytest.approx(4.0 * 0.9 ** 40, rel=1e-5)
+    assert tape.block.stats().coexecuted_steps >= 3
+
+
+def test_tapes_are_freed():
+    gone = []
+
+    class Marked(terra.GradientTape):
+        pass
+
+    net = Dense()
+
+    def train_step(x, y):
+        with Marked(wait_for_graph=True) as tape:
+            loss = net.loss(x, y)
+        gone.append(weakref.ref(tape))
+        net.update(tape.gradient(loss, net.all))
+        return loss
+
+    for x, y in batches():
+        train_step(x, y)
+    terra.sync()
+    gc.collect()
+    assert [r() for r in gone] == [None] * STEPS
+
+
+# -- only a tape ---------------------------------------------------------------------------------------------------------------
+
+def test_inside_a_co_executed_function_it_is_just_a_tape():
+    net, tapes = Dense(), []
+
+    @terra.coexecute(wait_for_graph=True)
+    def train_step(x, y):
+        with terra.GradientTape() as tape:
+            loss = net.loss(x, y)
+        net.update(tape.gradient(loss, net.all))
+        tapes.append(tape.block)
+        return loss
+
+    for x, y in batches():
+        train_step(x, y)
+    assert tapes == [None] * STEPS
+    assert train_step.stats().coexecuted_steps >= 3
+
+
+def test_inside_a_traced_function_it_is_just_a_tape():
+    net, tapes = Dense(), []
+
+    @tf.function
+    def gradients_of(x, y):
+        with terra.GradientTape() as tape:
+            loss = net.loss(x, y)
+        tapes.append(tape.block)
+        return tape.gradient(loss, net.all)
+
+    x, y = next(batches())
+    with tf.GradientTape() as tape:
+        loss = net.loss(x, y)
+    for a, b in zip(gradients_of(x, y), tape.gradient(loss, net.all)):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert tapes == [None]
+
+
+def test_one_state_for_each_with_statement():
+    net, other = Dense(), Dense()
+    for x, y in batches():
+        with TerraTape() as one:
+            a = net.loss(x, y)
+        with TerraTape() as two:
+            b = other.loss(x, y)
+        net.update(one.gradient(a, net.all))
+        other.update(two.gradient(b, other.all))
+    assert one.block is not two.block
+    assert one.block.trace_graph is not two.block.trace_graph
+    assert one.block.stats().coexecuted_steps >= 3 and two.block.stats().coexecuted_steps >= 3
+
+
+# -- errors --------------------------------------------------------------------------------------------------------------------
+
+def test_a_wrong_option_is_refused():
+    with pytest.raises(terra.OptionError, match="run_ahead"):
+        terra.GradientTape(run_ahed=1)
+
+
+def test_a_used_tape_is_refused_as_tensorflow_does():
+    net = Dense()
+    for x, y in batches():
+        with TerraTape() as tape:
+            loss = net.loss(x, y)
+        tape.gradient(loss, net.all)
+        with pytest.raises(RuntimeError, match="non-persistent"):
+            tape.gradient(loss, net.all)
+    assert tape.block.stats().coexecuted_steps >= 3
+
+
+def test_a_kernel_error_names_the_user_s_line():
+    w, failed = tf.Variable(tf.ones(10)), None
+    for i in range(9):
+        index = tf.constant([i, 10 if i == 8 else 1])
+        with TerraTape() as tape:
+            y = tf.reduce_sum(tf.gather(w * 2.0, index))  # this line
+        w.assign_sub(0.001 * tape.gradient(y, w))
+        try:
+            float(y)
+        except tf.errors.InvalidArgumentError as error:
+            failed = i
+            text = "".join(getattr(error, "__notes__", []))
+    assert failed == 8
+    assert tape.block.stats().coexecuted_steps >= 3
+    here = open(__file__).read().split("\n")
+    line = next(k for k, text_ in enumerate(here, 1) if text_.endswith("# this line"))
+    assert f"test_gradient_tape.py:{line}" in text
+    assert np.isfinite(w.numpy()).all()

@@ -1,4 +1,5 @@
 """What the program, its other threads and the end of the interpreter see of a step that is in flight: eager's order, nothing else."""
+import _thread
 import gc
 import logging
 import os
@@ -523,6 +524,79 @@ def test_a_failing_kernel_before_a_fetch():
     seen = [run(tf.constant(7 if i in (8, 11) else i % 3)) for i in range(14)]
     assert seen == [-1.0 if i in (8, 11) else [1.0, 2.0, 4.0][i % 3] for i in range(14)]
     assert float(v) == 214.0 and run.stats().coexecuted_steps >= 8
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("run_ahead", [1, 2, 4])
+def test_an_early_step_behind_a_failing_one(run_ahead, slow):
+    """The graph of the second step has started, or tries to, when the first one fails: no hang, and the steps after it work."""
+    v, w, table = tf.Variable(0.0), tf.Variable(0.0), tf.constant([1.0, 2.0])
+
+    @terra.coexecute(wait_for_graph=True, run_ahead=run_ahead)
+    def step(index, fetch):
+        v.assign_add(1.0)
+        if fetch:
+            float(v)
+        if slow:
+            index = index + tf.cast(slow_work(BIG, 30), tf.int32)
+        w.assign_add(tf.gather(table, index))
+        return v * 1.0
+
+    good, bad = tf.constant(0), tf.constant(5)
+    for i in range(8):
+        step(good, i % 2 == 0)
+    terra.sync()
+    before, raised = step.stats().coexecuted_steps, 0
+    for index, fetch in [(bad, False), (good, True), (good, False), (good, True)] * 2:
+        try:
+            step(index, fetch)
+        except tf.errors.InvalidArgumentError:
+            raised += 1
+    terra.sync()
+    assert raised == 2
+    assert w.numpy() in (12.0, 14.0)  # the step in which the error surfaced may be cut short by it
+    assert step.stats().coexecuted_steps >= before + 4
+    step(good, True)
+    assert w.numpy() in (13.0, 15.0)
+
+
+def test_interrupts_at_any_moment():
+    """Ctrl-C between any two bytecodes: the next steps work, and no update is done twice or out of order."""
+    v, w = tf.Variable(0.0), tf.Variable(0.0)
+
+    @terra.coexecute(wait_for_graph=True)
+    def step(i):
+        v.assign_add(1.0)
+        y = v * 2.0
+        if i % 2:
+            y = y + 0.0 * float(y)
+        w.assign_add(y - y + 1.0)
+        return y
+
+    for i in range(12):
+        step(i)
+    before, interrupted = step.stats().coexecuted_steps, 0
+    randomness = np.random.RandomState(0)
+    for _ in range(60):
+        v.assign(0.0), w.assign(0.0)
+        timer = threading.Timer(randomness.uniform(0.0, 0.004), _thread.interrupt_main)
+        calls = 0
+        try:
+            timer.start()
+            for i in range(1000):
+                calls += 1
+                step(i)
+        except KeyboardInterrupt:
+            interrupted += 1
+        timer.join()
+        terra.sync()
+        done = (float(v), float(w))
+        assert calls - 1 <= done[0] <= calls and done[0] - 1 <= done[1] <= done[0], (calls, done)
+        step(0)
+        assert (float(v), float(w)) == (done[0] + 1, done[1] + 1)
+    terra.sync()
+    assert entry_points_are_original() and interrupted == 60
+    assert step.stats().coexecuted_steps > before
 
 
 # ------------------------------------------------------------------------------------- growth

@@ -73,6 +73,10 @@ class Step:
         """Python is about to read a value; True if the step ended because of that."""
         return False
 
+    def may_fast_forward(self):
+        """Whether a call on this thread may be skipped now."""
+        return self.thread == get_ident() and not self.paused and self.function.options.fast_forward and isinstance(self.mode, PythonRunner)
+
     def random_is_host(self, op, attrs):
         return self.function.random.repeats(op, attrs)
 
@@ -174,16 +178,23 @@ class Coexecuted:
         active = dispatch.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
             return self._python(*args, **kwargs)  # part of the outer step
-        if not tfi.tf.executing_eagerly():
-            return self._python(*args, **kwargs)  # part of somebody's graph
-        with dispatch.step_lock:
+        if dispatch.left_alone.depth or not tfi.tf.executing_eagerly():
+            return self._python(*args, **kwargs)  # part of an imperative step, or of somebody's graph
+        if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
+            self._stats.steps += 1
+            self._stats.imperative_steps += 1
+            return self._python(*args, **kwargs)
+        try:
             dispatch.end_open_step()
             return self._step(args, kwargs)
+        finally:
+            dispatch.step_lock.release()
 
     def _step(self, args, kwargs):
         step = self.begin(Step, args, kwargs)
         if step is None:
-            return self._python(*args, **kwargs)
+            with dispatch.left_alone:
+                return self._python(*args, **kwargs)
         try:
             result = self._python(*args, **kwargs)
             self._end(step)
@@ -210,11 +221,15 @@ class Coexecuted:
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
-        if self.program is None:
-            runner.sync()
-            step.mode = Tracer(step)
-        else:
-            runner.limit(max(self.options.run_ahead - 1, 0))
+        try:
+            if self.program is None:
+                runner.sync()
+                step.mode = Tracer(step)
+            else:
+                runner.limit(max(self.options.run_ahead - 1, 0))
+        except BaseException:  # of an earlier step: this one has not begun
+            stats.steps -= 1
+            raise
         if not tfi.tape_set_is_empty():
             tfi.keep_shape_slice()
         step.came_from = location.begin_step()
@@ -225,6 +240,7 @@ class Coexecuted:
             try:
                 step.mode = PythonRunner(step, self.program)
             except BaseException:
+                stats.steps -= 1
                 self._leave(step)
                 raise
         return step

@@ -18,6 +18,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
 active = None  # the running step
 step_lock = threading.RLock()  # one step at a time
+LONGEST_WAIT = 1.0  # seconds that a step waits for one of another thread, which perhaps waits for it
 _internal = set()  # idents of threads that work for Terra itself
 
 
@@ -53,6 +54,19 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
     return execute(handle, device, op, inputs, attrs, *rest)
 
 
+class _LeftAlone(threading.local):
+    depth = 0
+
+    def __enter__(self):
+        self.depth += 1
+
+    def __exit__(self, *exc):
+        self.depth -= 1
+
+
+left_alone = _LeftAlone()  # `with left_alone:` on a thread: a step that the policy leaves alone, so that none begins inside it
+
+
 def _touches_variables(values):
     """Whether one of these inputs is, or may hold, a variable."""
     for x in values:
@@ -81,15 +95,21 @@ def end_open_step():
         step.close()
 
 
+_hooks_lock = threading.Lock()
+
+
 def install():
-    if not tfi.hooks_installed():
-        tfi.install_hooks(_fast, _slow, _cancelable, shape_slice)
+    """Put the hooks in place; `active` is set before, so that no other thread removes them."""
+    with _hooks_lock:
+        if not tfi.hooks_installed():
+            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice)
 
 
 def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
-    if active is None and not runner.flights:
-        tfi.remove_hooks()
+    with _hooks_lock:
+        if active is None and not runner.flights:
+            tfi.remove_hooks()
 
 
 runner.on_idle = remove_if_idle

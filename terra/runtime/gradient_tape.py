@@ -223,6 +223,7 @@ class GradientTape(tfi.tf.GradientTape):
     """
 
     _step = None
+    _left_alone = False  # whether the policy leaves the block alone that the tape is in
     _outside = None  # the state of the `with` statement this tape was last in
 
     def __init__(self, persistent=False, watch_accessed_variables=True, **options):
@@ -232,8 +233,12 @@ class GradientTape(tfi.tf.GradientTape):
     # -- the block -------------------------------------------------------------------------------------------------------------
 
     def __enter__(self):
-        step = self._begin(sys._getframe(1)) if tfi.tf.executing_eagerly() else None
+        step = None
+        if tfi.tf.executing_eagerly() and not dispatch.left_alone.depth:
+            step = self._begin(sys._getframe(1))
         if step is None:
+            if self._left_alone:
+                dispatch.left_alone.__enter__()
             return super().__enter__()
         self._step = step
         try:
@@ -254,6 +259,7 @@ class GradientTape(tfi.tf.GradientTape):
             raise_late_error()
             self._outside = _block_at(frames.innermost_outside(frame), self._options)
             step = self._outside.begin(functools.partial(BlockStep, frame))
+            self._left_alone = step is None
         finally:
             if step is None:
                 dispatch.step_lock.release()
@@ -261,6 +267,9 @@ class GradientTape(tfi.tf.GradientTape):
 
     def __exit__(self, kind, error, trace):
         step = self._step
+        if self._left_alone:
+            self._left_alone = False
+            dispatch.left_alone.__exit__()
         if step is None or step.closed or step.view is not None:
             return super().__exit__(kind, error, trace)
         try:

@@ -7,6 +7,7 @@ One executor runs all steps strictly one after another. A step whose skeleton is
 import collections
 import logging
 import re
+import threading
 import time
 
 from terra.runtime import internals as tfi
@@ -72,6 +73,9 @@ class GraphRunner:
     def __init__(self):
         self._executors = None
         self.flights = collections.deque()
+        self.failures = 0  # how often the executor lost what had been dispatched
+        self._unraised = collections.deque()  # errors of steps behind a failed one
+        self._lock = threading.RLock()  # of `flights`: several threads may wait
         self.on_idle = None  # called when nothing is in flight any more
 
     @property
@@ -85,7 +89,12 @@ class GraphRunner:
         return self.executors.context_handle
 
     def dispatch(self, program, args, manager):
-        return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
+        try:
+            return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
+        except (tfi.NotOkStatusException, tfi.OpError):  # a step before it has failed: the executor takes nothing more
+            self.sync()
+            self.executors.wait()
+            return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
 
     def launch(self, outputs, record, manager, counts):
         """Register a step whose skeleton is done."""
@@ -95,23 +104,26 @@ class GraphRunner:
 
     def limit(self, run_ahead):
         """Wait until at most `run_ahead` steps are in flight."""
-        while len(self.flights) > run_ahead:
-            self.wait_for(self.flights[0])
+        with self._lock:
+            self._raise_left_over()
+            while len(self.flights) > run_ahead:
+                self.wait_for(self.flights[0])
 
     def wait_for(self, flight):
         """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised."""
         start = time.perf_counter()
         try:
-            while not flight.done and self.flights:
-                first = self.flights[0]
-                try:
-                    first.outputs[0]._numpy_internal()
-                except (tfi.NotOkStatusException, tfi.OpError):
-                    self._recover(first)
-                self.flights.popleft()
-                first.done = True
-                first.record.landed()
-                first.outputs = first.record = None
+            with self._lock:
+                while not flight.done and self.flights:
+                    first = self.flights[0]
+                    try:
+                        first.outputs[0]._numpy_internal()
+                    except (tfi.NotOkStatusException, tfi.OpError):
+                        self._recover(first)
+                    self.flights.popleft()
+                    first.done = True
+                    first.record.landed()
+                    first.outputs = first.record = None
         finally:
             flight.counts.python_stall += time.perf_counter() - start
             if not self.flights and self.on_idle is not None:
@@ -119,35 +131,48 @@ class GraphRunner:
 
     def sync(self):
         """Wait for everything in flight."""
-        if self.flights:
-            self.wait_for(self.flights[-1])
+        with self._lock:
+            self._raise_left_over()
+            if self.flights:
+                self.wait_for(self.flights[-1])
+
+    def _raise_left_over(self):
+        if self._unraised:
+            raise self._unraised.popleft()
 
     def _recover(self, failed):
         """A kernel failed: nothing of the step was committed. Replay it, and what was in flight behind it, as eager execution would run it."""
         cause = self.executors.wait()
+        self.failures += 1
         log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
         flights = list(self.flights)
         self.flights.clear()
-        for k, flight in enumerate(flights):
+        errors = []
+        for flight in flights:
             try:
                 flight.record.replay()
-            except BaseException as error:
-                for later in flights[k:]:
-                    later.error, later.done = error, True
-                    later.outputs = later.record = None
-                raise
+            except BaseException as error:  # (a program that catches it goes on: the steps behind this one have run, as far as it knows)
+                flight.error = error
+                if error not in errors:
+                    errors.append(error)
             flight.done = True
-            if flight is not failed:
+            if flight is not failed or errors:
                 flight.record.landed()
                 flight.outputs = flight.record = None
+        if errors:
+            self._unraised.extend(errors[1:])
+            raise errors[0]
         # Nothing was raised: the failure did not repeat, the values are those of the replay.
         self.flights.append(failed)
 
     def cancel(self, manager):
         """Cancel the running early step and leave the executor usable; steps before it are waited for first."""
-        self.sync()
-        manager.start_cancel()
-        return self.executors.wait()
+        try:
+            self.sync()
+        finally:
+            manager.start_cancel()
+            error = self.executors.wait()
+        return error
 
 
 runner = GraphRunner()

@@ -11,7 +11,7 @@ import threading
 
 __all__ = ["Growth"]
 
-_FEW = 100_000  # nodes: some 25 MB
+_FEW = 200_000  # nodes: some 50 MB
 
 
 class Growth:

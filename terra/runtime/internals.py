@@ -86,6 +86,11 @@ def remove_function(name):
     context.context().remove_function(name)
 
 
+def device_name():
+    """The device that `tf.device` asks for on this thread, or None."""
+    return context.context().device_name
+
+
 def flush_zeros_cache():
     """Forget cached zero tensors, so that each step asks for them again, in tracing and in the skeleton alike."""
     c = context.context()

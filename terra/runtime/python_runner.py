@@ -45,6 +45,7 @@ class PythonRunner:
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not program.early
         self.unconverted = None
+        self.outside_events = 0  # imperative-only operations and chosen branches
         if self.late:
             self.selects = list(program.late_selects_default)
             self.feeds = [None] * program.n_feeds
@@ -189,6 +190,20 @@ class PythonRunner:
             and any(slot.kind is RESOURCE and id(slot.handle) in touched for slot in node.slots)
             for node, _, _ in self.log)
 
+    # -- fast-forward ----------------------------------------------------------------------------------------------------------
+
+    def events(self):
+        """A number that changes whenever the step does something that a jump could not repeat."""
+        return (self.outside_events, len(self.fed), self.step.counts.feeds, self.step.counts.fetches)
+
+    def jump(self, region):
+        """Take the nodes of a recorded region as matched, without the code that issued them."""
+        self.log += region.entries
+        for multi, key in region.latest:
+            self.latest[multi] = key
+        self.node = region.end
+        self.expected = region.end.expected
+
     # -- matching --------------------------------------------------------------------------------------------------------------
 
     def _match(self, node, flat, selects, seeds):
@@ -328,6 +343,7 @@ class PythonRunner:
     # -- communication ---------------------------------------------------------------------------------------------------------
 
     def _select(self, selects):
+        self.outside_events += 1
         generated = self.program.generated
         if self.late:
             for switch_case, case in selects:
@@ -392,6 +408,7 @@ class PythonRunner:
         self.puts = [] if self.step.function.keeps_last else None
         self.arguments = self._arguments(None, None)
         self.outputs = runner.dispatch(self.program, self.arguments, self.manager)
+        self.failures = runner.failures
 
     def materialise(self, tensor):
         """Python reads the value of a placeholder: fetch it from the running graph."""
@@ -418,6 +435,15 @@ class PythonRunner:
         self.expected = node.expected
         self.step.counts.fetches += 1
         start = self.step.clock()
+        if runner.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
+            try:
+                runner.sync()
+            except BaseException:
+                self.diverge("a step before it failed")
+                raise
+        if runner.failures != self.failures:
+            self.diverge("a step before it failed")
+            return tensor._eager()
         try:
             value = node.fetch_queue.get(self.manager)
         except (tfi.NotOkStatusException, tfi.OpError):
@@ -493,6 +519,9 @@ class PythonRunner:
         placeholders = {t._key: t for t in self.issued}
         with unrecorded():
             for node, refs, random_attrs in self.log:
+                for dtype, enum, key in node.outs:
+                    if key not in placeholders:  # of a region that was jumped over
+                        placeholders[key] = make_tensor(dtype, enum, None, key, self, None)
                 flat = [placeholders[x] if type(x) is ValueKey else x for x in refs]
                 if node.category == opschema.FETCH:
                     tensor = flat[0]

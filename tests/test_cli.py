@@ -1,0 +1,362 @@
+"""`python -m terra run` runs a program as `python` does, co-executed; `python -m terra code` prints instrumented source."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from terra.cli import functions_in, main
+from terra.runtime import script
+
+
+def python(directory, *words):
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+    return subprocess.run([sys.executable, *map(str, words)], cwd=directory, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def both(directory, *words, options=("--stats",)):
+    """What `python` and `python -m terra run` made of the same command line."""
+    return python(directory, *words), python(directory, "-m", "terra", "run", *options, *words)
+
+
+def coexecuted_steps(done):
+    found = re.search(r"^terra: (\d+) steps, (\d+) of them co-executed", done.stderr, re.MULTILINE)
+    assert found, done.stderr
+    return int(found[2])
+
+
+def write(directory, **files):
+    for name, text in files.items():
+        path = directory / (name.replace("__DOT__", ".").replace("_slash_", "/") + ".py")
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(textwrap.dedent(text))
+
+
+TRAINING = '''
+    import tensorflow as tf
+
+    class Net:
+        def __init__(self):
+            self.w = tf.Variable([[1.0], [2.0]])
+
+        def step(self, x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ self.w - 1.0) ** 2)
+            self.w.assign_sub(0.1 * tape.gradient(loss, self.w))
+            return loss
+'''
+
+
+# -- run -----------------------------------------------------------------------------------------------------------------------
+
+def test_a_script_finds_everything_as_under_python(tmp_path):
+    write(tmp_path, project_slash_training=TRAINING, project_slash_train='''
+        """A docstring."""
+        from __future__ import annotations
+        import argparse
+        import os
+        import pickle
+        import sys
+        import numpy as np
+        import tensorflow as tf
+        from training import Net
+
+        here = os.path.dirname(__file__)
+        print(__name__, __doc__, __file__, __package__, __spec__, type(__loader__).__name__, sys.argv, sys.path[0], __annotations__)
+
+        class Thing:
+            pass
+
+        def main():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--steps", type=int)
+            parser.add_argument("--stats", action="store_true")
+            options = parser.parse_args()
+            data = np.loadtxt(os.path.join(here, "data.txt"), dtype=np.float32)
+            net = Net()
+            for i in range(options.steps):
+                loss = net.step(tf.constant(data + i % 3))
+                print(i, float(loss))
+            print(options.stats, net.w.numpy().tolist(), type(pickle.loads(pickle.dumps(Thing()))) is sys.modules["__main__"].Thing)
+            sys.exit(3)
+
+        if __name__ == "__main__":
+            main()
+    ''')
+    (tmp_path / "project" / "data.txt").write_text("1 2\n3 4\n5 6\n")
+    plain, run = both(tmp_path, "project/train.py", "--steps", "14", "--stats")
+    assert (plain.returncode, run.returncode) == (3, 3), run.stderr
+    assert run.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 16
+    assert coexecuted_steps(run) >= 5
+    assert "Net.step" in run.stderr
+
+
+def test_a_package_with_relative_imports(tmp_path):
+    write(tmp_path, pkg_slash___init__="NAME = 'pkg'", pkg_slash_training=TRAINING, pkg_slash___main__='''
+        import sys
+        import tensorflow as tf
+        from . import NAME
+        from .training import Net
+
+        print(NAME, __name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0])
+        net = Net()
+        losses = [net.step(tf.ones((3, 2)) * (i % 2)) for i in range(int(sys.argv[2]))]
+        print([float(loss) for loss in losses])
+    ''')
+    plain, run = both(tmp_path, "-m", "pkg", "--steps", "16")
+    assert (plain.returncode, run.returncode) == (0, 0), run.stderr
+    assert run.stdout == plain.stdout
+    assert coexecuted_steps(run) >= 5
+
+
+def test_a_traceback_shows_the_script_s_lines_only_where_it_can(tmp_path):
+    write(tmp_path, train='''
+        import tensorflow as tf
+
+        w = tf.Variable(1.0)
+
+        def check(i):
+            if i == 9:
+                raise ValueError("nine")
+
+        def step(i):
+            with tf.GradientTape() as tape:
+                loss = w * w
+                check(i)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+
+        try:
+            for i in range(20):
+                step(i)
+        finally:
+            print(w.numpy())
+    ''')
+    plain, run = both(tmp_path, "train.py", options=("--stats", "--explain"))
+    assert (plain.returncode, run.returncode) == (1, 1)
+    assert run.stdout == plain.stdout
+    expected = [line for line in plain.stderr.splitlines() if "train.py" in line]
+    trace = run.stderr[run.stderr.index("Traceback"):]
+    assert len(expected) == 3
+    assert [line for line in trace.splitlines() if re.search(r'File ".*train\.py"', line)] == expected
+    assert trace.splitlines()[1] == expected[0]
+    assert "ValueError: nine" in trace
+    assert coexecuted_steps(run) >= 2
+    assert "step: " in run.stderr and "TraceGraph: " in run.stderr
+
+
+def test_an_error_of_the_last_step_in_flight_is_not_lost(tmp_path):
+    write(tmp_path, train='''
+        import tensorflow as tf
+
+        w = tf.Variable(tf.ones(10))
+
+        def step(i):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.gather(w * 2.0, i))
+            w.assign_sub(0.001 * tape.gradient(loss, w))
+            return loss
+
+        for i in range(14):
+            step(tf.constant([i, 1]) if i < 9 else tf.constant([3, 17 if i == 13 else 1]))
+    ''')
+    plain, run = both(tmp_path, "train.py")
+    assert (plain.returncode, run.returncode) == (1, 1), run.stderr
+    assert "InvalidArgumentError" in plain.stderr and "InvalidArgumentError" in run.stderr
+    assert coexecuted_steps(run) >= 3
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["run", "nothing_here.py"], "terra run: cannot read nothing_here.py: No such file or directory."),
+    (["run", os.curdir], "terra run: . is a directory; name a script in it, or use -m for a package."),
+    (["run", "-m", "no_such_module_at_all"], "terra run: no module named no_such_module_at_all."),
+    (["run", "-m", "json.nothing"], "terra run: no module named json.nothing."),
+    (["code", "nothing_here.py"], "terra code: cannot read nothing_here.py: No such file or directory."),
+])
+def test_what_cannot_be_started_is_told_in_one_sentence(words, sentence, capsys, monkeypatch):
+    monkeypatch.setattr(script, "install", lambda: None)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    assert main(words) == 2
+    assert capsys.readouterr().err == sentence + "\n"
+
+
+@pytest.mark.parametrize("words, text", [
+    (["run"], "name a script, or a module after -m."),
+    (["run", "--stat_", "train.py"], "there is no option --stat_"),
+    ([], "required: COMMAND"),
+])
+def test_a_wrong_command_line(words, text, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_help(capsys):
+    for words in (["--help"], ["run", "--help"], ["code", "--help"]):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    for word in ("run", "code", "--stats", "--explain", "-m MODULE", "FILE[:FUNCTION]"):
+        assert word in shown
+
+
+# -- what becomes a step -------------------------------------------------------------------------------------------------------
+
+def decorated(source):
+    """{function: the decorator it got} in a module."""
+    tree = script.rewrite(ast.parse(textwrap.dedent(source)))
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            text = ast.unparse(node.decorator_list[-1])
+            if "terra" in text:
+                found[node.name] = "step" if ".step(" in text else "instrumented"
+                assert node.decorator_list[-1].lineno == node.lineno
+    return found
+
+
+def test_which_functions_are_steps():
+    assert decorated('''
+        def step(x):
+            with tf.GradientTape() as tape:
+                pass
+
+        def two(x):
+            if x:
+                with open(x), GradientTape(persistent=True) as tape:
+                    pass
+
+        def loop(x):
+            for _ in x:
+                with tf.GradientTape() as tape:
+                    pass
+
+        def generator(x):
+            with tf.GradientTape() as tape:
+                yield
+
+        @tf.function
+        def traced(x):
+            with tf.GradientTape() as tape:
+                pass
+
+        async def coroutine(x):
+            with tf.GradientTape() as tape:
+                pass
+
+        class A:
+            @staticmethod
+            def method(x):
+                with tf.GradientTape() as tape:
+                    pass
+
+        def outer():
+            def inner():
+                with tf.GradientTape() as tape:
+                    pass
+
+        def other():
+            pass
+    ''') == {"step": "step", "two": "step", "loop": "instrumented", "generator": "instrumented", "method": "step", "inner": "step"}
+
+
+def test_a_block_at_the_top_level_has_all_functions_instrumented():
+    assert decorated('''
+        def net(x):
+            pass
+
+        for i in range(3):
+            with tf.GradientTape() as tape:
+                net(i)
+    ''') == {"net": "instrumented"}
+
+
+def test_a_function_that_trains_a_whole_model_is_no_step():
+    import tensorflow as tf
+
+    import terra
+
+    w, counted = tf.Variable(1.0), []
+
+    def inner():
+        with terra.GradientTape(wait_for_graph=True) as tape:
+            loss = w * w
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        return tape.block
+
+    def trains():
+        inner()
+        for _ in range(4):
+            counted.append(inner())
+
+    step = script.step(1)(trains)
+    for _ in range(3):
+        step()
+    assert step.__terra_steps__.stats().steps == 0
+    assert counted[0].stats().coexecuted_steps >= 5
+    assert w.numpy() == pytest.approx(0.98 ** 15, rel=1e-5)
+
+
+# -- code ----------------------------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(textwrap.dedent('''
+        import sys
+
+        sys.exit("this file is not to be run")
+
+        def plain(x):
+            return x
+
+        def train(xs):
+            """Trains."""
+            for x in xs:
+                plain(x)
+
+            def inner(y):
+                return plain(y)
+
+        class Net:
+            def call(self, x):
+                return super().call(plain(x))
+    '''))
+    return path
+
+
+def test_code_of_one_function(source, capsys):
+    assert main(["code", f"{source}:train"]) == 0
+    shown = capsys.readouterr().out
+    assert "Trains." in shown and "_terra_cursor.enter(" in shown and ".loop(" in shown and "def call" not in shown
+    ast.parse(shown)
+    assert main(["code", f"{source}:Net.call"]) == 0
+    assert "_terra_cursor.enter(" in capsys.readouterr().out
+    assert main(["code", f"{source}:train.inner"]) == 0
+    assert capsys.readouterr().out
+
+
+def test_code_of_a_file(source, capsys):
+    assert main(["code", str(source)]) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in ("def plain", "def train", "def call") if name in shown] == ["def plain", "def train", "def call"]
+    assert list(functions_in(source)) == ["plain", "train", "train.inner", "Net.call"]
+
+
+@pytest.mark.parametrize("name, hint", [("trian", "did you mean train?"), ("call", "did you mean Net.call?"), ("zzz", "it has plain, train, train.inner, Net.call.")])
+def test_code_of_a_function_that_is_not_there(source, name, hint, capsys):
+    assert main(["code", f"{source}:{name}"]) == 2
+    assert capsys.readouterr().err == f"terra code: {source} has no function {name}; {hint}\n"
+
+
+def test_code_of_what_is_not_python(tmp_path, capsys):
+    path = tmp_path / "broken.py"
+    path.write_text("def f(:\n")
+    assert main(["code", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"terra code: {path} is not Python: invalid syntax")
