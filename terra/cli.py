@@ -31,7 +31,7 @@ def parser():
 
     run = commands.add_parser(
         "run", help="run a script or a module, co-executed", description=_RUN, usage="python -m terra run [--stats] [--explain] (SCRIPT | -m MODULE) [ARGS ...]",
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     run.add_argument("--stats", action="store_true", help="print what was co-executed, on standard error, when the script ends")
     run.add_argument("--explain", action="store_true", help="print a report on each step: its traces, its fallbacks and why they happened")
     run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a library module as `python -m MODULE` does")
@@ -60,8 +60,6 @@ def _run(options):
     words = options.module if options.module is not None else options.script
     if not words:
         options.parser.error("name a script, or a module after -m.")
-    if options.module is None and words[0].startswith("-"):
-        options.parser.error(f"there is no option {words[0]}; options of the script stand behind its name.")
     start = script.run_path if options.module is None else script.run_module
     code = 0
     try:

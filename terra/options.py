@@ -44,7 +44,8 @@ class Options:
 class Stats:
     """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
-    A step that fell back counts as tracing and as a fallback. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
+    A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls of
+    framework code that were skipped. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
     or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 
@@ -57,5 +58,6 @@ class Stats:
     fallbacks: int = 0
     feeds: int = 0
     fetches: int = 0
+    fast_forwards: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0

@@ -128,5 +128,5 @@ def test_the_inline_cache_forgets_nothing_and_mixes_nothing(step):
     for callee in (first, second, first, abs, second):
         assert tls.cursor.enter(SITES[0], callee) is callee
         assert tls.current is ROOT.call(SITES[0])
-        assert tls.cursor.leave("value") == "value"
+        assert tls.cursor.leave("value", SITES[0]) == "value"
         assert tls.current is ROOT

@@ -27,10 +27,10 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 class Counts:
     """What a step counts."""
 
-    __slots__ = ("feeds", "fetches", "python_stall")
+    __slots__ = ("feeds", "fetches", "fast_forwards", "python_stall")
 
     def __init__(self):
-        self.feeds = self.fetches = 0
+        self.feeds = self.fetches = self.fast_forwards = 0
         self.python_stall = 0.0
 
 
@@ -376,6 +376,7 @@ class Coexecuted:
         """A snapshot of the `Stats` of this function."""
         snapshot = Stats(**vars(self._stats))
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
+        snapshot.fast_forwards = self.counts.fast_forwards
         snapshot.python_stall_s = self.counts.python_stall
         return snapshot
 

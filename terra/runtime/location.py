@@ -225,8 +225,9 @@ def set_resolver(resolve):
 class Cursor:
     """The current location of one thread, and what instrumented code calls to move it.
 
-    A call site ``f(x)`` becomes ``cursor.leave(cursor.enter(17, f)(x))``: the call itself still happens in the user's
-    frame. An exception skips ``leave``; function ends, ``except`` and ``finally`` heads and loops put the location right.
+    A call site ``f(x)`` becomes ``cursor.leave(cursor.enter(17, f)(x), 17)``: the call itself still happens in the user's
+    frame. An exception skips ``leave``; function ends, ``except`` and ``finally`` heads and loops put the location right,
+    and so does the ``leave`` of a library function that swallowed it.
     """
 
     __slots__ = ("current", "epoch")
@@ -252,8 +253,13 @@ class Cursor:
             return callee if form is there.callee else MethodType(form, callee.__self__)
         return _resolve(there, callee)
 
-    def leave(self, value):
-        self.current = self.current.parent
+    def leave(self, value, call_id):
+        here = self.current
+        while here.id != call_id:  # a lambda was left by an exception that the callee swallowed; or outside of any step
+            if here.parent is here:
+                break
+            here = here.parent
+        self.current = here.parent
         return value
 
     # --- comprehensions and generator expressions ---
@@ -268,6 +274,15 @@ class Cursor:
     def each_lazily(self, loop_id, iterable):
         """The same for generator expressions, whose items are produced wherever the consumer happens to be."""
         return map(LazyEach(tls, loop_id).advance, iterable)
+
+    def outermost(self, loop_id, iterable):
+        """The first of several clauses of a generator expression: each item comes with the LazyEach of the last one."""
+        return zip(itertools.repeat(LazyEach(tls, loop_id)), iterable)
+
+    def done(self, value):
+        """An item of a generator expression is ready: back to the consumer."""
+        self.current = self.current.parent
+        return value
 
     def keep(self, condition):
         """A generator expression's ``if``: an item that is dropped ends here."""

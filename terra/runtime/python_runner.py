@@ -198,6 +198,7 @@ class PythonRunner:
 
     def jump(self, region):
         """Take the nodes of a recorded region as matched, without the code that issued them."""
+        self.step.counts.fast_forwards += 1
         self.log += region.entries
         for multi, key in region.latest:
             self.latest[multi] = key

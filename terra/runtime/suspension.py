@@ -20,7 +20,10 @@ class Each:
 
 
 class LazyEach:
-    """Each item is computed on top of its consumer's location, which is left again when the item is done."""
+    """Each item is computed on top of its consumer's location, which is left again when the item is done.
+
+    With several clauses the items of the last one are counted, on and on; the others run at the consumer's location.
+    """
 
     __slots__ = ("tls", "loop_id", "base", "epoch", "at")
 
@@ -40,6 +43,9 @@ class LazyEach:
             self.at = here.loop(self.loop_id)
         cursor.current = self.at = self.at.next or self.at.grow()
         return item
+
+    def each(self, iterable):
+        return map(self.advance, iterable)
 
 
 class Activation:
