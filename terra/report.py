@@ -3,7 +3,7 @@
 import os
 
 from terra.runtime import opschema
-from terra.runtime.coexecution import Coexecuted
+from terra.runtime.coexecution import BoundStep, Coexecuted
 
 _ADVICE = (
     ("was a constant so far", "The value is fed from now on; nothing to change."),
@@ -25,7 +25,7 @@ def explain(function):
     Returns: the text, as one string.
     Raises: TypeError if `function` was not made by `terra.coexecute`.
     """
-    function = getattr(function, "func", function)
+    function = function.__func__ if isinstance(function, BoundStep) else function
     if not isinstance(function, Coexecuted):
         raise TypeError(f"terra.explain takes a function made by terra.coexecute, not {function!r}.")
     stats = function.stats()

@@ -127,11 +127,16 @@ class TraceStore:
             ops.append(TraceOp((signature, tuple(identity)), tuple(sources), site))
         return ops
 
-    def add(self, raw):
-        """Merge a raw trace; True if it was not covered (new path, value that outlives the step, relaxation or kind of shape)."""
+    def add(self, raw, may_grow=True):
+        """Merge a raw trace; True if it was not covered (new path, value that outlives the step, relaxation or kind of shape).
+
+        Without `may_grow`, a new path is left out; a known one still teaches its shapes.
+        """
         if raw.creates_variables and self._building < BUILDING_STEPS:
             self._building += 1
             return True  # as a rule its path cannot come again: the variables exist now
+        if not may_grow and self.graph.find_path(self.canonical(raw)) is None:
+            return False
         rebuilt = self._relax_changed_constants(raw)
         changed = self._merge(raw)
         if changed or rebuilt:

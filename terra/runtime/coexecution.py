@@ -5,11 +5,13 @@ import logging
 import os
 import threading
 import time
+import types
 import weakref
 from threading import get_ident
 
 from terra import errors
 from terra.fallback.policy import Policy
+from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
@@ -17,8 +19,9 @@ from terra.runtime import dispatch, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
-from terra.runtime.python_runner import PythonRunner, destroy, dummy
+from terra.runtime.python_runner import PythonRunner
 from terra.runtime.tracer import Tracer, collect_args
+from terra.runtime.values import dummy
 
 log = logging.getLogger("terra")
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -166,13 +169,26 @@ class Coexecuted:
         self._lock = threading.Lock()  # of the store, between a step and the generating thread
         self.read_lock = threading.RLock()
         self._retired = []
+        self._instances = {}  # id of an instance -> its own Coexecuted, where this is a method
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
     # -- calls -----------------------------------------------------------------------------------------------------------------
 
     def __get__(self, instance, owner=None):
-        return self if instance is None else functools.partial(self, instance)
+        """A method: each instance has traces and a graph of its own, as long as it lives."""
+        if instance is None:
+            return self
+        made = self._instances.get(id(instance))
+        if made is None:
+            made = Coexecuted(self.__wrapped__, self._python, self.options)
+            try:
+                weakref.finalize(instance, self._instances.pop, id(instance), None)
+            except TypeError:  # it cannot be referred to weakly: all such instances share
+                made = self
+            else:
+                self._instances[id(instance)] = made
+        return BoundStep(made, instance)
 
     def __call__(self, *args, **kwargs):
         active = dispatch.active
@@ -254,6 +270,7 @@ class Coexecuted:
 
     def _end(self, step):
         """The function has returned."""
+        tfi.flush_zeros_cache()  # which would keep tensors of the step alive
         if isinstance(step.mode, PythonRunner) and step.mode.complete():
             self._stats.coexecuted_steps += 1
             self.policy.coexecuted()
@@ -282,23 +299,13 @@ class Coexecuted:
         raw.creates_variables = step.creates_variables
         fell_back = step.fallback_reason is not None
         with self._lock:
-            if self.store.n_traces >= self.options.max_traces:
-                changed = False
-                if fell_back:
-                    self.policy.fell_back(step.fallback_reason)
-                self._note_too_many()
-                return
-            changed = self.store.add(raw)
+            changed = self.store.add(raw, may_grow=self.store.n_traces < self.options.max_traces)
             self._stats.traces = self.store.n_traces
         if fell_back:
             self.policy.fell_back(step.fallback_reason)
         else:
             self.policy.traced(not changed)
         if self.store.version != self._generated_version and (fell_back or not changed) and self._generating is None:
-            self._generate()
-
-    def _note_too_many(self):
-        if self.program is None and self._generating is None:
             self._generate()
 
     def note_fallback(self, reason):
@@ -373,11 +380,14 @@ class Coexecuted:
     # -- what users ask --------------------------------------------------------------------------------------------------------
 
     def stats(self):
-        """A snapshot of the `Stats` of this function."""
+        """A snapshot of the `Stats` of this function; of a method asked through its class, the sum over the instances."""
         snapshot = Stats(**vars(self._stats))
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
         snapshot.fast_forwards = self.counts.fast_forwards
         snapshot.python_stall_s = self.counts.python_stall
+        for own in list(self._instances.values()):
+            for name, value in vars(own.stats()).items():
+                setattr(snapshot, name, getattr(snapshot, name) + value)
         return snapshot
 
     def run_graph_alone(self, *args, **kwargs):
@@ -406,3 +416,19 @@ class Coexecuted:
         if self.program is None:
             return None
         return tfi.graph_of_function(self.program.generated.fdefs[-1])
+
+
+class BoundStep:
+    """A co-executed method of one instance; everything but the call is that of its `Coexecuted`."""
+
+    def __init__(self, function, instance):
+        self._function = function
+        self.__self__ = instance
+        self.__func__ = function
+        self.__wrapped__ = types.MethodType(function.__wrapped__, instance)
+
+    def __call__(self, *args, **kwargs):
+        return self._function(self.__self__, *args, **kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self._function, name)

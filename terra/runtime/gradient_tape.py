@@ -172,6 +172,9 @@ class _OpenEnd:
     def before_outside_access(self, *args):
         self.step.before_outside_access(*args)
 
+    def may_fast_forward(self):
+        return False  # another thread could end the step half-way
+
     def close(self):
         self.step.close()
 

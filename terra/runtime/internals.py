@@ -16,7 +16,7 @@ try:
     # The C entry points that every eager operation goes through, looked up by the generated wrappers as attributes of this module.
     from tensorflow.python import pywrap_tfe
     from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2  # noqa: F401  (protos of a graph function)
-    from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+    from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import cancellation, context, executor
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
@@ -58,6 +58,11 @@ def ctx():
     c = context.context()
     c.ensure_initialized()
     return c
+
+
+def context_handle():
+    """What the C entry points take as their context."""
+    return context.context()._handle
 
 
 def op_def(name):

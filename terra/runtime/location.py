@@ -277,7 +277,7 @@ class Cursor:
 
     def outermost(self, loop_id, iterable):
         """The first of several clauses of a generator expression: each item comes with the LazyEach of the last one."""
-        return zip(itertools.repeat(LazyEach(tls, loop_id)), iterable)
+        return zip(itertools.repeat(LazyEach(tls, loop_id)), iter(iterable))
 
     def done(self, value):
         """An item of a generator expression is ready: back to the consumer."""

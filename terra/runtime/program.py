@@ -3,7 +3,7 @@
 While a newer TraceGraph is merged and its graph is generated, steps go on with the Program of the older one.
 """
 
-from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
+from terra.graph.trace import ARG, CONST, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.tracer import value_positions

@@ -6,9 +6,9 @@ graph: values (Input Feeding), control edges (Case Select). What Python reads co
 matches ends co-execution of the step: see `PythonRunner.diverge`.
 """
 
-import os
 import sys
 
+from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
@@ -19,11 +19,11 @@ from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
 from terra.runtime.tracer import (
     FETCH_INFO, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
 )
+from terra.runtime.values import dummy, flat_template, seed_tensor, unwaited
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 FallbackException = tfi.FallbackException
-_uid = tfi.new_uid
 _getrefcount = sys.getrefcount
 _FETCH = FETCH_INFO.op_type
 NUMBERS = frozenset([int, float, bool])
@@ -549,152 +549,3 @@ class LastStep:
         outputs[0].numpy()
         for queue in self.program.generated.fetch_queues.values():
             queue.drain(runner.handle)
-
-
-class unrecorded:
-    """Nothing that runs in this block is recorded on a tape."""
-
-    def __enter__(self):
-        self.stopped = tfi.tape_is_stopped()
-        if not self.stopped:
-            tfi.tape_stop()
-
-    def __exit__(self, *exc):
-        if not self.stopped:
-            tfi.tape_restart()
-
-
-def execute_again(node, inputs, random_attrs):
-    """Run a matched operation imperatively; an error carries a note with the line that issued it."""
-    attrs = node.info.exec_attrs
-    if random_attrs is not None:
-        attrs = random_attrs + tuple(
-            a for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in random_attrs[::2] for a in pair)
-    # Through a generated wrapper, the fast path adds the op's name to the message.
-    error = None
-    try:
-        return tfi.execute(runner.handle, node.device, node.op_type, inputs, attrs, node.n_out)
-    except tfi.NotOkStatusException as status:
-        error = tfi.status_to_exception(status)
-    except tfi.OpError as raised:
-        error = raised
-    if not node.info.schema.is_function and not error.message.endswith(" name: "):
-        error._message = error.message + " name: "
-    raise_at(error, node)
-
-
-def raise_at(error, node):
-    """Raise `error` with a traceback entry, and a note, for the user's line that issued `node`."""
-    origin = node.location.origin()
-    if origin is None:
-        raise error from None
-    filename, line = origin
-    if hasattr(error, "add_note"):
-        error.add_note(f"terra: raised by {node.op_type}, issued at {filename}:{line}")
-    code = compile("\n" * (line - 1) + "raise error from None", filename, "exec").replace(co_name="co-executed step")
-    exec(code, {"error": error})
-
-
-def flat_template(schema, outs, info):
-    """How the fast path would nest these outputs."""
-    outputs = schema.outputs
-    if not outputs:
-        return None
-    if len(outputs) == 1 and not outputs[0][1] and not outputs[0][2]:
-        return True
-    if len(outputs) == 1:
-        return (-1,) * len(outs)
-    return tuple(
-        info.attrs[number] if number else len(info.attrs[types]) if types else -1 for _, number, types in outputs)
-
-
-def seed_tensor(attrs):
-    """uint64 [seed, 0, seed2]: Philox key and counter of a stateful random op's first draw."""
-    found = dict(zip(attrs[::2], attrs[1::2]))
-    mask = (1 << 64) - 1
-    if found["seed"] == 0 and found["seed2"] == 0:  # no seed is set anywhere: any stream will do
-        return tfi.tf.constant([int.from_bytes(os.urandom(8), "little"), 0, int.from_bytes(os.urandom(8), "little")], dtype=tfi.tf.uint64)
-    return tfi.tf.constant([found["seed"] & mask, 0, found["seed2"] & mask], dtype=tfi.tf.uint64)
-
-
-_dummies = {}
-
-
-def dummy(enum):
-    """A tensor to pass for an argument that the taken path does not use."""
-    value = _dummies.get(enum)
-    if value is None:
-        dtype = tfi.dtypes.as_dtype(enum)
-        if dtype == tfi.tf.resource:
-            _dummies["variable"] = tfi.tf.Variable(0.0, trainable=False)
-            value = _dummies["variable"].handle
-        elif dtype == tfi.tf.variant:
-            value = tfi.tf.raw_ops.EmptyTensorList(element_shape=[], max_num_elements=0, element_dtype=tfi.tf.float32)
-        else:
-            value = tfi.tf.constant(b"" if dtype == tfi.tf.string else 0 if dtype != tfi.tf.bool else False, dtype=dtype)
-        _dummies[enum] = value
-    return value
-
-
-def unwaited(x):
-    """The eager tensor of an argument; if it is in flight, its handle, without waiting."""
-    if type(x) is TerraTensor:
-        return x._value if x._value is not None else x._hidden
-    return x
-
-
-def snapshot(handles):
-    """Old values of variables (they share the buffers, which are copied on write)."""
-    handle = runner.handle
-    return [(h, tfi.execute(handle, "", "ReadVariableOp", [h], ("dtype", variable_enum(h)), 1)[0]) for h in handles]
-
-
-def restore(checkpoint):
-    handle = runner.handle
-    for h, value in checkpoint:
-        tfi.execute(handle, "", "AssignVariableOp", [h, value], ("dtype", value._datatype_enum(), "validate_shape", False), 0)
-
-
-def destroy(handles):
-    """Free the variables that a step created and let go."""
-    for h in handles:
-        tfi.execute(runner.handle, "", "DestroyResourceOp", [h], ("ignore_lookup_error", True), 0)
-
-
-def variable_enum(handle):
-    return handle._handle_data.shape_and_type[0].dtype
-
-
-class Record:
-    """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
-
-    __slots__ = ("log", "survivors", "checkpoint", "queues", "temporary")
-
-    def __init__(self, log, survivors, checkpoint, queues, temporary):
-        self.log = log
-        self.survivors = survivors
-        self.checkpoint = checkpoint
-        self.queues = queues
-        self.temporary = temporary  # handles of variables that the program has let go
-
-    def landed(self):
-        """The step is done."""
-        destroy(self.temporary)
-
-    def replay(self):
-        """Run the step's operations as eager execution would; raises what it would raise. The tensors that outlive the step get their values."""
-        for queue in self.queues:
-            queue.drain(runner.handle)
-        if self.checkpoint:
-            restore(self.checkpoint)
-        values = {}
-        with unrecorded():
-            for node, refs, random_attrs in self.log:
-                if node.category == opschema.FETCH:
-                    continue
-                inputs = [values[x] if type(x) is ValueKey else real(x) for x in refs]
-                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, random_attrs)):
-                    values[key] = value
-        for t in self.survivors:
-            t._value = t._hidden = values[t._key]
-            t._owner = None

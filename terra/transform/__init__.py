@@ -10,7 +10,8 @@
 :mod:`.factory`         trees to code objects to functions
 :mod:`.policy`          whose code is it: the user's, or a library's
 :mod:`.convert`         decisions and forms, kept; what call sites ask
-:mod:`.classes`         methods that only libraries call (``call`` of a Keras layer)
+:mod:`.classes`         methods that no call site names (``call`` of a Keras layer, ``__enter__``, properties)
+:mod:`.wrappers`        library objects around a user's function (``contextmanager``, ``lru_cache``)
 :mod:`.api`             what the rest of Terra uses
 ======================  =====================================================================================
 

@@ -1,28 +1,38 @@
-"""Methods that a library calls by name: ``call`` of a Keras layer, ``update_step`` of an optimizer.
+"""Methods that no call site names: ``call`` of a Keras layer, ``__init__``, ``__enter__``, ``__add__``, properties.
 
-``layer(x)`` calls Keras' ``__call__``, which looks up ``self.call``: no call site of ours sees that function. But such a
-method can only be one that overrides a name of a library class. So when an instance of such a class is first called (or a
-library method of it), the user's overriding functions are replaced *in the user's class* by their instrumented forms.
-Those differ in their code object only; instances, signatures and library classes stay as they are, code that runs outside
-of steps pays next to nothing, and `restore` undoes it.
+``layer(x)`` calls Keras' ``__call__``, which looks up ``self.call``; ``with manager:`` calls ``__enter__``; ``a + b`` calls
+``__add__``: no call site of ours sees those functions. So when a class is first called, or an instance of it, or a method,
+then in the *user's classes* of its mro these functions are replaced by their instrumented forms: those that override a
+name of a library class, those that Python itself calls, and the functions of properties. The forms differ in their
+code object only; instances, signatures and library classes stay as they are, code that runs outside of steps pays next to
+nothing, and `restore` undoes it.
 """
 
+import functools
 import weakref
 from types import FunctionType
 
-from . import policy
+from . import policy, wrappers
 
 __all__ = ["prepare", "restore"]
 
-_seen = weakref.WeakSet()
-_patched = {}  # (weak reference to the class, name) -> (original function, its form)
+# Not __new__ and the like, which are no plain functions, and not what runs at any time or only for show.
+_OPERATORS = ("add sub mul truediv floordiv mod divmod pow matmul lshift rshift and or xor".split())
+CALLED_BY_PYTHON = frozenset(f"__{name}__" for name in (
+    "init post_init call enter exit aenter aexit iter next aiter anext await getitem setitem delitem contains missing len bool "
+    "int float complex index abs neg pos invert round lt le eq ne gt ge getattr get set".split()
+    + [prefix + name for prefix in ("", "r", "i") for name in _OPERATORS]))
+
+prepared = {}  # id(class) -> weak reference to it; twice as fast as a WeakSet
+_patched = {}  # (weak reference to the class, name) -> (original, its form)
 
 
 def _is_user_class(cls):
     module = getattr(cls, "__module__", None)
     if module == "builtins":
         return False
-    functions = [f for f in cls.__dict__.values() if type(f) is FunctionType]
+    functions = [f for f in (getattr(f, "fget", getattr(f, "func", f)) for f in cls.__dict__.values())
+                 if type(f) is FunctionType]
     filename = functions[0].__code__.co_filename if functions else ""
     return policy.is_user_module(module, filename) and bool(functions)
 
@@ -32,37 +42,51 @@ def _overridden(name, bases):
 
 
 def prepare(cls):
-    """Instruments the methods by which the user's classes in `cls.__mro__` override library classes. Done once per class."""
-    if not policy.settings.patch_overrides:
+    """Instruments what is called by name in the user's classes in `cls.__mro__`. Done once per class."""
+    key = id(cls)
+    if key in prepared or not policy.settings.patch_overrides:
         return
-    try:
-        if cls in _seen:
-            return
-        _seen.add(cls)
-    except TypeError:  # a metaclass may forbid hashing
-        return
+    prepared[key] = weakref.ref(cls, lambda _: prepared.pop(key, None))
     mro = cls.__mro__
     users = [c for c in mro if c is not object and _is_user_class(c)]
     if not users:
         return
     libraries = [c for c in mro if c is not object and c not in users]
     for user in users:
-        for name, function in list(user.__dict__.items()):
-            if type(function) is FunctionType and not name.startswith("__") and _overridden(name, libraries):
-                _patch(user, name, function)
+        for name, value in list(user.__dict__.items()):
+            if type(value) is FunctionType:
+                if name in CALLED_BY_PYTHON or (not name.startswith("__") and _overridden(name, libraries)):
+                    _patch(user, name, value)
+            elif type(value) in (property, functools.cached_property):
+                _patch(user, name, value)
 
 
-def _patch(cls, name, function):
+def _form(value):
+    """The instrumented form of a function or property; itself if there is none."""
     from .convert import function_form  # it imports this module
 
-    form = function_form(function)
-    if form is function:
+    if value is None:
+        return None
+    if type(value) is FunctionType:
+        return function_form(value)
+    if type(value) is property:
+        functions = [value.fget, value.fset, value.fdel]
+        forms = [_form(f) if type(f) is FunctionType else f for f in functions]
+        return value if forms == functions else property(*forms, value.__doc__)
+    if type(value.func) is FunctionType:  # a cached_property looks its function up at each use
+        wrappers.exchange_code(value.func, function_form(value.func))
+    return value
+
+
+def _patch(cls, name, value):
+    form = _form(value)
+    if form is value:
         return
     try:
         setattr(cls, name, form)
     except (AttributeError, TypeError):
         return
-    _patched[weakref.ref(cls), name] = function, form
+    _patched[weakref.ref(cls), name] = value, form
 
 
 def restore():
@@ -72,8 +96,9 @@ def restore():
         if cls is not None and cls.__dict__.get(name) is form:
             setattr(cls, name, function)
     forget()
+    wrappers.restore()
     _patched.clear()
 
 
 def forget():
-    _seen.clear()
+    prepared.clear()

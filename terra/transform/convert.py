@@ -14,10 +14,12 @@ import weakref
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 from ..runtime import location
-from . import classes, policy
+from . import classes, policy, wrappers
 from .factory import Factory, NothingToDo, codes_within
 from .source import NoSource
 
+OUTSIDE = location.OUTSIDE
+prepared = classes.prepared
 log = logging.getLogger("terra")
 
 _lock = threading.RLock()
@@ -83,51 +85,67 @@ def function_form(function, forced=False):
     if decision is None or forced:
         decision = decide(function, forced)
     if decision.factory is None:
+        if decision.reason is LIBRARY and "__wrapped__" in function.__dict__:
+            return _wrapper_form(function)
         return function
     entry = _forms.get(id(function))
     if entry is not None and entry[1].__code__ is decision.factory.code:
         return entry[1]
+    return _keep(function, decision.factory.function_like(function))
+
+
+def _keep(function, form):
+    key = id(function)
     with _lock:
-        key = id(function)
-        form = decision.factory.function_like(function)
         _forms[key] = weakref.ref(function, lambda _: _forms.pop(key, None)), form
-        return form
+    return form
+
+
+def _wrapper_form(function):
+    """A library's wrapper around a user's function (``contextlib.contextmanager``), with the instrumented one inside."""
+    entry = _forms.get(id(function))
+    if entry is not None:
+        return entry[1]
+    inner = function.__wrapped__
+    form = function_form(inner) if type(inner) is FunctionType else inner
+    return function if form is inner else _keep(function, wrappers.around(function, inner, form))
 
 
 def resolve(there, callee):
-    """What a call site calls in place of `callee`; see `location.set_resolver`."""
+    """What a call site calls in place of `callee`; see `location.set_resolver`. Ordered by what is frequent."""
     kind = type(callee)
+    if kind is FunctionType:
+        entry = _forms.get(id(callee))  # held weakly: an entry is never that of a function that is gone
+        if entry is None:
+            decision = _decisions.get(id(callee.__code__))
+            form = callee if decision is not None and decision.reason is NOTHING else function_form(callee)
+        else:
+            form = entry[1]
+        # The inline cache holds what it knows; closures hold tensors and models, so they stay out of it.
+        if callee.__closure__ is None and there is not OUTSIDE:
+            there.target = form
+            there.callee = callee
+        return form
     if kind is MethodType:
         function = callee.__func__
         if type(function) is not FunctionType:
             return callee
-    elif kind is FunctionType:
-        function = callee
-    elif kind is BuiltinFunctionType:
-        if there is not location.OUTSIDE and type(callee.__self__) is ModuleType:
+        owner = type(callee.__self__)
+        if id(owner) not in prepared:
+            classes.prepare(owner)
+        form = resolve(there, function)
+        return callee if form is function else MethodType(form, callee.__self__)
+    if kind is BuiltinFunctionType:
+        if there is not OUTSIDE and type(callee.__self__) is ModuleType:
             there.target = there.callee = callee
         return callee
-    else:
-        entry = _kinds.get(id(kind)) or _look_at_kind(kind)
-        form = entry[1]
-        return callee if form is None else form(callee)
-
-    decision = _decisions.get(id(function.__code__))
-    if decision is None:
-        decision = decide(function)
-    if decision.factory is None:
-        form = function
-        if kind is MethodType and decision.reason is LIBRARY:
-            classes.prepare(type(callee.__self__))
-    else:
-        form = function_form(function)
-    # The inline cache holds what it knows; closures hold tensors and models, so they stay out of it.
-    if function.__closure__ is None and there is not location.OUTSIDE:
-        there.target = form
-        there.callee = function
-    if form is function:
+    if kind is type:
+        if id(callee) not in prepared:
+            classes.prepare(callee)
         return callee
-    return form if kind is FunctionType else MethodType(form, callee.__self__)
+    entry = _kinds.get(id(kind)) or _look_at_kind(kind)
+    form = entry[1]
+    return callee if form is None else form(callee)
 
 
 def _look_at_kind(kind):
@@ -136,7 +154,11 @@ def _look_at_kind(kind):
         handler = None
         if issubclass(kind, functools.partial):
             handler = _partial_form if kind is functools.partial else None
-        elif not issubclass(kind, type):
+        elif issubclass(kind, type):
+            handler = _class_form
+        elif kind is wrappers.CACHED:
+            handler = _cached_form
+        else:
             call = _static_lookup(kind, "__call__")
             if type(call) is FunctionType:
                 if function_form(call) is not call:
@@ -163,6 +185,22 @@ def _instance_form(kind, instance):
     return instance if form is call else MethodType(form, instance)
 
 
+def _class_form(cls):
+    """A class is called as it is; ``__init__`` and what else Python calls by name is instrumented in place."""
+    classes.prepare(cls)
+    return cls
+
+
+def _cached_form(cached):
+    """What ``functools.lru_cache`` made: the cache must stay the one that the user sees, so its function changes its code."""
+    function = cached.__wrapped__
+    if type(function) is FunctionType:
+        form = function_form(function)
+        if form is not function:
+            wrappers.exchange_code(function, form)
+    return cached
+
+
 def _partial_form(partial):
     function = partial.func
     form = function_form(function) if type(function) is FunctionType else function
@@ -175,6 +213,7 @@ def _forget_library_decisions():
             if decision.reason is LIBRARY or decision.factory is not None:
                 del _decisions[key]
         _kinds.clear()
+        _forms.clear()
         classes.forget()
 
 

@@ -8,7 +8,10 @@ because fetching it costs 40 ns):
                                               here = t.current
                                               try:
         for i in seq(n):                          loop = t.current.loop(5)
-    XX                                                  t.current = loop.parent
+                                                  for i in t.leave(t.enter(16, seq)(n), 16):
+                                                      t.current = loop = loop.next or loop.grow()
+            x = op(x)                                 x = t.leave(t.enter(17, op)(x), 17)
+                                                  t.current = loop.parent
         return x                                  return x
                                               finally:
                                                   t.current = here

@@ -1,0 +1,111 @@
+"""Replay: how the operations that a step has matched are run imperatively, and its state put back.
+
+It happens when a step leaves the known paths, raises, or when a kernel of its graph fails. Nothing of it was committed then, except for checkpointed
+variables, whose old values are restored first.
+"""
+
+from terra.runtime import internals as tfi
+from terra.runtime import opschema
+from terra.runtime.program import ValueKey
+from terra.runtime.tracer import real
+
+
+class unrecorded:
+    """Nothing that runs in this block is recorded on a tape."""
+
+    def __enter__(self):
+        self.stopped = tfi.tape_is_stopped()
+        if not self.stopped:
+            tfi.tape_stop()
+
+    def __exit__(self, *exc):
+        if not self.stopped:
+            tfi.tape_restart()
+
+
+def execute_again(node, inputs, random_attrs):
+    """Run a matched operation imperatively; an error carries a note with the line that issued it."""
+    attrs = node.info.exec_attrs
+    if random_attrs is not None:
+        attrs = random_attrs + tuple(
+            a for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in random_attrs[::2] for a in pair)
+    # Through a generated wrapper, the fast path adds the op's name to the message.
+    error = None
+    try:
+        return tfi.execute(tfi.context_handle(), node.device, node.op_type, inputs, attrs, node.n_out)
+    except tfi.NotOkStatusException as status:
+        error = tfi.status_to_exception(status)
+    except tfi.OpError as raised:
+        error = raised
+    if not node.info.schema.is_function and not error.message.endswith(" name: "):
+        error._message = error.message + " name: "
+    raise_at(error, node)
+
+
+def raise_at(error, node):
+    """Raise `error` with a traceback entry, and a note, for the user's line that issued `node`."""
+    origin = node.location.origin()
+    if origin is None:
+        raise error from None
+    filename, line = origin
+    if hasattr(error, "add_note"):
+        error.add_note(f"terra: raised by {node.op_type}, issued at {filename}:{line}")
+    code = compile("\n" * (line - 1) + "raise error from None", filename, "exec").replace(co_name="co-executed step")
+    exec(code, {"error": error})
+
+
+def snapshot(handles):
+    """Old values of variables (they share the buffers, which are copied on write)."""
+    handle = tfi.context_handle()
+    return [(h, tfi.execute(handle, "", "ReadVariableOp", [h], ("dtype", variable_enum(h)), 1)[0]) for h in handles]
+
+
+def restore(checkpoint):
+    handle = tfi.context_handle()
+    for h, value in checkpoint:
+        tfi.execute(handle, "", "AssignVariableOp", [h, value], ("dtype", value._datatype_enum(), "validate_shape", False), 0)
+
+
+def destroy(handles):
+    """Free the variables that a step created and let go."""
+    for h in handles:
+        tfi.execute(tfi.context_handle(), "", "DestroyResourceOp", [h], ("ignore_lookup_error", True), 0)
+
+
+def variable_enum(handle):
+    return handle._handle_data.shape_and_type[0].dtype
+
+
+class Record:
+    """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
+
+    __slots__ = ("log", "survivors", "checkpoint", "queues", "temporary")
+
+    def __init__(self, log, survivors, checkpoint, queues, temporary):
+        self.log = log
+        self.survivors = survivors
+        self.checkpoint = checkpoint
+        self.queues = queues
+        self.temporary = temporary  # handles of variables that the program has let go
+
+    def landed(self):
+        """The step is done."""
+        destroy(self.temporary)
+
+    def replay(self):
+        """Run the step's operations as eager execution would; raises what it would raise. The tensors that outlive the step get their values."""
+        for queue in self.queues:
+            queue.drain(tfi.context_handle())
+        if self.checkpoint:
+            restore(self.checkpoint)
+        values = {}
+        with unrecorded():
+            for node, refs, random_attrs in self.log:
+                if node.category == opschema.FETCH:
+                    continue
+                inputs = [values[x] if type(x) is ValueKey else real(x) for x in refs]
+                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, random_attrs)):
+                    values[key] = value
+        for t in self.survivors:
+            t._value = t._hidden = values[t._key]
+            t._owner = None
