@@ -36,9 +36,10 @@ def _check(fn):
         raise errors.DecorationError(f"terra.coexecute got the class {name}; decorate the method that runs one step instead.")
     if not callable(fn):
         raise errors.DecorationError(f"terra.coexecute got {fn!r}, which is not callable; give it the function that runs one step.")
-    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+    called = (fn, type(fn).__call__)  # the function, or what an object does when it is called
+    if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in called):
         raise errors.DecorationError(f"terra.coexecute got the async function {name}; a step must be done when its call returns.")
-    if inspect.isgeneratorfunction(fn):
+    if any(inspect.isgeneratorfunction(f) for f in called):
         raise errors.DecorationError(f"terra.coexecute got the generator function {name}; a step must be done when its call returns.")
     if isinstance(fn, Coexecuted):
         raise errors.DecorationError(f"{name} is co-executed already; decorate it once.")

@@ -130,3 +130,36 @@ def test_the_inline_cache_forgets_nothing_and_mixes_nothing(step):
         assert tls.current is ROOT.call(SITES[0])
         assert tls.cursor.leave("value", SITES[0]) == "value"
         assert tls.current is ROOT
+
+
+def test_a_long_loop_does_not_leave_its_nodes_behind(step, monkeypatch):
+    monkeypatch.setattr("terra.runtime.growth._FEW", 1000)
+    location._growth.prune(ROOT)
+    loop_id, call_id = register_site("loop", "c.py", 1, "f"), register_site("call", "c.py", 2, "f")
+
+    def run():
+        seen = []
+        node = ROOT.loop(loop_id)
+        for i in range(5000):
+            node = node.next or node.grow()
+            inner = node.call(call_id)
+            if i % 1500 == 0:
+                seen.append(inner)
+        return seen
+
+    first = run()
+    end_step(ROOT)
+    assert location._growth.made < 5000
+    second = run()
+    assert len(first) == 4 and all(a is b for a, b in zip(first, second))
+    assert [n.loop_ids[-1][1] for n in first] == [1, 1501, 3001, 4501]
+
+
+def test_an_exception_while_a_node_is_made_has_no_context_of_ours(step, monkeypatch):
+    def full(self, call_id):
+        raise RecursionError
+
+    monkeypatch.setattr(location.Location, "call", full)
+    with pytest.raises(RecursionError) as caught:
+        tls.cursor.enter(register_site("call", "c.py", 3, "f"), abs)
+    assert caught.value.__context__ is None

@@ -267,7 +267,7 @@ def test_random_programs(folder):
 
     @settings(max_examples=LARGE or 60, derandomize=not LARGE, deadline=None, database=None, phases=phases,
               suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
-    @given(st.randoms(use_true_random=True) if not LARGE else st.integers(0, 2 ** 32).map(random.Random), st.booleans())
+    @given(st.randoms(use_true_random=False) if LARGE else st.integers(0, 2 ** 32).map(random.Random), st.booleans())
     def differential(r, late):
         text = Source(r).text()
         note(text)

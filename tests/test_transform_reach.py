@@ -152,7 +152,7 @@ def test_a_library_wrapper_keeps_its_other_cells():
 
         return wrapper
 
-    space = {"__name__": "functools"}  # library code
+    space = {"__name__": "numpy.mine"}  # library code
     wrapper = type(decorate)(decorate.__code__, {**globals(), **space}, closure=decorate.__closure__)(managed.__wrapped__)
 
     def f():
@@ -181,7 +181,8 @@ def test_several_clauses_of_a_generator_expression():
 
     check(f, 4)
     places = located(f, 4)
-    assert len(set(places)) == len([p for p in places if p.loop_ids]) and located(f, 4) == places
+    counted = [p for p in places if p.loop_ids]
+    assert len(set(counted)) == len(counted) == 9 and located(f, 4) == places
 
     def wrong():
         return list(op(i) for _ in 5 for i in [1])
@@ -196,7 +197,7 @@ def test_a_swallowed_exception_of_a_lambda_is_cleaned_up():
         except ZeroDivisionError:
             return "swallowed"
 
-    space = {"__name__": "functools"}
+    space = {"__name__": "numpy.mine"}
     library = type(swallow)(swallow.__code__, {**globals(), **space})
 
     def f():
@@ -204,7 +205,7 @@ def test_a_swallowed_exception_of_a_lambda_is_cleaned_up():
         op()
 
     places = located(f)
-    assert [len(p.call_ids) for p in places] == [4, 1, 1]
+    assert [len(p.call_ids) for p in places] == [5, 1, 1]
 
 
 def test_async_comprehensions():

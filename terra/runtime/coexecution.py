@@ -76,6 +76,11 @@ class Step:
         """Python is about to read a value; True if the step ended because of that."""
         return False
 
+    @property
+    def skeleton(self):
+        """The Tracer or PythonRunner of the step."""
+        return self.mode
+
     def may_fast_forward(self):
         """Whether a call on this thread may be skipped now."""
         return self.thread == get_ident() and not self.paused and self.function.options.fast_forward and isinstance(self.mode, PythonRunner)

@@ -42,11 +42,12 @@ def substitute(callee):
         return None
     made = _replacements.get(function)
     if made is None:
-        made = _replacements[function] = _make(function)
+        made = _replacements[function] = skipping(function)
     return made
 
 
-def _make(function):
+def skipping(function):
+    """The method `function` of stock optimizers, but jumping where it can."""
     def apply(self, *args, **kwargs):
         runner = _running()
         if runner is None or not type(self).__module__.startswith(_STOCK_MODULES):
@@ -65,7 +66,7 @@ def _running():
     step = dispatch.active
     if step is None or not step.may_fast_forward() or not tfi.tape_set_is_empty():
         return None
-    return step.mode
+    return step.skeleton
 
 
 def _apply(runner, function, optimizer, args, kwargs):

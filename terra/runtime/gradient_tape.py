@@ -22,7 +22,7 @@ from threading import get_ident
 
 from terra.graph.trace import RESOURCE
 from terra.options import Options
-from terra.runtime import dispatch, frames, location, opschema
+from terra.runtime import dispatch, fast_forward, frames, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted, Step
 from terra.runtime.graph_runner import runner
@@ -164,6 +164,7 @@ class _OpenEnd:
         self.thread = step.thread
         self.mode = self
         self.operations = 0
+        self.held = False  # whether its thread holds the lock for a whole call
 
     @property
     def paused(self):
@@ -172,8 +173,12 @@ class _OpenEnd:
     def before_outside_access(self, *args):
         self.step.before_outside_access(*args)
 
+    @property
+    def skeleton(self):
+        return self.step.mode
+
     def may_fast_forward(self):
-        return False  # another thread could end the step half-way
+        return self.held and self.step.may_fast_forward()  # else another thread could end the step half-way
 
     def close(self):
         self.step.close()
@@ -207,6 +212,45 @@ class _OpenEnd:
             if not self._is_over(op.decode() if type(op) is bytes else op):
                 return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         return dispatch._execute(execute, handle, device, op, inputs, attrs, *rest)
+
+
+# -- fast-forward --------------------------------------------------------------------------------------------------------------
+
+_OPTIMIZERS = (("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
+               ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
+_prepared = set()
+
+
+def _prepare_optimizers():
+    """A block's code has no instrumented call sites, where calls of stock optimizers are skipped otherwise: the methods themselves look for a step."""
+    for module, name, methods in _OPTIMIZERS:
+        if module in sys.modules and module not in _prepared:
+            _prepared.add(module)
+            cls = getattr(sys.modules[module], name, None)
+            for method in methods:
+                function = vars(cls).get(method) if cls is not None else None
+                if function is not None:
+                    setattr(cls, method, _skipped_in_blocks(function))
+
+
+def _skipped_in_blocks(function):
+    skipping = fast_forward.skipping(function)
+
+    @functools.wraps(function)
+    def method(self, *args, **kwargs):
+        view = dispatch.active
+        if type(view) is BlockStep:
+            return skipping(self, *args, **kwargs)
+        if type(view) is not _OpenEnd or view.thread != get_ident() or view.held:
+            return function(self, *args, **kwargs)
+        with view.step.lock:
+            view.held = True
+            try:
+                return skipping(self, *args, **kwargs)
+            finally:
+                view.held = False
+
+    return method
 
 
 class GradientTape(tfi.tf.GradientTape):
@@ -260,6 +304,7 @@ class GradientTape(tfi.tf.GradientTape):
         try:
             dispatch.end_open_step()
             raise_late_error()
+            _prepare_optimizers()
             self._outside = _block_at(frames.innermost_outside(frame), self._options)
             step = self._outside.begin(functools.partial(BlockStep, frame))
             self._left_alone = step is None

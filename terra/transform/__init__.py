@@ -5,7 +5,9 @@
 ======================  =====================================================================================
 :mod:`.source`          the syntax tree of a function's file, and the function in it
 :mod:`.templates`       quoted code with holes
+:mod:`.analysis`        questions about a tree: does it suspend, what does it bind
 :mod:`.instrumenter`    what is inserted where
+:mod:`.comprehensions`  the same for comprehensions and generator expressions
 :mod:`.unparser`        trees as text (astunparse, extended to Python 3.13)
 :mod:`.factory`         trees to code objects to functions
 :mod:`.policy`          whose code is it: the user's, or a library's

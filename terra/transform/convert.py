@@ -25,6 +25,7 @@ log = logging.getLogger("terra")
 _lock = threading.RLock()
 _decisions = {}  # id(code) -> Decision
 _forms = {}  # id(function) -> (weak reference to it, its instrumented form)
+_plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
 
 
@@ -63,6 +64,7 @@ def _decide(function, forced):
     try:
         factory = Factory(function)
     except NothingToDo:
+        _plain.add(id(code))
         return Decision(code, reason=NOTHING, is_instrumented=True)
     except NoSource as error:
         reason = str(error)
@@ -115,12 +117,11 @@ def resolve(there, callee):
     """What a call site calls in place of `callee`; see `location.set_resolver`. Ordered by what is frequent."""
     kind = type(callee)
     if kind is FunctionType:
-        entry = _forms.get(id(callee))  # held weakly: an entry is never that of a function that is gone
-        if entry is None:
-            decision = _decisions.get(id(callee.__code__))
-            form = callee if decision is not None and decision.reason is NOTHING else function_form(callee)
+        if id(callee.__code__) in _plain:
+            form = callee
         else:
-            form = entry[1]
+            entry = _forms.get(id(callee))  # held weakly: an entry is never that of a function that is gone
+            form = function_form(callee) if entry is None else entry[1]
         # The inline cache holds what it knows; closures hold tensors and models, so they stay out of it.
         if callee.__closure__ is None and there is not OUTSIDE:
             there.target = form

@@ -31,6 +31,8 @@ import builtins
 
 import gast
 
+from .analysis import Scope, bound_names, suspends
+from .comprehensions import Comprehensions
 from .templates import expression, head_of, statements
 
 # Builtins that look at the caller's frame, or that cannot lead to an operation, if nothing shadows the name.
@@ -40,68 +42,7 @@ UNTOUCHED_BUILTINS = frozenset(
 )
 _FRAME_NAMES = frozenset(("locals", "vars", "dir"))  # their result would show the names that we added
 
-_FUNCTIONS = (gast.FunctionDef, gast.AsyncFunctionDef, gast.Lambda)
-_COMPREHENSIONS = (gast.ListComp, gast.SetComp, gast.DictComp, gast.GeneratorExp)
-# An expression made of these only cannot issue an operation.
-_INERT = (gast.Name, gast.Attribute, gast.Constant, gast.Tuple, gast.List, gast.Set, gast.Dict, gast.BoolOp, gast.IfExp,
-          gast.Starred, gast.JoinedStr, gast.FormattedValue, gast.expr_context, gast.boolop, gast.NamedExpr)
-
-
-def own_nodes(function):
-    """The nodes of a function's own body, without those of functions, classes and generator expressions inside it."""
-    todo = list(function.body) if isinstance(function.body, list) else [function.body]
-    while todo:
-        node = todo.pop()
-        yield node
-        if not isinstance(node, _FUNCTIONS + (gast.ClassDef, gast.GeneratorExp)):
-            todo.extend(gast.iter_child_nodes(node))
-
-
-def suspends(function):
-    """Is it a generator, a coroutine, or both?"""
-    return isinstance(function, gast.AsyncFunctionDef) or any(
-        isinstance(node, (gast.Yield, gast.YieldFrom, gast.Await)) for node in own_nodes(function))
-
-
-def _inert(node):
-    if isinstance(node, gast.UnaryOp) and isinstance(node.op, gast.Not):
-        return _inert(node.operand)
-    return isinstance(node, _INERT) and all(_inert(child) for child in gast.iter_child_nodes(node))
-
-
-def _bound_names(tree):
-    """Every name that is bound anywhere in the tree, roughly: more than needed does no harm."""
-    names = set()
-    for node in gast.walk(tree):
-        if isinstance(node, gast.Name) and not isinstance(node.ctx, gast.Load):
-            names.add(node.id)
-        elif isinstance(node, (gast.FunctionDef, gast.AsyncFunctionDef, gast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, gast.alias):
-            names.add((node.asname or node.name).split(".")[0])
-        else:  # match captures, except names on some versions, global declarations
-            for field in ("name", "rest"):
-                if isinstance(getattr(node, field, None), str):
-                    names.add(getattr(node, field))
-    return names
-
-
-class Scope:
-    """A scope of the user's code while it is being visited.
-
-    `kind` is "function", "generator" (anything that can be suspended), "class" or "expression" (lambda, comprehension).
-    """
-
-    def __init__(self, kind, name, activation=None):
-        self.kind = kind
-        self.name = name  # for the registry of sites
-        self.activation = activation  # name of the Activation that an await in here belongs to
-        self.used = False  # does the function need a prologue?
-        self.loops = []  # lexically enclosing loops: (loop id, is it an async for)
-        self.temporaries = 0
-
-
-class Instrumenter(gast.NodeTransformer):
+class Instrumenter(Comprehensions, gast.NodeTransformer):
     """Visits one function. ``register(kind, lineno, function)`` gives ids; `is_shadowed(name)` says whether a builtin's
     name means something else where the function was defined."""
 
@@ -115,7 +56,7 @@ class Instrumenter(gast.NodeTransformer):
 
     def instrument(self, tree):
         """Instruments a FunctionDef, AsyncFunctionDef or Lambda in place."""
-        bound = _bound_names(tree)
+        bound = bound_names(tree)
         self._bound = bound
         self._prefix = "_terra_"
         while any(name.startswith(self._prefix) for name in bound):
@@ -378,71 +319,6 @@ class Instrumenter(gast.NodeTransformer):
         return expression("own.resume(suspension)", node, own=own, suspension=node)
 
     visit_Yield = visit_YieldFrom = visit_Await = _visit_suspension
-
-    # --- comprehensions ---
-
-    def _visit_comprehension(self, node):
-        lazy = isinstance(node, gast.GeneratorExp)
-        looped = self._counts_iterations(node)
-        chained = looped and lazy and len(node.generators) > 1
-        outer = self._own_cursor() if looped else None
-        result = node
-        for index, generator in enumerate(node.generators):
-            if index == 1:
-                self._enter_comprehension(lazy)
-            generator.iter = self.visit(generator.iter)
-            if looped and not chained:
-                cursor = outer if index == 0 else self.tls + ".cursor"
-                generator.iter = expression(f"{cursor}.{'each_lazily' if lazy else 'each'}(loop, iter)", generator.iter,
-                                            loop=self._new_id("loop", generator.iter), iter=generator.iter)
-        if len(node.generators) == 1:
-            self._enter_comprehension(lazy)
-        for generator in node.generators:
-            generator.target = self.visit(generator.target)
-            generator.ifs = self._visit_list(generator.ifs)
-        if isinstance(node, gast.DictComp):
-            node.key, node.value = self.visit(node.key), self.visit(node.value)
-        else:
-            node.elt = self.visit(node.elt)
-        self.scopes.pop()
-        if chained:
-            self._chain(node, outer)
-        if looped and lazy:
-            keep, done = f"{self.tls}.cursor.keep(it)", f"{self.tls}.cursor.done(it)"
-            last = node.generators[-1]
-            last.ifs = [expression(keep, c, it=c) for c in last.ifs]
-            node.elt = expression(done, node.elt, it=node.elt)
-        elif looped:
-            result = expression(f"{outer}.after({outer}.current, it)", node, it=node)
-        return result
-
-    def _counts_iterations(self, node):
-        """Not if nothing in it can issue an operation; nor if it awaits, since its location may then be moved."""
-        parts = [node.key, node.value] if isinstance(node, gast.DictComp) else [node.elt]
-        everything = parts + [c for g in node.generators for c in g.ifs] + [g.iter for g in node.generators[1:]]
-        awaits = any(isinstance(n, gast.Await) for g in everything for n in gast.walk(g))
-        return not (awaits or any(g.is_async for g in node.generators) or all(_inert(p) for p in everything))
-
-    def _chain(self, node, outer):
-        """``(f(x, y) for x in a for y in b(x))``: the last clause counts, with what the first one hands over.
-
-        ``(f(x, y) for (each, x) in cursor.outermost(5, a) for y in each.each(b(x)))``
-        """
-        first, last = node.generators[0], node.generators[-1]
-        loop_id = self._new_id("loop", last.iter)
-        each = self._temporary("each")
-        pair = expression("(each, 0)", first.target, each=each)
-        pair.elts[1] = first.target
-        for new in (pair, pair.elts[0]):
-            new.ctx = gast.Store()
-        first.target = pair
-        first.iter = expression(f"{outer}.outermost(loop, iter)", first.iter, loop=loop_id, iter=first.iter)
-        last.iter = expression("each.each(iter)", last.iter, each=each, iter=last.iter)
-
-    def _enter_comprehension(self, lazy):
-        self.scopes.append(Scope("expression", self.scope.name, None if lazy else self.scope.activation))
-
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
     # --- what is left as it is ---
 

@@ -16,6 +16,7 @@ EXPECTED = {
         "counts the collector's objects before and after: the nodes of the locations are new ones",
     "test.test_traceback.TestStack.test_format_locals": _LOCALS,
     "test.test_traceback.TestTracebackException.test_comparison_params_variations": _LOCALS,
+    "test.test_traceback.TestTracebackException.test_print": _LOCALS,
     "test.test_traceback.TracebackFormatTests.test_recursive_traceback_cpython_internal": _DEEP,
     "test.test_traceback.TracebackFormatTests.test_recursive_traceback_python": _DEEP,
 }
