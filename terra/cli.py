@@ -30,7 +30,8 @@ def parser():
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser(
-        "run", help="run a script or a module, co-executed", description=_RUN, usage="python -m terra run [--stats] [--explain] (SCRIPT | -m MODULE) [ARGS ...]",
+        "run", help="run a script or a module, co-executed", description=_RUN,
+        usage="python -m terra run [--stats] [--explain] (SCRIPT | -m MODULE) [ARGS ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     run.add_argument("--stats", action="store_true", help="print what was co-executed, on standard error, when the script ends")
     run.add_argument("--explain", action="store_true", help="print a report on each step: its traces, its fallbacks and why they happened")

@@ -30,9 +30,9 @@ class KerasSteps:
         self._compiled_as = (bool(model.run_eagerly), bool(model.jit_compile))  # what it would be without Terra
         self._before = {}  # what was among the model's own attributes under the name of each step that was put there
         for short, name in STEPS.items():
-            step = _decorated(model, name)
-            if step is None:
-                step = coexecute(getattr(model, name), **options)
+            step = getattr(model, name)
+            if not _is_decorated(model, name):
+                step = coexecute(step, **options)
                 self._before[name] = vars(model).get(name)
                 vars(model)[name] = step  # not setattr: Keras would look for layers and variables in it
             setattr(self, short, step)
@@ -99,10 +99,9 @@ def _check(model):
         raise errors.OptionError("terra.compile does not support distribution strategies; build the model outside of the strategy's scope.")
 
 
-def _decorated(model, name):
-    """The `Coexecuted` that the user has put under `name` into the model or its class, or None."""
-    found = inspect.getattr_static(model, name, None)
-    return found if isinstance(found, Coexecuted) else None
+def _is_decorated(model, name):
+    """Whether the user has put a co-executed step under `name` into the model or its class."""
+    return isinstance(inspect.getattr_static(model, name, None), Coexecuted)
 
 
 def _compile_as(model, run_eagerly, jit_compile):

@@ -61,3 +61,8 @@ class Stats:
     fast_forwards: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0
+
+    def add(self, other):
+        """Add the figures of `other` to these."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)

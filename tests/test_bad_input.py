@@ -255,7 +255,6 @@ def test_a_step_inside_a_tf_function_is_part_of_its_graph():
 @pytest.mark.parametrize("module, name", [
     ("tensorflow.python.pywrap_tfe", "TFE_Py_RecordGradient"),
     ("tensorflow.python.framework.ops", "_EagerTensorBase"),
-    ("tensorflow.python.eager.context", "_tensor_caches_map"),
 ])
 def test_an_unsupported_tensorflow(module, name):
     code = f"""

@@ -335,8 +335,9 @@ def run(build, how, wrap, n=None, stride=1):
     return seen, n, run_step
 
 
-def terra_wrap(**options):
-    return lambda f: terra.coexecute(f, wait_for_graph=True, **options)
+def terra_wrap(fast_forward=False, **options):
+    """Without fast-forward, so that each operation is issued and can be disturbed."""
+    return lambda f: terra.coexecute(f, wait_for_graph=True, fast_forward=fast_forward, **options)
 
 
 def same(expected, actual):
@@ -379,6 +380,16 @@ def test_disturbed_at_every_operation(name, how):
     assert stats.coexecuted_steps >= disturbed, stats  # the plain steps between
     if how == "extra_op" or how in LOUD:
         assert stats.fallbacks >= disturbed - 2, stats
+
+
+@pytest.mark.parametrize("name", ["fused_updates", "keras_adam"])
+def test_disturbed_under_fast_forward(name):
+    """Framework code is skipped where its outcome is known, up to the operation that is out of place."""
+    build = PROGRAMS[name]
+    expected, n, _ = run(build, "extra_op", lambda f: f, None, 3)
+    actual, _, step = run(build, "extra_op", terra_wrap(True, max_traces=3), n, 3)
+    same(expected[:-1], actual[:-1])  # (all but the names of the operations)
+    assert step.stats().coexecuted_steps >= n // 3 and step.stats().fallbacks > 0
 
 
 @pytest.mark.parametrize("name", ["adam_by_hand", "read_between_updates", "tapes_early", "branches"])
@@ -472,3 +483,14 @@ def test_a_fed_value_used_twice_by_one_operation():
     actual = [run_step(i).numpy() for i in range(8)] + [v.numpy()]
     assert all((a == b).all() for a, b in zip(expected, actual))
     assert run_step.stats().coexecuted_steps >= 5
+
+
+@pytest.mark.xfail(strict=True, reason="a draw that a graph made does not advance the stream of the eager kernel with the same seeds")
+def test_operation_seeds_that_come_again():
+    """The second draw of one pair of seeds is another one than the first, wherever the first was made."""
+    def run(wrap):
+        tf.random.set_seed(5)
+        step = wrap(lambda i: tf.random.uniform([3], seed=i % 7 + 1))
+        return [step(i).numpy().tolist() for i in range(16)]
+
+    assert run(lambda f: f) == run(terra_wrap())

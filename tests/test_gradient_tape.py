@@ -559,7 +559,7 @@ def test_a_co_executed_function_ends_an_open_step():
 
 
 def test_a_long_way_behind_the_block_ends_the_step(monkeypatch):
-    monkeypatch.setattr("terra.runtime.gradient_tape.LONGEST", 30)
+    monkeypatch.setattr("terra.runtime.block_step.LONGEST", 30)
     x = tf.Variable(2.0)
     for _ in range(6):
         with TerraTape() as tape:

@@ -115,7 +115,6 @@ def test_generated_functions():
 
 def test_functions_of_c_and_of_libraries():
     assert reason(math.sqrt) == "is not a Python function"
-    assert reason(tf.add) is None or "library" in reason(tf.add) or True
 
     def step(x):
         return sum(map(tf.square, [x, x])) * math.sqrt(4.0)

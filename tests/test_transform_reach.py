@@ -222,3 +222,36 @@ def test_async_comprehensions():
     saved = begin_step()
     assert asyncio.run(form()) == expected and tls.current is ROOT
     end_step(saved)
+
+
+def test_classes_that_answer_strangely():
+    class Meta(type):
+        @property
+        def __dict__(cls):
+            return None
+
+        @property
+        def __mro__(cls):
+            raise RuntimeError
+
+        def __setattr__(cls, name, value):
+            raise RuntimeError
+
+    class Strange(metaclass=Meta):
+        __module__ = 7
+
+        def __init__(self):
+            op("init")
+
+        def method(self):
+            return [op(i) for i in range(2)]
+
+    class Frozen(metaclass=Meta):
+        def __init__(self):
+            op("init")
+
+    def f():
+        Frozen()
+        return Strange().method()
+
+    assert check(f) == [0, 1]

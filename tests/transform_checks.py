@@ -53,10 +53,12 @@ def check(function, *args):
     assert is_instrumented(form), reason(function)
     expected = outcome(function, args)
     for _ in range(2):
-        assert outcome(form, args) == expected
+        got = outcome(form, args)
+        assert got == expected, (got, expected)
         assert tls.current is OUTSIDE
         saved = begin_step()
-        assert outcome(form, args) == expected
+        got = outcome(form, args)
+        assert got == expected, (got, expected)
         assert tls.current is ROOT
         end_step(saved)
     return expected[1]

@@ -41,7 +41,7 @@ class Step:
     """One call of a co-executed function, in whatever phase."""
 
     clock = staticmethod(time.perf_counter)
-    open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.gradient_tape`
+    open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.block_step`
 
     def __init__(self, function, args, kwargs):
         self.function = function
@@ -57,6 +57,8 @@ class Step:
         if kwargs:
             collect_args(kwargs, self.args)
         self.arg_list = [t for _, t in self.args.values()]
+        self._args_signature = None
+        self.lazy_tapes = function.options.fast_forward
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
         self.deferred_destroys = []  # of such variables, until the graph has used them
@@ -84,6 +86,16 @@ class Step:
     def may_fast_forward(self):
         """Whether a call on this thread may be skipped now."""
         return self.thread == get_ident() and not self.paused and self.function.options.fast_forward and isinstance(self.mode, PythonRunner)
+
+    def args_signature(self):
+        """(dtype enum, shape, ...) of the tensor arguments."""
+        if self._args_signature is None:
+            flat = []
+            for t in self.arg_list:
+                flat.append(t._datatype_enum())
+                flat.append(t._shape_tuple())
+            self._args_signature = flat
+        return self._args_signature
 
     def random_is_host(self, op, attrs):
         return self.function.random.repeats(op, attrs)
@@ -175,6 +187,7 @@ class Coexecuted:
         self.read_lock = threading.RLock()
         self._retired = []
         self._instances = {}  # id of an instance -> its own Coexecuted, where this is a method
+        self._gone = Stats()  # the sum over instances that are no more
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -188,7 +201,7 @@ class Coexecuted:
         if made is None:
             made = Coexecuted(self.__wrapped__, self._python, self.options)
             try:
-                weakref.finalize(instance, self._instances.pop, id(instance), None)
+                weakref.finalize(instance, self._forget, id(instance))
             except TypeError:  # it cannot be referred to weakly: all such instances share
                 made = self
             else:
@@ -390,10 +403,12 @@ class Coexecuted:
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
         snapshot.fast_forwards = self.counts.fast_forwards
         snapshot.python_stall_s = self.counts.python_stall
-        for own in list(self._instances.values()):
-            for name, value in vars(own.stats()).items():
-                setattr(snapshot, name, getattr(snapshot, name) + value)
+        for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):
+            snapshot.add(own)
         return snapshot
+
+    def _forget(self, key):
+        self._gone.add(self._instances.pop(key).stats())
 
     def run_graph_alone(self, *args, **kwargs):
         """Run the graph of a step without its skeleton, and wait: the physical limit of a step, for benchmarks. Variables change as by a step.

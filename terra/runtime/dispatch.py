@@ -10,6 +10,7 @@ import threading
 from threading import get_ident
 
 from terra.runtime import internals as tfi
+from terra.runtime import lazy_tape
 from terra.runtime.graph_runner import runner
 from terra.runtime.tensor import TerraTensor, shape_slice
 
@@ -102,7 +103,7 @@ def install():
     """Put the hooks in place; `active` is set before, so that no other thread removes them."""
     with _hooks_lock:
         if not tfi.hooks_installed():
-            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice)
+            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS)
 
 
 def remove_if_idle():

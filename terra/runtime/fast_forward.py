@@ -1,182 +1,189 @@
 """Fast-forward: skip framework code whose outcome is known (design: the light-weight imperative runtime).
 
-The skeleton pays for the framework's own Python, and in a Keras training step more than half of that is the optimizer: hundreds of small operations, the
-same ones at each step. So at an instrumented call site whose callee is `apply` or `apply_gradients` of a stock optimizer, the nodes that the call walked
-are recorded as a *region*. When the same call comes again at the same node of the program, the cursor jumps over the region, and the call is not entered.
+The skeleton pays for the framework's own Python, which in a Keras training step is nearly all of it: hundreds of small operations, the same ones at each
+step. So at an instrumented call site whose callee is framework code (a stock layer, model, loss, metric or optimizer, `tape.gradient`) the nodes that the
+call walked are recorded as a *region*. When the same call comes again at the same node of the program, the cursor jumps over the region, and the
+call is not entered.
 
 What must hold for a jump (else the call simply runs, and every operation is validated as always):
-* the optimizer's class is the framework's own, and its methods are those that were recorded;
-* gradients are the same values of the step, variables the same objects;
-* nothing that the optimizer reads has changed: its attributes, those of its schedule, of the variables, with the contents of lists and dicts;
-* device and default float type are the same, no tape is recording;
-* the recorded call fed nothing, read nothing, ran nothing imperatively, chose no branch, and changed none of that Python state itself.
+
+* the callee is the framework's own code, down to the last part of it: no class or function of the user's is reached from it;
+* its arguments are the same: tensors by the value of the step that they are, with their shapes, variables by object, Python values by value;
+* nothing that it reads has changed: the attributes of the object and of all its parts, with the contents of lists and dicts, and the methods
+  of their classes (see `guards`); device, default float type, Keras' call context and scopes are the same;
+* the recorded call fed nothing, read nothing, ran nothing imperatively, chose no branch, and changed none of that Python state itself;
+* for `tape.gradient`: the tape was begun in the step at the same place, with the same path since, and recorded no Python function.
 """
 
-import sys
 from types import MethodType
 
+from terra.runtime import guards, location
 from terra.runtime import internals as tfi
-from terra.runtime import location
-from terra.runtime.program import ValueKey
+from terra.runtime.regions import SCALARS, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
 
-_STOCK_MODULES = ("keras.src.optimizers.", "tf_keras.src.optimizers.")
-_METHODS = frozenset(["apply", "apply_gradients"])
-_SCALARS = frozenset([int, float, bool, str, type(None), bytes])
-_MOST_REGIONS = 4  # kept per place: a step that alternates between so many states of an optimizer still jumps
+EagerTensor = tfi.EagerTensor
+_METHODS = {
+    "optimizers": frozenset(["apply", "apply_gradients"]),
+    "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
+}
+_MOST_REGIONS = 4  # kept per place: a step that alternates between so many states of an object still jumps
 _replacements = {}
-
-
-class Region:
-    """A recorded call: what it depended on, and where it led."""
-
-    __slots__ = ("signature", "state", "keep", "entries", "end", "latest", "result")
 
 
 def substitute(callee):
     """What to call in place of `callee` at a call site, or None: a function that jumps if it can."""
-    if type(callee) is not MethodType:
-        return None
-    function = callee.__func__
-    if function.__name__ not in _METHODS or not function.__module__.startswith(_STOCK_MODULES):
-        return None
-    made = _replacements.get(function)
-    if made is None:
-        made = _replacements[function] = skipping(function)
-    return made
+    if type(callee) is MethodType:
+        function = callee.__func__
+        if function is tfi.tape_gradient_method:
+            return _gradient
+        package = guards.stock_package(function.__module__)
+        if package is None or function.__name__ not in _METHODS.get(package, ()):
+            return None
+        made = _replacements.get(function)
+        if made is None:
+            made = _replacements[function] = skipping(function)
+        return made
+    return None
 
 
 def skipping(function):
-    """The method `function` of stock optimizers, but jumping where it can."""
-    def apply(self, *args, **kwargs):
+    """The method `function` of a stock class, but jumping where it can."""
+    def method(self, *args, **kwargs):
         runner = _running()
-        if runner is None or not type(self).__module__.startswith(_STOCK_MODULES):
+        if runner is None or guards.stock_package(type(self).__module__) is None:
             return function(self, *args, **kwargs)
-        if args and not isinstance(args[0], (list, tuple)):
+        if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
-        return _apply(runner, function, self, args, kwargs)
+        return attempt(runner, function, self, args, kwargs, lambda: function(self, *args, **kwargs))
 
-    apply.__name__, apply.__qualname__ = function.__name__, function.__qualname__
-    return apply
+    method.__name__, method.__qualname__ = function.__name__, function.__qualname__
+    return method
+
+
+class Skipping:
+    """A stock layer, model or loss in the place of a callee: calls it, jumping where it can."""
+
+    __slots__ = ("callee",)
+
+    def __init__(self, callee):
+        self.callee = callee
+
+    def __call__(self, *args, **kwargs):
+        callee = self.callee
+        runner = _running()
+        if runner is None:
+            return callee(*args, **kwargs)
+        return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
 
 
 def _running():
     """The PythonRunner of the step that co-executes on this thread, if a call may be skipped now."""
     from terra.runtime import dispatch  # it imports what imports this module
     step = dispatch.active
-    if step is None or not step.may_fast_forward() or not tfi.tape_set_is_empty():
+    if step is None or not step.may_fast_forward():
         return None
-    return step.skeleton
+    runner = step.skeleton
+    if runner.tapes.recording is None and not tfi.tape_set_is_empty():
+        return None  # a tape that records at once would miss what is skipped
+    return runner
 
 
-def _apply(runner, function, optimizer, args, kwargs):
-    signature, keep = _signature(runner, args, kwargs)
-    if signature is None:
-        return function(optimizer, *args, **kwargs)
-    state = _state(optimizer, keep)
-    place = (runner.node, function, id(optimizer))
-    regions = runner.program.regions.setdefault(place, [])
-    for region in regions:
-        if region.signature == signature and _same(region.state, state):
-            runner.jump(region)
-            return region.result
-    start, log_length, events = runner.node, len(runner.log), runner.events()
-    result = function(optimizer, *args, **kwargs)
-    after = _state(optimizer, keep)
-    if runner.events() == events and runner.step.mode is runner and runner.node is not start and _same(state, after) \
-            and type(result) is not TerraTensor:
-        entries = runner.log[log_length:]
-        if all(_known(node, refs) for node, refs, _ in entries):
-            region = Region()
-            region.signature, region.state, region.keep = signature, state, keep
-            region.entries, region.end, region.result = entries, runner.node, result
-            region.latest = [(multi, key) for node, _, _ in entries for multi, key in node.assigns_multi]
-            if len(regions) >= _MOST_REGIONS:
-                del regions[0]
-            regions.append(region)
+def attempt(runner, function, owner, args, kwargs, call, more=()):
+    """Jump over the call if a recorded region fits; else make the call, and record it."""
+    place = (runner.node, function, id(owner))
+    regions = runner.program.regions.get(place)
+    if regions is False:
+        return call()  # it was never skippable
+    inputs = {}
+    found = [runner.tapes.recording is not None, *more]
+    keep = []
+    try:
+        _describe(runner, args, found, keep, inputs)
+        _describe(runner, kwargs, found, keep, inputs)
+        found += runner.step.args_signature()
+        state = guards.state(owner, keep)
+    except Unskippable:
+        return call()
+    for region in regions or ():
+        if region.signature == found and guards.same(region.state, state):
+            return jump(runner, region, inputs)
+    recording = Recording(runner)
+    result = call()
+    try:
+        region = recording.region(result, inputs)
+        if not guards.same(state, guards.state(owner, keep)):
+            raise Unskippable
+    except Unskippable:
+        if regions is None and len(runner.program.unskippable) < 10_000:
+            count = runner.program.unskippable[place] = runner.program.unskippable.get(place, 0) + 1
+            if count >= 3:
+                runner.program.regions[place] = False
+        return result
+    region.signature, region.state, region.keep = found, state, keep
+    if regions is None:
+        regions = runner.program.regions[place] = []
+    if len(regions) >= _MOST_REGIONS:
+        del regions[0]
+    regions.append(region)
     return result
 
 
-def _known(node, refs):
-    """Whether the inputs of a matched node will be the same in any step: values of the step, constants, variables."""
-    return all(
-        type(ref) is ValueKey or ref is slot.const_obj or ref is slot.handle or slot.const is not None
-        for ref, slot in zip(refs, node.slots))
+def _gradient(tape, target, sources, *args, **kwargs):
+    """`tape.gradient`, skipped where what the tape recorded is known."""
+    runner = _running()
+    lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
+    if lazy is None or lazy.opaque or tape._recording or not tfi.tape_set_is_empty():
+        return tape.gradient(target, sources, *args, **kwargs)
+    jumps = runner.step.counts.fast_forwards
+    more = ("gradient", lazy.start, lazy.path, runner.path, tuple(lazy.events), tape._persistent, *runner.fed_signature())
+
+    def call():
+        return tape.gradient(target, sources, *args, **kwargs)
+
+    result = attempt(runner, tfi.tape_gradient_method, _gradient, (target, sources, *args), kwargs, call, more)
+    if runner.step.counts.fast_forwards != jumps and not tape._persistent and tape._tape is not None:
+        tape._watched_variables = tape._tape.watched_variables()  # as the method leaves its tape behind
+        tape._tape = None
+    return result
 
 
-def _signature(runner, args, kwargs):
-    """(hashable identity of the arguments, objects to keep alive), or (None, None) if they cannot be told apart cheaply."""
-    found, keep = [], []
-    ok = _describe(runner, (args, kwargs), found, keep)
-    return (tuple(found), keep) if ok else (None, None)
-
-
-def _describe(runner, value, found, keep):
+def _describe(runner, value, found, keep, inputs):
+    """Append what identifies an argument to `found`. Raises Unskippable if it cannot be told cheaply."""
     kind = type(value)
-    if kind is TerraTensor:
-        found.append(value._key)
-        return value._owner is runner
-    if kind in _SCALARS:
+    if kind is TerraTensor or kind is EagerTensor:
+        if kind is TerraTensor and value._owner is runner:
+            if getattr(value, "_keras_mask", None) is not None:
+                raise Unskippable
+            found.append(value._key)
+            found.append(value._shp)
+            inputs[value._key] = value
+            return
+        argument = runner.step.args.get(id(value))
+        if argument is None:
+            raise Unskippable
+        found.append(argument[0])
+    elif kind in SCALARS:
         found.append((kind, value))
-        return True
-    if kind is tuple or kind is list:
-        found.append(len(value))
-        return all(_describe(runner, x, found, keep) for x in value)
-    if kind is dict:
-        found.extend(value)
-        return all(_describe(runner, x, found, keep) for x in value.values())
-    if kind is tfi.tf.IndexedSlices:
-        return all(_describe(runner, x, found, keep) for x in (value.values, value.indices, value.dense_shape))
-    if hasattr(value, "handle") or hasattr(value, "_value"):  # a variable of TensorFlow or of Keras
+    elif kind is tuple or kind is list:
+        found.append((kind, len(value)))
+        for x in value:
+            _describe(runner, x, found, keep, inputs)
+    elif kind is dict:
+        found.append((kind, *value))
+        for x in value.values():
+            _describe(runner, x, found, keep, inputs)
+    elif kind is tfi.tf.IndexedSlices:
+        found.append(kind)
+        for x in (value.values, value.indices, value.dense_shape):
+            _describe(runner, x, found, keep, inputs)
+    elif tfi.is_variable(value):
         found.append(id(value))
         keep.append(value)
-        return True
-    return False
-
-
-def _state(optimizer, variables):
-    """Everything that the optimizer's code reads, as a flat list of objects."""
-    flat = [tfi.device_name(), _floatx(type(optimizer))]
-    for cls in type(optimizer).__mro__[:-1]:
-        if cls.__module__.startswith(_STOCK_MODULES):
-            flat.extend(vars(cls).values())
-    _flatten(vars(optimizer), flat, 0)
-    for variable in variables or getattr(optimizer, "_trainable_variables", ()):
-        flat.extend(vars(variable).values())
-    return flat
-
-
-def _flatten(value, flat, depth):
-    kind = type(value)
-    if kind is dict or isinstance(value, dict):
-        flat.append(len(value))
-        for key, x in value.items():
-            flat.append(key)
-            _flatten(x, flat, depth + 1)
-    elif isinstance(value, (list, tuple, set)):
-        flat.append(len(value))
-        for x in value:
-            flat.append(x)
+    elif kind is tfi.tf.UnconnectedGradients:
+        found.append(value)
     else:
-        flat.append(value)
-        if depth < 4 and kind.__module__.startswith(_STOCK_MODULES) and hasattr(value, "__dict__"):
-            _flatten(vars(value), flat, depth + 1)
-
-
-def _floatx(kind):
-    """The default float type of the Keras that this class belongs to."""
-    backend = sys.modules.get(kind.__module__.split(".", 1)[0] + ".backend")
-    return backend.floatx() if backend is not None else None
-
-
-def _same(old, new):
-    """Whether two states are the same: the same objects, or equal scalars of one type."""
-    if len(old) != len(new):
-        return False
-    for a, b in zip(old, new):
-        if a is not b and not (type(a) in _SCALARS and type(a) is type(b) and a == b):
-            return False
-    return True
+        raise Unskippable
 
 
 def install():
@@ -185,9 +192,12 @@ def install():
 
     def resolve(there, callee):
         made = substitute(callee)
-        if made is None:
-            return inner(there, callee)
-        there.callee, there.target = callee.__func__, made
-        return MethodType(made, callee.__self__)
+        if made is not None:
+            there.callee, there.target = callee.__func__, made
+            return MethodType(made, callee.__self__)
+        if guards.is_stock_object(callee):
+            there.callee = there.target = None  # the answer is cheap, and the location would keep the object alive
+            return Skipping(callee)
+        return inner(there, callee)
 
     location.set_resolver(resolve)

@@ -43,6 +43,15 @@ try:
     execute_cancelable = pywrap_tfe.TFE_Py_ExecuteCancelable
     tensor_shape_slice = pywrap_tfe.TFE_Py_TensorShapeSlice  # used by gradients of concat; takes nothing but EagerTensors
 
+    # What begins, ends and asks gradient tapes: during co-execution tapes are recorded lazily.
+    tape_originals = {name: getattr(pywrap_tfe, name) for name in (
+        "TFE_Py_TapeSetNew", "TFE_Py_TapeSetAdd", "TFE_Py_TapeSetRemove", "TFE_Py_TapeWatch", "TFE_Py_TapeWatchVariable",
+        "TFE_Py_TapeSetShouldRecordBackprop", "TFE_Py_TapeSetPossibleGradientTypes", "TFE_Py_TapeSetRecordOperation",
+        "TFE_Py_TapeSetRecordOperationBackprop", "TFE_Py_TapeSetRecordOperationForwardprop", "TFE_Py_TapeGradient",
+        "TFE_Py_RecordGradient", "TFE_Py_TapeVariableAccessed", "TFE_Py_ForwardAccumulatorSetAdd")}
+    tape_gradient_method = tf.GradientTape.gradient
+    variable_accessed = pywrap_tfe.TFE_Py_TapeVariableAccessed
+
     set_executor_for_thread = pywrap_tfe.TFE_ContextSetExecutorForThread
     INTERN_DTYPES = dtypes._INTERN_TABLE  # dtype enum -> DType, the table that EagerTensor.dtype itself uses
     get_name_scope = ops.get_name_scope
@@ -180,9 +189,16 @@ def instantiate(name, args, attrs, n_outputs):
 _hook_lock = threading.Lock()
 
 
-def install_hooks(fast, slow, cancelable, shape_slice):
+def is_variable(x):
+    """Whether `x` is a variable of TensorFlow or of Keras 3."""
+    return isinstance(x, tf.Variable) or (hasattr(x, "_value") and isinstance(x._value, tf.Variable))
+
+
+def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks):
     """Replace the C entry points; `remove_hooks` puts the originals back."""
     with _hook_lock:
+        for name, hook in tape_hooks.items():
+            setattr(pywrap_tfe, name, hook)
         pywrap_tfe.TFE_Py_TensorShapeSlice = shape_slice
         pywrap_tfe.TFE_Py_FastPathExecute = fast
         pywrap_tfe.TFE_Py_Execute = slow
@@ -191,6 +207,8 @@ def install_hooks(fast, slow, cancelable, shape_slice):
 
 def remove_hooks():
     with _hook_lock:
+        for name, original in tape_originals.items():
+            setattr(pywrap_tfe, name, original)
         pywrap_tfe.TFE_Py_FastPathExecute = fast_execute
         pywrap_tfe.TFE_Py_Execute = execute
         pywrap_tfe.TFE_Py_ExecuteCancelable = execute_cancelable

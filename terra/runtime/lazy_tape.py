@@ -19,10 +19,11 @@ _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
 class LazyTape:
     """One tape, and what it has not been told yet."""
 
-    __slots__ = ("tape", "pending", "opaque", "events", "path", "flushes")
+    __slots__ = ("tape", "pending", "opaque", "events", "path", "start", "flushes")
 
-    def __init__(self, tape, path):
+    def __init__(self, tape, start, path):
         self.tape = tape
+        self.start = start  # the node after which it began
         self.pending = []  # (op, inputs, attributes, outputs), or a skipped Region
         self.opaque = 0  # counts recorded Python functions (custom gradients, nested functions): such a tape's gradient always runs
         self.events = []  # what was watched explicitly
@@ -33,11 +34,19 @@ class LazyTape:
 class Tapes:
     """The lazy tapes of one step: at most one is recording, others are closed and may still be asked."""
 
-    def __init__(self, owner):
-        self.owner = owner  # gives: expand(region)
+    def __init__(self, owner, enabled):
+        self.owner = owner  # the PythonRunner
+        self.enabled = enabled
         self.recording = None
         self.closed = {}
         self.accessed = []  # variables that the tapes were told of, in order
+
+    def record(self, op, inputs, attrs, outputs):
+        """An operation that the active tapes are to know of."""
+        if self.recording is not None:
+            self.recording.pending.append((op, inputs, attrs, outputs))
+        else:
+            record_on_tapes(op, inputs, attrs, outputs)
 
     def of(self, tape):
         lazy = self.recording
@@ -103,17 +112,17 @@ def _tapes():
     step = dispatch.active
     if step is None or step.thread != get_ident():
         return None
-    return getattr(step.mode, "tapes", None)
+    return getattr(step.skeleton, "tapes", None)
 
 
 def _tape_new(persistent, watch_accessed_variables):
     tapes = _tapes()
-    alone = tapes is not None and tfi.tape_set_is_empty() and not tfi.tape_is_stopped()
+    alone = tapes is not None and tapes.enabled and tfi.tape_set_is_empty() and not tfi.tape_is_stopped()
     if tapes is not None and not alone:
         tapes.give_up()
     tape = tfi.tape_originals["TFE_Py_TapeSetNew"](persistent, watch_accessed_variables)
     if alone:
-        tapes.recording = LazyTape(tape, tapes.owner.path)
+        tapes.recording = LazyTape(tape, tapes.owner.node, tapes.owner.path)
     return tape
 
 

@@ -53,6 +53,7 @@ _INDEX_DATA = {
     "ResourceScatterAdd": (1,), "ResourceScatterUpdate": (1,), "ResourceScatterSub": (1,), "DenseBincount": (0,), "CTCLoss": (1, 2, 3),
     "ReverseSequence": (1,), "LeftShift": (0, 1), "RightShift": (0, 1), "BitwiseAnd": (0, 1), "BitwiseOr": (0, 1), "BitwiseXor": (0, 1),
 }
+_DATA_NAMES = frozenset(["seed", "key", "counter", "alg", "labels"])  # of inputs of any op
 _VALUE_DECIDES = frozenset(["Range", "LinSpace"])
 SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 _HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
@@ -150,7 +151,7 @@ def _shape_needs_value(name, arg, k, signature):
     """Whether the value of this input (an axis, a size, a shape) can decide the shape of the op's outputs."""
     if name in _VALUE_DECIDES:
         return True
-    if k in _INDEX_DATA.get(name, ()):
+    if k in _INDEX_DATA.get(name, ()) or arg.name in _DATA_NAMES:
         return False
     integers = _INTEGER_ENUMS
     if arg.type:

@@ -76,7 +76,8 @@ class Program:
         self.feed_enums = [f.enum for f in sorted(generated.feeds.values(), key=lambda f: f.index)]
         self.name = generated.name
         self.attrs = None
-        self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded
+        self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
+        self.unskippable = {}  # such a place -> how often a call could not be recorded
 
     def _key(self, node, out):
         key = self._keys.get((node, out))

@@ -13,9 +13,11 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.graph_runner import runner
+from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.program import ValueKey
-from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
+from terra.runtime.regions import expand
+from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
     FETCH_INFO, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
 )
@@ -46,6 +48,11 @@ class PythonRunner:
         self.late = not program.early
         self.unconverted = None
         self.outside_events = 0  # imperative-only operations and chosen branches
+        self.path = 0  # a digest of the branches taken
+        self.tapes = Tapes(self, step.lazy_tapes)
+        self._jumps = []  # (place in the log, region)
+        self._index = {}  # value key -> placeholder, of the first `_indexed` issued ones
+        self._indexed = 0
         if self.late:
             self.selects = list(program.late_selects_default)
             self.feeds = [None] * program.n_feeds
@@ -63,8 +70,8 @@ class PythonRunner:
             outs = self._match(node, flat, (), None)
             if outs is not None:
                 if not tfi.tape_set_is_empty():
-                    record_on_tapes(op, [
-                        x if type(x) not in NUMBERS else slot.const_obj for x, slot in zip(flat, node.slots)], node.grad_attrs, outs)
+                    self.tapes.record(
+                        op, [x if type(x) not in NUMBERS else slot.const_obj for x, slot in zip(flat, node.slots)], node.grad_attrs, outs)
                 return outs[0] if node.template is True else nest_outputs(outs, node.template)
         return self._fast(ctx, op, name, args)
 
@@ -97,7 +104,7 @@ class PythonRunner:
         if node.fast_attrs is None and category != opschema.RANDOM:
             node.fast_attrs = attrs
         if not tfi.tape_set_is_empty():
-            record_on_tapes(op, list(flat), grad_attrs, outs)
+            self.tapes.record(op, list(flat), grad_attrs, outs)
         return nest_outputs(outs, flat_template(schema, outs, info))
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
@@ -196,14 +203,36 @@ class PythonRunner:
         """A number that changes whenever the step does something that a jump could not repeat."""
         return (self.outside_events, len(self.fed), self.step.counts.feeds, self.step.counts.fetches)
 
-    def jump(self, region):
-        """Take the nodes of a recorded region as matched, without the code that issued them."""
-        self.step.counts.fast_forwards += 1
-        self.log += region.entries
-        for multi, key in region.latest:
-            self.latest[multi] = key
-        self.node = region.end
-        self.expected = region.end.expected
+    def fed_signature(self):
+        """What was fed so far, with its shapes."""
+        return [x for key, shape, _ in self.fed.values() for x in (key, shape)]
+
+    def note_jump(self, region):
+        self._jumps.append((len(self.log), region))
+
+    def jumped_shapes(self, place):
+        """{value key: (dtype, enum, shape)} of the regions jumped over since the log was `place` long."""
+        shapes = {}
+        for at, region in self._jumps:
+            if at >= place:
+                shapes.update(region.shapes)
+        return shapes
+
+    def placeholder(self, key, shapes):
+        """The placeholder for a value of this step, made now if a jump skipped the code that would have."""
+        index = self._index
+        for t in self.issued[self._indexed:]:
+            index[t._key] = t
+        t = index.get(key)
+        if t is None:
+            dtype, enum, shape = shapes[key]
+            t = index[key] = make_tensor(dtype, enum, shape, key, self, None)
+            self.issued.append(t)
+        self._indexed = len(self.issued)
+        return t
+
+    def expand(self, region):
+        return expand(self, region)
 
     # -- matching --------------------------------------------------------------------------------------------------------------
 
@@ -345,6 +374,7 @@ class PythonRunner:
 
     def _select(self, selects):
         self.outside_events += 1
+        self.path = hash((self.path, selects))
         generated = self.program.generated
         if self.late:
             for switch_case, case in selects:
@@ -464,6 +494,8 @@ class PythonRunner:
         if end_selects is None:
             self.diverge(f"the step ended after {self.node_name()}, where it went on before")
             return False
+        self.tapes.finish()
+        self._index.clear()
         survivors = []
         for t in self.issued:
             if _getrefcount(t) > _OWN_REFERENCES and t._value is None:
@@ -498,6 +530,7 @@ class PythonRunner:
     def diverge(self, reason):
         """Fall back: cancel the graph, replay what was matched, and go on as in the tracing phase."""
         step = self.step
+        self.tapes.give_up()
         step.note_fallback(reason)
         if not self.late:
             if self.manager is not None:

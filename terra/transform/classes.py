@@ -9,12 +9,15 @@ nothing, and `restore` undoes it.
 """
 
 import functools
+import logging
 import weakref
 from types import FunctionType
 
 from . import policy, wrappers
 
 __all__ = ["prepare", "restore"]
+
+log = logging.getLogger("terra")
 
 # Not __new__ and the like, which are no plain functions, and not what runs at any time or only for show.
 _OPERATORS = ("add sub mul truediv floordiv mod divmod pow matmul lshift rshift and or xor".split())
@@ -26,19 +29,28 @@ CALLED_BY_PYTHON = frozenset(f"__{name}__" for name in (
 prepared = {}  # id(class) -> weak reference to it; twice as fast as a WeakSet
 _patched = {}  # (weak reference to the class, name) -> (original, its form)
 
+# What a class holds, without asking its metaclass, which may be the user's and answer anything.
+_namespace = type.__dict__["__dict__"].__get__
+_mro = type.__dict__["__mro__"].__get__
+
 
 def _is_user_class(cls):
-    module = getattr(cls, "__module__", None)
-    if module == "builtins":
+    module = _namespace(cls).get("__module__")
+    if not isinstance(module, str) or module == "builtins":
         return False
-    functions = [f for f in (getattr(f, "fget", getattr(f, "func", f)) for f in cls.__dict__.values())
-                 if type(f) is FunctionType]
+    functions = [f for f in map(_function_of, _namespace(cls).values()) if type(f) is FunctionType]
     filename = functions[0].__code__.co_filename if functions else ""
     return policy.is_user_module(module, filename) and bool(functions)
 
 
+def _function_of(value):
+    if type(value) is property:
+        return value.fget
+    return value.func if type(value) is functools.cached_property else value
+
+
 def _overridden(name, bases):
-    return any(name in base.__dict__ for base in bases)
+    return any(name in _namespace(base) for base in bases)
 
 
 def prepare(cls):
@@ -47,13 +59,20 @@ def prepare(cls):
     if key in prepared or not policy.settings.patch_overrides:
         return
     prepared[key] = weakref.ref(cls, lambda _: prepared.pop(key, None))
-    mro = cls.__mro__
+    try:
+        _patch_users(cls)
+    except Exception:  # whatever a class answers must not stop the user's program
+        log.debug("could not instrument the methods of %s", cls, exc_info=True)
+
+
+def _patch_users(cls):
+    mro = _mro(cls)
     users = [c for c in mro if c is not object and _is_user_class(c)]
     if not users:
         return
     libraries = [c for c in mro if c is not object and c not in users]
     for user in users:
-        for name, value in list(user.__dict__.items()):
+        for name, value in list(_namespace(user).items()):
             if type(value) is FunctionType:
                 if name in CALLED_BY_PYTHON or (not name.startswith("__") and _overridden(name, libraries)):
                     _patch(user, name, value)
@@ -84,7 +103,7 @@ def _patch(cls, name, value):
         return
     try:
         setattr(cls, name, form)
-    except (AttributeError, TypeError):
+    except Exception:  # a metaclass may forbid it in its own way
         return
     _patched[weakref.ref(cls), name] = value, form
 
@@ -93,7 +112,7 @@ def restore():
     """Puts all original methods back, where nobody has replaced them since."""
     for (reference, name), (function, form) in list(_patched.items()):
         cls = reference()
-        if cls is not None and cls.__dict__.get(name) is form:
+        if cls is not None and _namespace(cls).get(name) is form:
             setattr(cls, name, function)
     forget()
     wrappers.restore()
