@@ -25,6 +25,7 @@ assertions hold and the executed location is back where it was. `python -m tests
 `tests/cpython/expected.py` lists the tests that may fail, `tests/test_cpython_suites.py` runs the quick modules in the
 project's own test run. Left out are modules that pin the exact sequence of frames and trace events (`test_bdb`,
 `test_sys_settrace`: Terra's two bookkeeping functions are frames, too) or collect garbage in a loop (`test_weakref`).
+Pythons other than 3.11 were run on the required modules and those about newer syntax.
 """
 
 FUZZ = """## Random programs

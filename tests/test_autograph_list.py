@@ -1108,9 +1108,9 @@ def lambda_on_a_line(decorate):
 
 HEAD = """# AutoGraph's list
 
-Every feature that the AutoGraph paper (Moldovan et al., 2019) lists in its tables 4 to 6, and every limitation that it or AutoGraph's reference
-names, as a program that calls its step {n} times; see `tests/test_autograph_list.py`. "AutoGraph says" sums up the source. The other columns
-are what the program gave on TensorFlow {tf}, and are written by
+The features of tables 4 to 6 of the AutoGraph paper (Moldovan et al., 2019), and the limitations that it and AutoGraph's reference name, each as a
+program that calls its step {n} times; see `tests/test_autograph_list.py`. "AutoGraph says" sums up the source; rows that are "not listed" there
+are added for contrast. The other columns are what the program gave on TensorFlow {tf}, and are written by
 
     python -m tests.test_autograph_list
 

@@ -485,6 +485,28 @@ def test_a_fed_value_used_twice_by_one_operation():
     assert run_step.stats().coexecuted_steps >= 5
 
 
+def test_one_operation_on_a_variable_and_on_a_tensor_in_turn():
+    """It comes down the converting path (a list of outputs) in one step, and down the fast path (one output) in the next."""
+    v = tf.Variable([1.0, 2.0])
+
+    def step(i):
+        for _ in range(i % 3):
+            v.assign_sub(tf.random.normal([2]))
+        y = tf.ones([2]) * (v if i % 2 == 0 else tf.tanh(v + 0.1))
+        return tf.tanh(y), y
+
+    def run(wrap):
+        tf.random.set_seed(3)
+        v.assign([1.0, 2.0])
+        run_step = wrap(step)
+        return [[t.numpy().tolist() for t in run_step(i)] for i in range(24)], run_step
+
+    expected, _ = run(lambda f: f)
+    actual, run_step = run(terra_wrap())
+    assert expected == actual
+    assert run_step.stats().coexecuted_steps >= 15
+
+
 @pytest.mark.xfail(strict=True, reason="a draw that a graph made does not advance the stream of the eager kernel with the same seeds")
 def test_operation_seeds_that_come_again():
     """The second draw of one pair of seeds is another one than the first, wherever the first was made."""

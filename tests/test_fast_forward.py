@@ -214,3 +214,180 @@ def test_a_divergence_after_a_jump_replays_the_region():
     for a, b in zip(eager_optimizer.variables, optimizer.variables):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
     assert wrapped.stats().fallbacks == 1 and wrapped.stats().fast_forwards > 0
+
+
+# -- layers, losses and the tape's gradient ------------------------------------------------------------------------------------
+
+
+def layered(library, coexecute, change=None, at=7, steps=14, make=None):
+    """A step that calls stock layers one by one; `change(layers)` runs before step `at`."""
+    keras.utils.set_random_seed(5)
+    tf_keras.utils.set_random_seed(5)
+    layers = make(library) if make else [
+        library.layers.Dense(8, activation="relu"), library.layers.BatchNormalization(), library.layers.Dropout(0.3),
+        library.layers.Dense(2)]
+    for layer in layers:
+        layer.trainable = True
+    loss_fn = library.losses.MeanSquaredError()
+    rate = 0.05
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            h = x
+            for layer in layers:
+                h = layer(h, training=True)
+            loss = loss_fn(y, h) + sum(tf.reduce_sum(extra) for layer in layers for extra in layer.losses)
+        variables = [v for layer in layers for v in layer.trainable_variables]
+        for v, g in zip(variables, tape.gradient(loss, variables)):
+            v.assign_sub(rate * g)
+        return loss
+
+    wrapped = terra.coexecute(step, wait_for_graph=True) if coexecute else step
+    losses = []
+    for i in range(steps):
+        if change is not None and i == at:
+            change(layers)
+        losses.append(np.asarray(wrapped(X[i % 3], Y[i % 3])))
+    return losses + [np.asarray(w) for layer in layers for w in layer.get_weights()], (wrapped.stats() if coexecute else None)
+
+
+def check_layers(library, change=None, **kwargs):
+    expected, _ = layered(library, False, change, **kwargs)
+    actual, stats = layered(library, True, change, **kwargs)
+    assert len(expected) == len(actual)
+    for k, (a, b) in enumerate(zip(expected, actual)):
+        np.testing.assert_array_equal(a, b, err_msg=f"item {k}")
+    assert stats.coexecuted_steps >= 4, stats
+    return stats
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_layers_losses_and_gradients_are_skipped(library):
+    stats = check_layers(library)
+    assert stats.fast_forwards >= 2 * stats.coexecuted_steps, stats
+
+
+def _rate(layers):
+    layers[2].rate = 0.9
+
+
+def _freeze(layers):
+    layers[0].trainable = False
+
+
+def _activation(layers):
+    layers[0].activation = tf.nn.tanh
+
+
+def _user_activation(layers):
+    layers[0].activation = lambda x: x * 3.0
+
+
+def _momentum(layers):
+    layers[1].momentum = 0.5
+
+
+def _regularizer(layers):
+    layers[3].kernel_regularizer = keras.regularizers.L2(0.1)
+
+
+def _patched_call(layers):
+    original = layers[0].call
+    layers[0].call = lambda x, *a, **k: original(x, *a, **k) * 2.0
+
+
+def _swap_kernel(layers):
+    replacement = keras.layers.Dense(8)
+    replacement.build((None, 4))
+    layers[0]._kernel, layers[0]._trainable_variables[0] = replacement.kernel, replacement.kernel
+
+
+@pytest.mark.parametrize("change", [_rate, _freeze, _activation, _user_activation, _momentum, _regularizer, _patched_call, _swap_kernel])
+def test_layer_state_changes(change):
+    check_layers(keras, change)
+
+
+def test_activity_regularizer_is_not_skipped_but_right():
+    check_layers(keras, make=lambda k: [k.layers.Dense(8, activity_regularizer=k.regularizers.L2(0.01)), k.layers.Dense(2)])
+
+
+def test_function_of_the_framework_replaced(monkeypatch):
+    original = tf.nn.relu
+
+    def change(layers):
+        monkeypatch.setattr(tf.nn, "relu", lambda x, *a, **k: original(x, *a, **k) + 0.25)
+
+    expected, _ = layered(keras, False, change)
+    monkeypatch.undo()
+    actual, stats = layered(keras, True, change)
+    for a, b in zip(expected, actual):
+        np.testing.assert_array_equal(a, b)
+    assert stats.fast_forwards > 0
+
+
+def test_user_layers_always_run_and_their_stock_parts_are_skipped():
+    seen = []
+
+    class Mine(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = keras.layers.Dense(4, activation="relu")
+
+        def call(self, x):
+            seen.append(len(seen))
+            return self.inner(x) * 2.0
+
+    stats = check_layers(keras, make=lambda k: [Mine(), k.layers.Dense(2)])
+    assert len(seen) >= 2 * 14
+    assert stats.fast_forwards > 0
+
+
+def test_custom_gradient_and_watch_and_nested_tapes_stay_right():
+    seen = []
+
+    def make():
+        keras.utils.set_random_seed(2)
+        layer = keras.layers.Dense(3, activation="tanh")
+        layer.build((None, 4))
+
+        @tf.custom_gradient
+        def doubled(x):
+            def backward(upstream):
+                seen.append(1)
+                return upstream * 2.0
+            return x, backward
+
+        def step(x, y, watch):
+            with tf.GradientTape(persistent=True) as outer:
+                if watch:
+                    outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    out = tf.reduce_sum(doubled(layer(x)) ** 2)
+                first = inner.gradient(out, x)
+                penalty = tf.reduce_sum(first ** 2)
+            grads = outer.gradient(penalty, layer.trainable_variables)
+            again = outer.gradient(penalty, x) if watch else None
+            with tf.GradientTape() as plain:
+                value = tf.reduce_mean(layer(x))
+            more = plain.gradient(value, layer.trainable_variables)
+            layer.kernel.assign_sub(0.01 * (grads[0] + more[0]))
+            return penalty, again, value
+
+        return step, layer
+
+    eager_step, eager_layer = make()
+    pattern = [False] * 5 + [True] * 5 + [False, True] * 3
+    expected = [[None if t is None else t.numpy() for t in eager_step(X[i % 3], Y[i % 3], w)] for i, w in enumerate(pattern)]
+    eager_calls = len(seen)
+    step, layer = make()
+    wrapped = terra.coexecute(step, wait_for_graph=True)
+    for i, w in enumerate(pattern):
+        for a, b in zip(expected[i], wrapped(X[i % 3], Y[i % 3], w)):
+            if a is None:
+                assert b is None
+            else:
+                np.testing.assert_array_equal(a, b.numpy())
+    assert len(seen) == 2 * eager_calls
+    np.testing.assert_array_equal(eager_layer.kernel.numpy(), layer.kernel.numpy())
+    assert wrapped.stats().coexecuted_steps > 4 and wrapped.stats().fast_forwards > 0

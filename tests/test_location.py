@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from terra.runtime import location
+from terra.runtime import growth, location
 from terra.runtime.location import OUTSIDE, ROOT, begin_step, end_step, register_site, tls
 
 
@@ -133,7 +133,7 @@ def test_the_inline_cache_forgets_nothing_and_mixes_nothing(step):
 
 
 def test_a_long_loop_does_not_leave_its_nodes_behind(step, monkeypatch):
-    monkeypatch.setattr("terra.runtime.growth._FEW", 1000)
+    monkeypatch.setattr(growth, "_FEW", 1000)
     location._growth.prune(ROOT)
     loop_id, call_id = register_site("loop", "c.py", 1, "f"), register_site("call", "c.py", 2, "f")
 

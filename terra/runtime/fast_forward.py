@@ -86,6 +86,11 @@ def _running():
     runner = step.skeleton
     if runner.tapes.recording is None and not tfi.tape_set_is_empty():
         return None  # a tape that records at once would miss what is skipped
+    if not runner.modules_checked:
+        runner.modules_checked = True
+        if not guards.modules.hold():  # somebody has replaced a function of the framework
+            runner.program.regions.clear()
+            runner.program.unskippable.clear()
     return runner
 
 
@@ -97,30 +102,33 @@ def attempt(runner, function, owner, args, kwargs, call, more=()):
         return call()  # it was never skippable
     inputs = {}
     found = [runner.tapes.recording is not None, *more]
-    keep = []
+    keep = [owner]
     try:
         _describe(runner, args, found, keep, inputs)
         _describe(runner, kwargs, found, keep, inputs)
         found += runner.step.args_signature()
-        state = guards.state(owner, keep)
     except Unskippable:
         return call()
     for region in regions or ():
-        if region.signature == found and guards.same(region.state, state):
+        if region.signature == found and region.guard.holds():
             return jump(runner, region, inputs)
     recording = Recording(runner)
+    try:
+        guard = guards.Guard(owner, keep[1:])
+    except Unskippable:
+        guard = None
     result = call()
     try:
-        region = recording.region(result, inputs)
-        if not guards.same(state, guards.state(owner, keep)):
+        if guard is None or not guard.holds():
             raise Unskippable
+        region = recording.region(result, inputs)
     except Unskippable:
         if regions is None and len(runner.program.unskippable) < 10_000:
             count = runner.program.unskippable[place] = runner.program.unskippable.get(place, 0) + 1
             if count >= 3:
                 runner.program.regions[place] = False
         return result
-    region.signature, region.state, region.keep = found, state, keep
+    region.signature, region.guard, region.keep = found, guard, keep
     if regions is None:
         regions = runner.program.regions[place] = []
     if len(regions) >= _MOST_REGIONS:
@@ -136,7 +144,8 @@ def _gradient(tape, target, sources, *args, **kwargs):
     if lazy is None or lazy.opaque or tape._recording or not tfi.tape_set_is_empty():
         return tape.gradient(target, sources, *args, **kwargs)
     jumps = runner.step.counts.fast_forwards
-    more = ("gradient", lazy.start, lazy.path, runner.path, tuple(lazy.events), tape._persistent, *runner.fed_signature())
+    more = ("gradient", lazy.start, lazy.path, runner.path, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
+            *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
 
     def call():
         return tape.gradient(target, sources, *args, **kwargs)

@@ -1,11 +1,13 @@
-"""Guards of fast-forward: what a framework object's code reads, as a flat list that can be compared from one step to the next.
+"""Guards of fast-forward: whether anything that a framework object's code reads has changed since its call was recorded.
 
-The list holds the attributes of the object and, recursively, of the framework objects that it is made of; the contents of lists, tuples, sets and dicts;
-the methods of the classes involved; and the global settings. Two lists are the same if they hold the same objects, or equal scalars of one type.
+When a call is recorded, the containers that it may read are listed: the attributes of the object and, recursively, of the framework objects that it is made of;
+the contents of lists, tuples, sets and dicts; the methods of the classes involved. With each goes what it held. Later it must hold the same objects, or
+equal scalars of one type; that is a few nanoseconds for each entry, and no recursion. Global settings are compared by value.
 Whatever could run code of the user's (a subclass, a function) makes the object unskippable.
 """
 
 import sys
+from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 from terra.runtime import internals as tfi
@@ -14,11 +16,16 @@ from terra.runtime.regions import SCALARS, Unskippable
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
 _NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"])  # they run the user's code
-_FRAMEWORKS = ("keras", "tf_keras", "tensorflow")
-_DEEPEST = 12
-_LONGEST = 20_000
+_FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])
+_OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  # looked at no further than their identity
+# Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
+_PARTS = frozenset([
+    "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
+    "activations", "mixed_precision", "quantizers", "utils"])
+_MOST_CONTAINERS = 5_000
 
 _packages = {}
+_callable_kinds = {}
 
 
 def stock_package(module):
@@ -33,130 +40,154 @@ def stock_package(module):
     return package
 
 
-_callable_kinds = {}
-
-
 def is_stock_object(callee):
     """Whether `callee` is a layer, model or loss of Keras' own."""
     kind = type(callee)
     known = _callable_kinds.get(kind)
     if known is None:
         known = _callable_kinds[kind] = (
-            stock_package(kind.__module__) in _CALLABLE_PACKAGES and kind.__name__ not in _NEVER and not isinstance(callee, type)
-            and hasattr(kind, "__call__") and (hasattr(kind, "call")))
+            stock_package(kind.__module__) in _CALLABLE_PACKAGES and kind.__name__ not in _NEVER and hasattr(kind, "call"))
     return known
 
 
-def state(owner, variables):
-    """Everything that the code of `owner` (and what it reads of `variables`) depends on. Raises Unskippable."""
-    kind = type(owner)
-    flat = [tfi.device_name()]
-    if kind is FunctionType:  # a function of TensorFlow's own: nothing but its arguments
-        return flat
-    root = kind.__module__.split(".", 1)[0]
-    flat += _settings(root)
-    seen = {id(owner)}
-    classes = set()
-    _attributes(owner, flat, seen, classes, 0)
-    for variable in variables or getattr(owner, "_trainable_variables", ()):
-        flat.extend(vars(variable).values())
-    for cls in sorted(classes, key=id):
-        flat.extend(_methods(cls))
-    return flat
+class Guard:
+    """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said."""
+
+    __slots__ = ("containers", "root", "settings")
+
+    def __init__(self, owner, variables):
+        self.containers = []  # (container, the objects it held)
+        self.root = None if type(owner) is FunctionType else type(owner).__module__.split(".", 1)[0]
+        self.settings = settings(self.root)
+        if self.root is None:
+            return  # a function of TensorFlow's own depends on its arguments alone
+        walk = _Walk(self.containers)
+        walk.object(owner)
+        for variable in variables or getattr(owner, "_trainable_variables", ()):
+            walk.variable(variable)
+        walk.finish()
+
+    def holds(self):
+        """Whether nothing has changed."""
+        for container, held in self.containers:
+            values = container.values() if hasattr(container, "values") else container
+            if len(container) != len(held) or not all(map(is_, values, held)):
+                if not _equal(values, held):
+                    return False
+        return _equal(settings(self.root), self.settings)
 
 
-def same(old, new):
-    """Whether two states are the same: the same objects, or equal scalars of one type."""
-    if len(old) != len(new):
+class _Modules:
+    """The functions of the framework's modules that layers call by name: looked at once a step."""
+
+    _NAMES = ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.core",
+              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn")
+
+    def __init__(self):
+        self._held = {}
+
+    def hold(self):
+        """Whether they are what they were last time."""
+        same = True
+        spaces = [vars(tfi.tf.nn), vars(tfi.tf.math)] + [vars(sys.modules[n]) for n in self._NAMES if n in sys.modules]
+        for space in spaces:
+            values, held = space.values(), self._held.get(id(space))
+            if held is None or len(held) != len(values) or not all(map(is_, values, held)):
+                same = same and held is None
+                self._held[id(space)] = tuple(values)
+        return same
+
+
+modules = _Modules()
+
+
+def _equal(new, old):
+    """The same objects, or equal scalars of one type, one by one."""
+    if len(new) != len(old):
         return False
-    for a, b in zip(old, new):
-        if a is not b and not (type(a) in SCALARS and type(a) is type(b) and a == b):
-            return False
-    return True
+    return all(a is b or (type(a) in SCALARS and type(a) is type(b) and a == b) for a, b in zip(new, old))
 
 
-def _settings(root):
-    """Global settings of the Keras called `root`: float type, call context, scopes."""
-    backend = sys.modules.get(root + ".src.backend") or sys.modules.get(root + ".backend")
-    flat = [backend.floatx() if hasattr(backend, "floatx") else None]
+def settings(root):
+    """Global settings: device; of the Keras called `root`, float type, call context and scopes."""
+    found = [tfi.device_name()]
+    if root is None:
+        return found
+    backend = sys.modules.get(root + ".src.backend")
+    found.append(backend.floatx() if hasattr(backend, "floatx") else None)
     state = sys.modules.get(root + ".src.backend.common.global_state")
     if state is not None:
         tracked = vars(state.GLOBAL_STATE_TRACKER)
         context = tracked.get("current_call_ctx")
-        flat += [context is None, tracked.get("autocast_scope"), tracked.get("distribution"), tracked.get("remat_scope_stack") or None]
+        found += [context is None, tracked.get("autocast_scope"), tracked.get("distribution")]
         if context is not None:
-            flat += [(k, v) for k, v in sorted(vars(context).items()) if k != "entry_layer"] and [
-                v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
-    return flat
+            found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
+    return found
 
 
-def _attributes(owner, flat, seen, classes, depth):
-    kind = type(owner)
-    for cls in kind.__mro__:
-        if cls not in classes and stock_package(cls.__module__) is not None:
-            classes.add(cls)
-    for name, value in vars(owner).items():
-        _flatten(value, flat, seen, classes, depth, name)
+class _Walk:
+    """Visits an object and its parts, each once, and lists their containers."""
 
+    def __init__(self, containers):
+        self.containers = containers
+        self.seen = set()
+        self.classes = set()
+        self.todo = []
 
-def _flatten(value, flat, seen, classes, depth, name=None):
-    kind = type(value)
-    if kind in SCALARS:
-        flat.append(value)
-        return
-    flat.append(value if kind is not list and kind is not tuple and kind is not dict else len(value))
-    if len(flat) > _LONGEST or depth > _DEEPEST:
-        raise Unskippable
-    if kind is dict or isinstance(value, dict):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        flat.append(len(value))
-        for key, x in value.items():
-            flat.append(key)
-            _flatten(x, flat, seen, classes, depth + 1)
-    elif kind is list or kind is tuple or isinstance(value, (list, tuple, set)):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        flat.append(len(value))
-        for x in value:
-            _flatten(x, flat, seen, classes, depth + 1)
-    elif kind is FunctionType or kind is MethodType:
-        module = value.__module__ or ""
-        if module.split(".", 1)[0] not in _FRAMEWORKS:
-            raise Unskippable  # the user's function might do anything
-    elif isinstance(value, type) or kind is BuiltinFunctionType:
-        pass
-    elif tfi.is_variable(value):
-        if id(value) not in seen:
-            seen.add(id(value))
-            flat.extend(vars(value).values())
-    else:
-        package = stock_package(kind.__module__)
-        if package is None:
-            if callable(value) and kind.__module__.split(".", 1)[0] not in (*_FRAMEWORKS, "builtins", "functools"):
+    def object(self, owner):
+        self._attributes(owner)
+        while self.todo:
+            self._value(self.todo.pop())
+            if len(self.containers) > _MOST_CONTAINERS:
                 raise Unskippable
-        elif id(value) not in seen and hasattr(value, "__dict__") and _is_part(package, kind):
-            if kind.__name__ in _NEVER:
-                raise Unskippable
-            seen.add(id(value))
-            _attributes(value, flat, seen, classes, depth + 1)
 
+    def variable(self, variable):
+        if id(variable) not in self.seen:
+            self.seen.add(id(variable))
+            attributes = vars(variable)
+            self.containers.append((attributes, tuple(attributes.values())))
 
-_PARTS = frozenset([
-    "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
-    "activations", "mixed_precision", "quantizers", "utils"])
+    def finish(self):
+        for cls in self.classes:
+            methods = vars(cls)
+            self.containers.append((methods, tuple(methods.values())))
 
+    def _attributes(self, owner):
+        kind = type(owner)
+        if kind.__name__ in _NEVER:
+            raise Unskippable
+        for cls in kind.__mro__[:-1]:
+            if stock_package(cls.__module__) is not None:
+                self.classes.add(cls)
+        self._container(vars(owner))
 
-def _is_part(package, kind):
-    """Framework objects whose attributes matter; graphs of symbolic tensors are looked at no further than their identity."""
-    return package in _PARTS and kind.__name__ not in ("Tracker", "Config", "Node", "Function", "KerasHistory")
+    def _container(self, container):
+        if id(container) in self.seen:
+            return
+        self.seen.add(id(container))
+        held = tuple(container.values()) if isinstance(container, dict) else tuple(container)
+        if type(container) is not tuple:
+            self.containers.append((container, held))
+        self.todo += held
 
-
-_method_lists = {}
-
-
-def _methods(cls):
-    """The functions of a class, as they are now."""
-    return list(vars(cls).values())
+    def _value(self, value):
+        kind = type(value)
+        if kind in SCALARS:
+            return
+        if isinstance(value, (dict, list, tuple, set)):
+            self._container(value)
+        elif kind is FunctionType or kind is MethodType:
+            if (value.__module__ or "").split(".", 1)[0] not in _FRAMEWORKS:
+                raise Unskippable  # the user's function might do anything
+        elif isinstance(value, type) or kind is BuiltinFunctionType:
+            return
+        elif tfi.is_variable(value):
+            self.variable(value)
+        else:
+            package = stock_package(kind.__module__)
+            if package is None:
+                if callable(value) and kind.__module__.split(".", 1)[0] not in _FRAMEWORKS | {"builtins", "functools"}:
+                    raise Unskippable
+            elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
+                self.seen.add(id(value))
+                self._attributes(value)

@@ -19,15 +19,16 @@ _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
 class LazyTape:
     """One tape, and what it has not been told yet."""
 
-    __slots__ = ("tape", "pending", "opaque", "events", "path", "start", "flushes")
+    __slots__ = ("tape", "pending", "opaque", "events", "path", "start", "accessed", "flushes")
 
-    def __init__(self, tape, start, path):
+    def __init__(self, tape, start, path, accessed):
         self.tape = tape
         self.start = start  # the node after which it began
         self.pending = []  # (op, inputs, attributes, outputs), or a skipped Region
         self.opaque = 0  # counts recorded Python functions (custom gradients, nested functions): such a tape's gradient always runs
         self.events = []  # what was watched explicitly
         self.path = path  # the path taken when it began
+        self.accessed = accessed  # how many accesses of variables were noted before it began
         self.flushes = 0
 
 
@@ -122,7 +123,7 @@ def _tape_new(persistent, watch_accessed_variables):
         tapes.give_up()
     tape = tfi.tape_originals["TFE_Py_TapeSetNew"](persistent, watch_accessed_variables)
     if alone:
-        tapes.recording = LazyTape(tape, tapes.owner.node, tapes.owner.path)
+        tapes.recording = LazyTape(tape, tapes.owner.node, tapes.owner.path, len(tapes.accessed))
     return tape
 
 

@@ -84,7 +84,10 @@ class Schema:
         self.variable_inputs = ()
         self._may_write = None
         self.category = self._function_category() if self.is_function else self._category(op_def)
-        self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
+        if self.is_function:
+            self.value_inputs = function_value_inputs(fdef)
+        else:
+            self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
         self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
 
     def _category(self, op_def):
@@ -218,6 +221,34 @@ def fingerprint(fdef, depth=0):
         if tfi.op_def(node.op) is None:
             node.op = _nested_fingerprint(node.op, depth)
     return "function " + hashlib.sha256(copy.SerializeToString(deterministic=True)).hexdigest()
+
+
+def function_value_inputs(fdef):
+    """Per argument of a traced function, whether its value may decide a shape: integers that reach an axis, a size or a shape in the body."""
+    return tuple(
+        a.type in _INTEGER_ENUMS and _reaches_a_shape(fdef, a.name) for a in fdef.signature.input_arg)
+
+
+def _reaches_a_shape(fdef, argument):
+    tainted, changed = {argument}, True
+    while changed:  # bodies are not sorted
+        changed = False
+        for node in fdef.node_def:
+            if node.name in tainted:
+                continue
+            inputs = [i.split(":", 1)[0] for i in node.input if not i.startswith("^")]
+            hit = [k for k, name in enumerate(inputs) if name in tainted]
+            if not hit:
+                continue
+            schema = get_schema(node.op)
+            if schema is None or schema.is_function or any(node.attr[a].WhichOneof("value") == "func" for a in node.attr):
+                return True  # what the inner function does with it is not looked into
+            flags = schema.value_inputs if not schema.has_lists else (any(schema.value_inputs),) * len(inputs)
+            if any(flags[k] for k in hit):
+                return True
+            tainted.add(node.name)
+            changed = True
+    return False
 
 
 def reachable_functions(fdef):

@@ -48,6 +48,7 @@ class PythonRunner:
         self.late = not program.early
         self.unconverted = None
         self.outside_events = 0  # imperative-only operations and chosen branches
+        self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.path = 0  # a digest of the branches taken
         self.tapes = Tapes(self, step.lazy_tapes)
         self._jumps = []  # (place in the log, region)
@@ -103,6 +104,7 @@ class PythonRunner:
         node, outs = found
         if node.fast_attrs is None and category != opschema.RANDOM:
             node.fast_attrs = attrs
+            node.template = flat_template(schema, node.outs, node.info)  # traced on the converting path, which returns lists
         if not tfi.tape_set_is_empty():
             self.tapes.record(op, list(flat), grad_attrs, outs)
         return nest_outputs(outs, flat_template(schema, outs, info))

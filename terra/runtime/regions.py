@@ -26,10 +26,10 @@ class Unskippable(Exception):
 
 
 class Region:
-    """A recorded call: what it depended on (signature, state), and what it did."""
+    """A recorded call: what it depended on (signature, guard), and what it did."""
 
     __slots__ = (
-        "signature", "state", "keep", "entries", "patches", "end", "latest", "result", "records", "accessed", "shapes")
+        "signature", "guard", "keep", "entries", "patches", "end", "latest", "result", "records", "accessed", "shapes")
 
 
 class Recording:
@@ -75,6 +75,10 @@ class Recording:
             for item in lazy.pending[self.pending_length:]:
                 if type(item) is tuple:
                     op, ins, attrs, outs = item
+                    if not any(type(t) is TerraTensor for t in outs):
+                        continue  # small integers that the host computed: no gradient goes through them
+                    if not all(type(t) is TerraTensor for t in outs):
+                        raise Unskippable
                     item = (op, [self._name(x) for x in ins], attrs, [t._key for t in outs])
                 region.records.append(item)
         region.accessed = runner.tapes.accessed[self.accessed_length:]

@@ -11,7 +11,7 @@ from .expected import EXPECTED
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.cpython", description="CPython's own tests through the transform.")
-    parser.add_argument("modules", nargs="*", help="test modules, e.g. test_generators; default: the list of issue 3")
+    parser.add_argument("modules", nargs="*", help="test modules, e.g. test_generators; default: the required ones")
     parser.add_argument("--all", action="store_true", help="further modules as well")
     parser.add_argument("--quick", action="store_true", help="only the quick ones")
     parser.add_argument("--timeout", type=float, default=300)

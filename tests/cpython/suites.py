@@ -1,6 +1,6 @@
 """The modules of CPython's test suite that are about the language, or about libraries that lean on it."""
 
-# Issue 3's list, and what else exercises syntax that the transform writes.
+# What must be compared, and what else exercises syntax that the transform writes.
 REQUIRED = ("test_generators", "test_exceptions", "test_contextlib", "test_grammar", "test_scope", "test_dataclasses",
             "test_functools", "test_patma", "test_with", "test_iter", "test_itertools", "test_unpack_ex",
             "test_named_expressions", "test_coroutines")
