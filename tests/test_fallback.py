@@ -507,7 +507,6 @@ def test_one_operation_on_a_variable_and_on_a_tensor_in_turn():
     assert run_step.stats().coexecuted_steps >= 15
 
 
-@pytest.mark.xfail(strict=True, reason="a draw that a graph made does not advance the stream of the eager kernel with the same seeds")
 def test_operation_seeds_that_come_again():
     """The second draw of one pair of seeds is another one than the first, wherever the first was made."""
     def run(wrap):

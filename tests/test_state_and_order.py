@@ -561,7 +561,6 @@ def test_an_early_step_behind_a_failing_one(run_ahead, slow):
     assert w.numpy() in (13.0, 15.0)
 
 
-@pytest.mark.xfail(strict=False, reason="an interrupt between the dispatch of a step and its registration applies it twice")
 def test_interrupts_at_any_moment():
     """Ctrl-C between any two bytecodes: the next steps work, and no update is done twice or out of order."""
     v, w = tf.Variable(0.0), tf.Variable(0.0)

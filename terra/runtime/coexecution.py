@@ -15,7 +15,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, location, opschema
+from terra.runtime import dispatch, interrupts, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
@@ -61,6 +61,7 @@ class Step:
         self.lazy_tapes = function.options.fast_forward
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
+        self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
         self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
         self.mode = None
@@ -98,7 +99,10 @@ class Step:
         return self._args_signature
 
     def random_is_host(self, op, attrs):
-        return self.function.random.repeats(op, attrs)
+        """Whether a stateful random op must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only
+        seeds that TensorFlow itself has drawn for this one op (never the user's own) have a stateless twin."""
+        found = dict(zip(attrs[::2], attrs[1::2]))
+        return found["seed2"] not in self.drawn_seeds and (found["seed"] != 0 or found["seed2"] != 0)
 
     def note_host_outputs(self, schema, outputs):
         for t in outputs:
@@ -131,37 +135,6 @@ class Step:
         self.function.note_fallback(reason)
 
 
-class RandomSeeds:
-    """Knows which (op, seeds) were drawn before: an eager kernel that is used again goes on in its stream, so only first draws have a stateless twin."""
-
-    def __init__(self):
-        self._seen = set()
-        self._generator = None
-
-    def repeats(self, op, attrs):
-        found = dict(zip(attrs[::2], attrs[1::2]))
-        seeds = (found["seed"], found["seed2"])
-        if seeds == (0, 0):
-            return False
-        generator = tfi.seed_generator()
-        if generator is not self._generator:  # tf.random.set_seed starts all streams again
-            self._generator = generator
-            self._seen.clear()
-        key = (op, *seeds)
-        if key in self._seen:
-            return True
-        self._seen.add(key)
-        return False
-
-    def forget(self, op, attrs):
-        """The draw that was asked about last has not been made."""
-        found = dict(zip(attrs[::2], attrs[1::2]))
-        self._seen.discard((op, found["seed"], found["seed2"]))
-
-
-_random = RandomSeeds()
-
-
 instances = weakref.WeakSet()  # all co-executed functions, for reports
 
 
@@ -175,7 +148,6 @@ class Coexecuted:
         self.options = options
         self.store = trace.TraceStore()
         self.counts = Counts()
-        self.random = _random
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
         self.fallback_reasons = {}  # reason with its line -> how often
@@ -188,6 +160,7 @@ class Coexecuted:
         self._retired = []
         self._instances = {}  # id of an instance -> its own Coexecuted, where this is a method
         self._gone = Stats()  # the sum over instances that are no more
+        self._in_graph = False  # whether it was ever called while a graph is built
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -212,8 +185,11 @@ class Coexecuted:
         active = dispatch.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
             return self._python(*args, **kwargs)  # part of the outer step
-        if dispatch.left_alone.depth or not tfi.tf.executing_eagerly():
-            return self._python(*args, **kwargs)  # part of an imperative step, or of somebody's graph
+        if dispatch.left_alone.depth:
+            return self._python(*args, **kwargs)  # part of an imperative step
+        if not tfi.tf.executing_eagerly():
+            self._warn_graph()
+            return self._python(*args, **kwargs)  # part of somebody's graph
         if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
@@ -224,19 +200,34 @@ class Coexecuted:
         finally:
             dispatch.step_lock.release()
 
+    def _warn_graph(self):
+        if not self._in_graph:
+            self._in_graph = True
+            log.warning(
+                "terra: %s is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
+                "(or use terra.compile).", self.policy.name)
+
     def _step(self, args, kwargs):
-        step = self.begin(Step, args, kwargs)
+        held = interrupts.hold()
+        try:
+            step = self.begin(Step, args, kwargs)
+            if step is not None:
+                try:
+                    held = interrupts.release(held)
+                    result = self._python(*args, **kwargs)
+                    held = interrupts.hold()
+                    self._end(step)
+                except BaseException as error:
+                    held = held or interrupts.hold()
+                    self._abort(step, error)
+                    raise
+                finally:
+                    self._leave(step)
+        finally:
+            interrupts.release(held)
         if step is None:
             with dispatch.left_alone:
                 return self._python(*args, **kwargs)
-        try:
-            result = self._python(*args, **kwargs)
-            self._end(step)
-        except BaseException as error:
-            self._abort(step, error)
-            raise
-        finally:
-            self._leave(step)
         if step.fallback_reason is None and self.options.run_ahead == 0:
             runner.limit(0)
         return result
@@ -269,6 +260,7 @@ class Coexecuted:
         step.came_from = location.begin_step()
         dispatch.active = step
         dispatch.install()
+        tfi.note_drawn_seeds(step.drawn_seeds)
         tfi.flush_zeros_cache()
         if step.mode is None:
             try:
@@ -283,6 +275,7 @@ class Coexecuted:
     def _leave(step):
         dispatch.active = None
         location.end_step(step.came_from)
+        tfi.note_drawn_seeds(None)
         tfi.flush_zeros_cache()
         dispatch.remove_if_idle()
 

@@ -89,6 +89,7 @@ class GraphRunner:
         return self.executors.context_handle
 
     def dispatch(self, program, args, manager):
+        """Start a program's function; returns its outputs' handles."""
         try:
             return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
         except (tfi.NotOkStatusException, tfi.OpError):  # a step before it has failed: the executor takes nothing more

@@ -111,9 +111,20 @@ def flush_zeros_cache():
     c.zeros_cache().flush()
 
 
-def seed_generator():
-    """The generator that draws op seeds; another object after each `tf.random.set_seed`."""
-    return getattr(context.context(), "_rng", None)  # there is none before the first set_seed
+def note_drawn_seeds(noted):
+    """Add each op seed that TensorFlow draws from now on to the set `noted`; None ends that."""
+    c = context.context()
+    if noted is None:
+        vars(c).pop("_internal_operation_seed", None)
+        return
+    draw = type(c)._internal_operation_seed
+
+    def drawing():
+        seed = draw(c)
+        noted.add(seed)
+        return seed
+
+    c._internal_operation_seed = drawing
 
 
 def graph_of_function(fdef):

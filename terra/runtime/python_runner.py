@@ -97,8 +97,6 @@ class PythonRunner:
         info = op_info(schema, grad_attrs, ctx.device_name or "")
         found = self._find(info, flat, attrs if category == opschema.RANDOM else None)
         if found is None:
-            if category == opschema.RANDOM:
-                self.step.function.random.forget(op, attrs)  # the tracer asks again
             self.diverge(self._why(info, flat))
             return self.step.mode.fast(ctx, op, name, *args)
         node, outs = found
@@ -130,8 +128,6 @@ class PythonRunner:
         info = op_info(schema, attrs, device or "")
         found = self._find(info, tuple(inputs), attrs if category == opschema.RANDOM else None)
         if found is None:
-            if category == opschema.RANDOM:
-                self.step.function.random.forget(name, attrs)  # the tracer asks again
             self.diverge(self._why(info, inputs))
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         node, outs = found
