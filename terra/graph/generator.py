@@ -23,6 +23,7 @@ from terra.graph.functiondef import FunctionBuilder, attr, dtype, func_list, saf
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
+from terra.runtime.values import dummy
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
 
 INT32 = tfi.types_pb2.DT_INT32
@@ -103,8 +104,12 @@ class Scope:
 
     def dummy(self, key):
         enum = self.generator.key_enum(key)
-        if enum in (RESOURCE_ENUM, VARIANT_ENUM):
-            raise GenerationError("a value without a dummy (variant) crosses a branch")
+        if enum == RESOURCE_ENUM:
+            handle = dummy(enum)
+            self.generator.handles[id(handle)] = handle
+            return self.get(("res", id(handle)))
+        if enum == VARIANT_ENUM:
+            raise GenerationError("a variant tensor (of a data set, a list) that only some paths make is used after them")
         zero = b"" if enum == tfi.types_pb2.DT_STRING else False if enum == BOOL else 0
         return self.builder.const(("dummy", enum), lambda: constant_proto(zero, enum))
 
