@@ -32,13 +32,14 @@ _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
 class Decision:
     """What happens to the functions of one code object: `factory` makes their instrumented forms, if there is one."""
 
-    __slots__ = ("code", "factory", "reason", "is_instrumented")
+    __slots__ = ("code", "factory", "reason", "is_instrumented", "only_forced")
 
-    def __init__(self, code, factory=None, reason=None, is_instrumented=False):
+    def __init__(self, code, factory=None, reason=None, is_instrumented=False, only_forced=False):
         self.code = code
         self.factory = factory
         self.reason = reason
         self.is_instrumented = is_instrumented
+        self.only_forced = only_forced  # library code: its instrumented form is for those who asked for it, not for call sites
 
 
 LIBRARY = "library code"
@@ -76,7 +77,7 @@ def _decide(function, forced):
     else:
         for inner in codes_within(factory.code):
             _decisions[id(inner)] = Decision(inner, is_instrumented=True)
-        return Decision(code, factory=factory)
+        return Decision(code, factory=factory, only_forced=forced and not policy.is_user_code(function))
     log.debug("%s runs without instrumentation: %s", function.__qualname__, reason)
     return Decision(code, reason=reason)
 
@@ -86,6 +87,8 @@ def function_form(function, forced=False):
     decision = _decisions.get(id(function.__code__))
     if decision is None or forced:
         decision = decide(function, forced)
+    if decision.only_forced and not forced:
+        return function
     if decision.factory is None:
         if decision.reason is LIBRARY and "__wrapped__" in function.__dict__:
             return _wrapper_form(function)
