@@ -8,7 +8,7 @@ from terra.runtime import dispatch, fast_forward
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
-from terra.transform import instrument, to_code  # noqa: F401  (public)
+from terra.transform import instrument, reason, to_code  # noqa: F401  (public)
 
 imperative = dispatch.imperative
 fast_forward.install()
@@ -27,7 +27,8 @@ def coexecute(fn=None, /, **options):
     if fn is None:
         return lambda f: coexecute(f, **options)
     _check(fn)
-    return Coexecuted(fn, instrument(fn) if made.transform else fn, made)
+    python = instrument(fn) if made.transform else fn
+    return Coexecuted(fn, python, made, located=made.transform and reason(fn) is None)
 
 
 def _check(fn):

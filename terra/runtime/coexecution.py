@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import sys
 import threading
 import time
 import types
@@ -15,7 +16,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, interrupts, location, opschema
+from terra.runtime import dispatch, frames, interrupts, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
@@ -48,7 +49,7 @@ class Step:
         self.store = function.store
         self.counts = function.counts
         self.thread = get_ident()
-        self.cursor = location.tls.cursor
+        self.cursor = location.tls.cursor if function.located else frames.FrameCursor(location.tls.cursor, sys._getframe(2))
         self.lock = function.read_lock
         self.paused = 0
         self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
@@ -141,8 +142,9 @@ instances = weakref.WeakSet()  # all co-executed functions, for reports
 class Coexecuted:
     """What `terra.coexecute` returns: call it like the function it wraps."""
 
-    def __init__(self, fn, python, options):
+    def __init__(self, fn, python, options, located=True):
         functools.update_wrapper(self, fn)
+        self.located = located  # whether its code keeps its own location; else locations come from the interpreter's frames
         instances.add(self)
         self._python = python  # the instrumented function
         self.options = options
@@ -172,7 +174,7 @@ class Coexecuted:
             return self
         made = self._instances.get(id(instance))
         if made is None:
-            made = Coexecuted(self.__wrapped__, self._python, self.options)
+            made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
             try:
                 weakref.finalize(instance, self._forget, id(instance))
             except TypeError:  # it cannot be referred to weakly: all such instances share
@@ -275,6 +277,8 @@ class Coexecuted:
     def _leave(step):
         dispatch.active = None
         location.end_step(step.came_from)
+        if type(step.cursor) is frames.FrameCursor:
+            step.cursor.frame = None  # the frame would keep the step's tensors alive
         tfi.note_drawn_seeds(None)
         tfi.flush_zeros_cache()
         dispatch.remove_if_idle()
