@@ -64,7 +64,6 @@ class Generated:
         self.select_index = {}  # switch-case index -> position in the select vector
         self.gate = None  # queue of the gate's token, if there is one
         self.checkpointed = []  # handles whose old values must be kept while a step runs
-        self.written = []  # handles of all variables that the function may update
         self.live_out = []
         self.selects = {}  # control edge -> ((switch-case, case), ...)
 
@@ -131,6 +130,7 @@ class GraphGenerator:
         self._labels = {}
         self._attr_protos = {}
         self._deferred = []
+        self._cases = []  # names of the Case nodes
 
     # -- names and types -------------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,6 @@ class GraphGenerator:
                 checkpointed.update(
                     v for _, v, how in found if v in raw_vars and type(v) is int and how not in READS_ONLY)
         self.out.checkpointed = [self.handles[v] for v in sorted(checkpointed)]
-        self.out.written = [self.handles[v] for v in self._written if type(v) is int]
         slots = []
         for v, acc in accesses.items():
             if v in raw_vars:
@@ -276,7 +275,6 @@ class GraphGenerator:
         extra = self._analyse_variables(order)
         out.live_out = sorted(self.store.live_out, key=lambda v: (v[0].order, v[1]))
         self.plan = make_plan(self.graph, self.switch_cases, out.live_out, extra)
-        self._feed_keys = {}
         for node in order:
             for k, kind in enumerate(node.payload.kinds):
                 if kind[0] == FEED:
@@ -458,7 +456,7 @@ class GraphGenerator:
             else:
                 name = builder.node(
                     "GatherNd", [scope.get(key), refs[1]], {"Tparams": dtype(enum), "Tindices": protos["Tindices"]}, label)
-            return {0: name + ":output:0"} if info.op_type == "ResourceGather" else {0: name + ":output:0"}
+            return [name + ":output:0"]
         if how == ASSIGN:
             new = refs[1]
         else:
@@ -532,7 +530,7 @@ class GraphGenerator:
         self._note_access(top, raw, name)
         for k, key in enumerate(item.outputs):
             top.env[key] = f"{name}:output:{k}"
-        self._cases = getattr(self, "_cases", []) + [name]
+        self._cases.append(name)
 
     def _branch_output(self, scope, key, item):
         """A branch's result: what it computed; else what came in, if that existed before; else a dummy. Always through the branch's own node."""
@@ -546,11 +544,10 @@ class GraphGenerator:
         """Barrier (and gate), then the updates of variables."""
         builder, out = top.builder, self.out
         new_values = [(key[1], top.get(key)) for key in var_keys]
-        sinks = list(dict.fromkeys(builder.sinks() + getattr(self, "_cases", [])))
-        # A node whose only readers are the assignments below must be passed too.
-        sinks = list(dict.fromkeys(sinks + [ref.split(":", 1)[0] for _, ref in new_values if ":" in ref]))
-        for _, event, refs, _, _ in self._deferred:
-            sinks = list(dict.fromkeys(sinks + [r.split(":", 1)[0] for r in refs if ":" in r]))
+        # Also a node whose only readers are the updates below must be passed.
+        read_below = [ref for _, ref in new_values] + [ref for _, _, refs, _, _ in self._deferred for ref in refs]
+        sinks = list(dict.fromkeys(
+            builder.sinks() + self._cases + [ref.split(":", 1)[0] for ref in read_below if ":" in ref]))
         handles = {v: top.get(("res", v)) for v, _ in new_values}
         barrier = builder.node("NoOp", (), {}, "barrier", sinks)
         builder.must(barrier)

@@ -72,6 +72,16 @@ class Site:
         self.dynamic = False
 
 
+def _numbered(events):
+    """(event, its signature, how often that signature came before) for each event."""
+    occurrences = {}
+    for event in events:
+        signature = event.signature
+        occurrence = occurrences.get(signature, 0)
+        occurrences[signature] = occurrence + 1
+        yield event, signature, occurrence
+
+
 class TraceStore:
     """All traces of one step function, and the TraceGraph they make."""
 
@@ -91,12 +101,9 @@ class TraceStore:
 
     def canonical(self, raw):
         """[TraceOp] of a raw trace under the present relaxations."""
-        ops, fed, occurrences = [], {}, {}
+        ops, fed = [], {}
         relaxed = self.relaxed
-        for position, event in enumerate(raw.events):
-            signature = event.signature
-            occurrence = occurrences.get(signature, 0)
-            occurrences[signature] = occurrence + 1
+        for position, (event, signature, occurrence) in enumerate(_numbered(raw.events)):
             kinds, identity, sources = [], [], []
             for k, ref in enumerate(event.refs):
                 kind = ref[0]
@@ -146,11 +153,7 @@ class TraceStore:
 
     def _relax_changed_constants(self, raw):
         found = False
-        occurrences = {}
-        for event in raw.events:
-            signature = event.signature
-            occurrence = occurrences.get(signature, 0)
-            occurrences[signature] = occurrence + 1
+        for event, signature, occurrence in _numbered(raw.events):
             for k, ref in enumerate(event.refs):
                 if ref[0] == CONST:
                     place = (signature, occurrence, k)

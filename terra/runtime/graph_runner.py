@@ -6,14 +6,12 @@ One executor runs all steps strictly one after another. A step whose skeleton is
 
 import collections
 import logging
-import re
 import threading
 import time
 
 from terra.runtime import internals as tfi
 
 log = logging.getLogger("terra")
-_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 
 
 class Queue:
@@ -177,9 +175,3 @@ class GraphRunner:
 
 
 runner = GraphRunner()
-
-
-def failing_line(error):
-    """The user's `file:line` that the node named in a graph error came from, as text, or None."""
-    found = _NODE.search(str(error))
-    return found.group(1).split("__")[0] if found else None

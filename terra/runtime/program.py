@@ -65,15 +65,16 @@ class Program:
             self._fill(nodes[node], node)
         for node, pnode in nodes.items():
             self._link(store.graph, nodes, node, pnode)
+        assigns = {}
+        for sources, multi in self._multi.items():
+            for node, out in sources:
+                assigns.setdefault(node, []).append((multi, self._keys[node, out]))
         for node in store.graph.nodes:
-            nodes[node].assigns_multi = tuple(
-                (multi, self._keys[n, k]) for (n, k) in self._sources_of(node) for multi in self._multi_of.get((n, k), ()))
+            nodes[node].assigns_multi = tuple(assigns.get(node, ()))
         for k, value in enumerate(generated.live_out):
             self._key(*value).result = k + 1
-        self.n_selects = len(generated.select_index)
         self.n_feeds = len(generated.feeds)
-        self.late_selects_default = [0] * self.n_selects
-        self.feed_enums = [f.enum for f in sorted(generated.feeds.values(), key=lambda f: f.index)]
+        self.late_selects_default = [0] * len(generated.select_index)
         self.name = generated.name
         self.attrs = None
         self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
@@ -84,31 +85,6 @@ class Program:
         if key is None:
             key = self._keys[node, out] = ValueKey(node, out)
         return key
-
-    def _sources_of(self, node):
-        outs = [k for (n, k) in self._keys_by_node.get(node, ())]
-        return [(node, k) for k in outs]
-
-    @property
-    def _multi_of(self):
-        table = self.__dict__.get("_multi_table")
-        if table is None:
-            table = {}
-            for sources, multi in self._multi.items():
-                for source in sources:
-                    table.setdefault(source, []).append(multi)
-            self.__dict__["_multi_table"] = table
-        return table
-
-    @property
-    def _keys_by_node(self):
-        table = self.__dict__.get("_by_node")
-        if table is None:
-            table = {}
-            for source in self._keys:
-                table.setdefault(source[0], []).append(source)
-            self.__dict__["_by_node"] = table
-        return table
 
     def _fill(self, p, node):
         site = node.payload
