@@ -5,6 +5,8 @@ import difflib
 
 from terra import errors
 
+LOOPS = ("auto", "roll", "unroll")
+
 
 @dataclasses.dataclass
 class Options:
@@ -15,6 +17,8 @@ class Options:
     max_traces: how many distinct traces are merged before new ones are only run imperatively.
     wait_for_graph: a step waits for a graph that is being generated instead of running imperatively meanwhile.
     fast_forward: skip the code of stock optimizers where their outcome is known; without it, all of the framework's Python runs.
+    loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
+        a loop with one or two counts and rolls the others.
     transform: instrument the function's source; without it, locations are those of the decorated function alone.
     """
 
@@ -23,6 +27,7 @@ class Options:
     max_traces: int = 16
     wait_for_graph: bool = False
     fast_forward: bool = True
+    loops: str = "auto"
     transform: bool = True
 
     @classmethod
@@ -37,6 +42,8 @@ class Options:
             if type(value) is not expected or (expected is int and value < 0):
                 raise errors.OptionError(f"terra.coexecute's option {name!r} takes a{'n' if expected is int else ''} "
                                          f"{'non-negative int' if expected is int else expected.__name__}, not {value!r}.")
+        if keywords.get("loops", "auto") not in LOOPS:
+            raise errors.OptionError(f"terra.coexecute's option 'loops' is one of {', '.join(map(repr, LOOPS))}, not {keywords['loops']!r}.")
         return cls(**keywords)
 
 
@@ -45,7 +52,7 @@ class Stats:
     """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
     A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls of
-    framework code that were skipped. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
+    framework code that were skipped, `rolled_loops` the loops whose trip count varies and whose iterations therefore share a graph. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
     or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 
@@ -59,6 +66,7 @@ class Stats:
     feeds: int = 0
     fetches: int = 0
     fast_forwards: int = 0
+    rolled_loops: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0
 

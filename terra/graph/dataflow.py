@@ -135,7 +135,7 @@ def make_plan(
     mentions: dict[Key, _Mentions] = {}
     for index, switch_case in enumerate(switch_cases):
         branches = [Branch(list(case.block)) for case in switch_case.cases]
-        if switch_case.can_be_ended:
+        if switch_case.can_skip:
             branches.append(Branch([]))
         items.append(Item(index, branches, len(branches) > 1))
         for branch in branches:

@@ -23,18 +23,22 @@ gets a new source only if no merged trace that goes to a sibling with the same k
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import Any, Callable, Hashable, Iterator, Mapping, Optional, Sequence
 
 _ORDER = attrgetter("order")
 
-# How many of the following operations of a trace are looked at before a rejoin skips known nodes, and how many
-# candidates are tried for one operation.  Both bound the work for one operation, so that merging stays near-linear
-# when one key repeats thousands of times; a worse choice costs nodes, never correctness.
+# What bounds the work for one operation, so that merging stays near-linear when one key repeats thousands of times: how
+# many of the following operations of a trace are looked at before a rejoin skips known nodes, how many candidates are
+# tried, and how many steps of searching and renumbering a whole trace may take, per operation.  A worse choice costs
+# nodes, never correctness.
 _WINDOW = 16
 _CANDIDATES = 256
-_MOVES = 5  # nodes renumbered while one trace is matched, per operation
+_TELLING = 4  # a source tells nodes apart if no more than so many nodes with one key use it
+_EFFORT = 8
+
+_WIDE = 8  # a node with more successors than this finds them by key
 
 
 class TraceOp:
@@ -55,7 +59,7 @@ class TraceOp:
 class Node:
     """An operation of the TraceGraph.  Nodes are compared by identity."""
 
-    __slots__ = ("id", "key", "payload", "slots", "succ", "pred", "order", "__weakref__")
+    __slots__ = ("id", "key", "payload", "slots", "succ", "pred", "order", "paths", "_followers", "__weakref__")
 
     def __init__(self, id: int, key: Hashable, payload: Any = None):
         self.id = id
@@ -65,9 +69,34 @@ class Node:
         self.succ: list[Node] = []
         self.pred: list[Node] = []
         self.order = 0  # topological number; renewed by each merge
+        self.paths = 0  # bit i: it is on path i of `TraceGraph.traces`
+        self._followers: Optional[dict[Hashable, list[Node]]] = None  # successors by key, if there are many
 
     def __repr__(self) -> str:
         return f"<Node {self.id}: {self.key!r}>"
+
+    def followers(self, key: Hashable) -> Sequence[Node]:
+        """The successors with this key, oldest edge first."""
+        if self._followers is not None:
+            return self._followers.get(key, ())
+        return [succ for succ in self.succ if succ.key == key and key is not None]
+
+    def link(self, succ: Node) -> None:
+        """Adds the edge to `succ` if it is not there."""
+        if self in succ.pred if len(succ.pred) < len(self.succ) else succ in self.succ:
+            return
+        self.succ.append(succ)
+        succ.pred.append(self)
+        if self._followers is None:
+            if len(self.succ) <= _WIDE:
+                return
+            self._followers = {}
+            new = self.succ
+        else:
+            new = [succ]
+        for node in new:
+            if node.key is not None:  # not the end of the graph
+                self._followers.setdefault(node.key, []).append(node)
 
 
 Source = tuple[Node, int]  # (producer, output index)
@@ -84,13 +113,13 @@ class TraceGraph:
         self.start = Node(-1, None)
         self.end = Node(-2, None)
         self.end.order = 1
+        self.start.paths = -1  # on every path
         self.nodes: list[Node] = []
         self.traces: list[tuple[Node, ...]] = []
         self._topological: list[Node] = []
-        self._where: list[dict[Node, int]] = []  # for each path of `traces`: the position of each of its nodes
         self._by_key: dict[Hashable, list[Node]] = {}  # in topological order
-        self._users: dict[Source, list[Node]] = {}
-        self._moves = 0  # how many nodes `_move_behind` may still renumber
+        self._users: dict[tuple[Source, Hashable], list[Node]] = {}  # the nodes with this key that use this source
+        self._effort = 0  # what is left for the trace that is being matched
 
     # ------------------------------------------------------------------ reading
 
@@ -130,8 +159,8 @@ class TraceGraph:
 
         `when` gives, for each node that the path has executed, a number that increases along the path.
         """
-        for candidate in node.succ:
-            if candidate.key == key and candidate.key is not None and _gives(candidate.slots, sources, when):
+        for candidate in node.succ if node._followers is None else node.followers(key):
+            if candidate.key == key and key is not None and _gives(candidate.slots, sources, when):
                 return candidate
         return None
 
@@ -141,44 +170,59 @@ class TraceGraph:
         Covered means that each step is a known edge and the latest-source rule gives each operation its sources; the
         trace as a whole need not have been merged.
         """
+        path, _, _ = self._walk(trace)
+        return tuple(path) if len(path) == len(trace) and self._may_end(path) else None
+
+    def _walk(self, trace):
+        """The nodes that the first operations of `trace` go to along known edges, as far as that leads; the number of
+        each; and the sources of each as nodes."""
         path: list[Node] = []
         when: dict[Node, int] = {}
+        mapped: list[list[Source]] = []
         node: Optional[Node] = self.start
         for position, op in enumerate(trace):
-            node = self.successor(node, op.key, [(path[p], out) for p, out in op.sources], when)
+            sources = [(path[p], out) for p, out in op.sources]
+            node = self.successor(node, op.key, sources, when)
             if node is None:
-                return None
+                break
             path.append(node)
             when[node] = position
-        return tuple(path) if self.end in node.succ else None
+            mapped.append(sources)
+        return path, when, mapped
+
+    def _may_end(self, path) -> bool:
+        return self.end in (path[-1] if path else self.start).succ
 
     # ------------------------------------------------------------------ merging
 
     def merge(self, trace: Sequence[TraceOp]) -> bool:
         """Adds `trace`; False, and nothing changes, if the graph covers it already."""
         _check(trace)
-        if self.find_path(trace) is not None:
+        walked = self._walk(trace)
+        if len(walked[0]) == len(trace) and self._may_end(walked[0]):
             return False
-        path, gained = self._match(trace)
+        path, gained = self._match(trace, *walked)
         self._commit(path, gained)
         return True
 
-    def _match(self, trace: Sequence[TraceOp]) -> tuple[list[Node], dict[Node, list[Optional[Source]]]]:
+    def _match(self, trace, path, when, mapped) -> tuple[list[Node], dict[Node, list[Optional[Source]]]]:
         """The path of a new trace (known nodes, and new ones that are not linked yet) and, for each known node that
-        has to learn sources, the new source of each slot or None.  Changes nothing but the topological order."""
-        path: list[Node] = []
-        when: dict[Node, int] = {}
-        mapped: list[list[Source]] = []
+        has to learn sources, the new source of each slot or None.  Changes nothing but the topological order.
+
+        The arguments after the first are what `_walk` found; they are extended.
+        """
         gained: dict[Node, list[Optional[Source]]] = {}
         next_id = len(self.nodes)
-        self._moves = _MOVES * (len(self.nodes) + len(trace))
-        here = anchor = self.start  # anchor: the last known node of the path
-        for position, op in enumerate(trace):
+        self._effort = _EFFORT * (len(self.nodes) + len(trace))
+        hints = self._hints(trace, len(path))
+        here = anchor = path[-1] if path else self.start  # anchor: the last known node of the path
+        for position in range(len(path), len(trace)):
+            op = trace[position]
             sources = [(path[p], out) for p, out in op.sources]
             mapped.append(sources)
             node, extra = self.successor(here, op.key, sources, when), None
             if node is None:
-                node, extra = self._rejoin(trace, position, anchor, path, when, mapped)
+                node, extra = self._rejoin(trace, position, anchor, path, when, mapped, hints.get(position))
             if node is None:
                 node = Node(next_id, op.key, op.payload)
                 node.slots = [[source] for source in sources]
@@ -192,12 +236,35 @@ class TraceGraph:
             here = node
         return path, gained
 
-    def _rejoin(self, trace, position, anchor, path, when, mapped):
+    def _hints(self, trace, first) -> dict[int, Node]:
+        """Which nodes the operations from `first` on probably are, told by who uses them: a node that alone has its key
+        (an update names its variable) gives away the nodes that make its inputs, these their own, and so on."""
+        hints: dict[int, Node] = {}
+        for position in range(len(trace) - 1, first - 1, -1):
+            op = trace[position]
+            node = hints.get(position)
+            if node is None:
+                known = self._by_key.get(op.key, ())
+                if len(known) != 1:
+                    continue
+                node = hints[position] = known[0]
+            if len(node.slots) != len(op.sources):
+                continue
+            for slot, (at, out) in zip(node.slots, op.sources):
+                if at >= first and at not in hints:
+                    key = trace[at].key
+                    makers = [producer for producer, o in slot if producer.key == key and o == out]
+                    if len(makers) == 1:
+                        hints[at] = makers[0]
+        return hints
+
+    def _rejoin(self, trace, position, anchor, path, when, mapped, hint):
         """A known node for an operation that no edge leads to, and what it has to learn; (None, None) if none fits.
 
         Known sources tell repeated keys apart better than the nearness of a node does: so a node that has exactly
-        these sources comes first, then a successor of the last known node that can learn them (new operations may have
-        been inserted before it), then a node that can learn them and is the only one with this key.
+        these sources comes first, then one that is told by one of its sources and can learn the others, then a
+        successor of the last known node that can learn them all (new operations may have been inserted before it),
+        then the only node with this key.
         """
         op, sources = trace[position], mapped[position]
         known = self._by_key.get(op.key)
@@ -209,11 +276,18 @@ class TraceGraph:
             node = min(later, key=_ORDER)
             if self._worthwhile(trace, position, anchor, node):
                 return node, None
-        for node in anchor.succ:
-            if node.key == op.key and node is not self.end:
+        partial = self._partial(op.key, sources, when)
+        if hint is not None and hint not in when:
+            partial = [hint]
+        for node in partial:
+            if node.order > anchor.order:
                 extra = self._learn(node, path, when, mapped)
-                if extra is not None:
+                if extra is not None and self._worthwhile(trace, position, anchor, node):
                     return node, extra
+        for node in anchor.followers(op.key)[:_CANDIDATES]:
+            extra = self._learn(node, path, when, mapped)
+            if extra is not None:
+                return node, extra
         first = bisect_right(known, anchor.order, key=_ORDER)
         if first < len(known):
             node = known[first]
@@ -225,8 +299,9 @@ class TraceGraph:
                     return node, extra
         # Nothing fits behind the last known node.  A node before it may only stand there because no trace has ordered
         # the two yet (optional parts that were never seen together).
-        if len(exact) == 1 or len(known) == 1:
-            node = exact[0] if exact else known[0]
+        told = exact or partial or known
+        if len(told) == 1:
+            node = told[0]
             if node not in when and node.order < anchor.order:
                 extra = self._learn(node, path, when, mapped)
                 if extra is not None and self._move_behind(node, anchor, when):
@@ -238,20 +313,26 @@ class TraceGraph:
         if not sources:
             return []
         # The users of the rarest source: a learning rate, say, has hundreds.
-        users = min((self._users.get(source, ()) for source in sources), key=len)
-        return [node for node in users[:_CANDIDATES] if node.key == key and _gives(node.slots, sources, when)]
+        users = min((self._users.get((source, key), ()) for source in sources), key=len)
+        return [node for node in users[:_CANDIDATES] if _gives(node.slots, sources, when)]
+
+    def _partial(self, key, sources, when) -> list[Node]:
+        """Nodes with this key that get the most telling of these sources, if it is telling, the nearest first."""
+        known = [users for source in sources if (users := self._users.get((source, key)))]
+        users = min(known, key=len, default=())
+        return sorted((node for node in users if node not in when), key=_ORDER) if len(users) <= _TELLING else []
 
     def _best(self, trace, position, anchor, candidates) -> Optional[Node]:
         """Of several nodes with the same key, the one after which the graph goes on as the trace does for longest (the
         nearest of these), if that is evidence enough: the more nodes it skips, the more likely is a match by chance."""
         best, longest = None, 0
         for candidate in candidates:
-            node: Optional[Node] = candidate
-            length = 0
+            node, length = candidate, 0
             for op in trace[position + 1 : position + 1 + _WINDOW]:
-                node = next((succ for succ in node.succ if succ.key == op.key), None)
-                if node is None:
+                followers = node.followers(op.key)
+                if not followers:
                     break
+                node = followers[0]
                 length += 1
             else:
                 length += self.end in node.succ
@@ -264,9 +345,9 @@ class TraceGraph:
         """Moves `node`, and what depends on its order, right behind `anchor` in the topological order; False, and
         nothing changes, if the trace has been at one of these nodes."""
         first, last = node.order, anchor.order
-        if self._moves < last - first:
+        self._effort -= last - first
+        if self._effort < 0:
             return False
-        self._moves -= last - first
         moved = {node}
         stack = [node]
         while stack:
@@ -277,12 +358,17 @@ class TraceGraph:
                     moved.add(succ)
                     stack.append(succ)
         region = self._topological[first - 1 : last]
+        known = {n.key: self._by_key[n.key] for n in region}
+        parts = [
+            (nodes, bisect_left(nodes, first, key=_ORDER), bisect_right(nodes, last, key=_ORDER))
+            for nodes in known.values()
+        ]
         region = [n for n in region if n not in moved] + [n for n in region if n in moved]
         self._topological[first - 1 : last] = region
         for order, n in enumerate(region, first):
             n.order = order
-        for key in {n.key for n in region}:
-            self._by_key[key].sort(key=_ORDER)
+        for nodes, low, high in parts:
+            nodes[low:high] = sorted(nodes[low:high], key=_ORDER)
         return True
 
     def _worthwhile(self, trace, position, anchor, node) -> bool:
@@ -301,13 +387,16 @@ class TraceGraph:
         if len(skipped) <= gain:
             return True
         # Those that do not lead to `node` only stand before it by chance: they can be moved.
+        lowest = min(other.order for other in skipped)
         ancestors = {node}
         stack = [node]
         while stack:
-            for pred in stack.pop().pred:
-                if pred.order > anchor.order and pred not in ancestors:
-                    if len(ancestors) == _CANDIDATES:
-                        return False
+            preds = stack.pop().pred
+            self._effort -= len(preds)
+            if self._effort < 0:
+                return False
+            for pred in preds:
+                if pred.order >= lowest and pred not in ancestors:
                     ancestors.add(pred)
                     stack.append(pred)
         return sum(other in ancestors for other in skipped) <= gain
@@ -329,28 +418,63 @@ class TraceGraph:
             extra.append(None if source in slot else source)
         if not any(source is not None for source in extra):
             return extra
-        for where in self._where:
-            at = where.get(node)
-            if at is None:
-                continue
-            for slot, source in zip(node.slots, extra):
-                if source is not None and where.get(source[0], at) < at:
-                    if where[source[0]] > where[_latest(slot, where, at)[0]]:
-                        return None
+        for slot, source in zip(node.slots, extra):
+            if source is not None and self._draws(node, slot, source[0]):
+                return None
         slots = [slot if source is None else [*slot, source] for slot, source in zip(node.slots, extra)]
         for before in node.pred:
-            for other, where in zip(self.traces, self._where):
-                rival = _next(other, where, before, self.start)
-                if rival is not None and rival is not node and rival.key == node.key:
-                    at = where[rival]
-                    if _gives(slots, [_latest(slot, where, at) for slot in rival.slots], where, at):
-                        return None
-            rival = _next(path, when, before, self.start)
-            if rival is not None and rival is not node and rival.key == node.key:
-                at = when[rival]
-                if _gives(slots, mapped[at], when, at):
+            for rival in before.followers(node.key):
+                if rival is not node and self._draws_from(rival, before, slots):
+                    return None
+            at = -1 if before is self.start else when.get(before)
+            if at is not None and at + 1 < len(path):
+                rival = path[at + 1]
+                if rival is not node and rival.key == node.key and _gives(slots, mapped[at + 1], when, at + 1):
                     return None
         return extra
+
+    # Both of these ask something of all merged paths at once.  A set of paths is a number with a bit for each (`paths` of
+    # a node: those that it is on), and as paths visit nodes in topological order, "executed latest" is "greatest order".
+
+    def _draws(self, node, slot, producer) -> bool:
+        """Whether a merged path through `node` would take the value of `producer` if it were a source of `slot`."""
+        drawn = node.paths & producer.paths
+        for other, _ in slot if drawn else ():
+            if other.order > producer.order:
+                drawn &= ~other.paths
+        return drawn != 0
+
+    def _draws_from(self, rival, before, slots) -> bool:
+        """Whether a merged path that goes from `before` to `rival` would fit a sibling of it with these slots."""
+        fitting = before.paths & rival.paths
+        if len(slots) != len(rival.slots):
+            return False
+        for own, slot in zip(rival.slots, slots):
+            if len(own) == 1 and len(slot) == 1:
+                if own[0] != slot[0]:
+                    return False
+                continue
+            common = set(own).intersection(slot)
+            known = {producer for producer, _ in own} | {producer for producer, _ in slot}
+            agreeing = 0
+            for producer, _ in common:
+                paths = fitting & producer.paths
+                for other in known if paths else ():
+                    if producer.order < other.order < rival.order:
+                        paths &= ~other.paths
+                agreeing |= paths
+            fitting = agreeing
+            if not fitting:
+                return False
+        # Some of these may have been elsewhere in between.
+        while fitting:
+            lowest = fitting & -fitting
+            fitting ^= lowest
+            path = self.traces[lowest.bit_length() - 1]
+            at = bisect_left(path, rival.order, key=_ORDER)
+            if (path[at - 1] if at else self.start) is before:
+                return True
+        return False
 
     def _commit(self, path: list[Node], gained: dict[Node, list[Optional[Source]]]) -> None:
         """Links a matched path into the graph."""
@@ -373,9 +497,7 @@ class TraceGraph:
                 segment = []
         here = self.start
         for node in (*path, self.end):
-            if node not in here.succ:
-                here.succ.append(node)
-                node.pred.append(here)
+            here.link(node)
             here = node
         # New nodes stand right before the node where the trace rejoined (or last): they follow the last known node of
         # the path, whose order is less, and the other nodes keep their relative order.
@@ -397,10 +519,12 @@ class TraceGraph:
             for key in touched:
                 self._by_key[key].sort(key=_ORDER)
         self.traces.append(tuple(path))
-        self._where.append({node: position for position, node in enumerate(path)})
+        bit = 1 << len(self.traces) - 1
+        for node in path:
+            node.paths |= bit
 
     def _use(self, source: Source, node: Node) -> None:
-        users = self._users.setdefault(source, [])
+        users = self._users.setdefault((source, node.key), [])
         if not users or users[-1] is not node:
             users.append(node)
 
@@ -423,19 +547,6 @@ def _gives(slots, sources, when, before=None) -> bool:
                 if at > latest and (before is None or at < before):
                     return False
     return True
-
-
-def _latest(slot, where, at) -> Source:
-    """The source of `slot` that the path `where` executed latest before position `at`."""
-    return max(slot, key=lambda source: p if (p := where.get(source[0], -1)) < at else -1)
-
-
-def _next(path, where, node, start) -> Optional[Node]:
-    """The node that follows `node` on a path, if it is on it and another one follows."""
-    position = -1 if node is start else where.get(node)
-    if position is None or position + 1 >= len(path):
-        return None
-    return path[position + 1]
 
 
 def _check(trace: Sequence[TraceOp]) -> None:

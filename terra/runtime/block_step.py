@@ -22,8 +22,9 @@ from threading import get_ident
 from terra.graph.trace import RESOURCE
 from terra.runtime import dispatch, fast_forward, frames, location, opschema
 from terra.runtime import internals as tfi
-from terra.runtime.coexecution import Coexecuted, Step
+from terra.runtime.coexecution import Coexecuted
 from terra.runtime.graph_runner import runner
+from terra.runtime.step import Step
 from terra.runtime.tracer import Tracer
 
 LONGEST = 20_000  # operations behind a block that may still belong to its step

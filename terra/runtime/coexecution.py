@@ -16,125 +16,19 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, frames, interrupts, location, opschema
+from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
 from terra.runtime.python_runner import PythonRunner
-from terra.runtime.tracer import Tracer, collect_args
+from terra.runtime.step import Counts, Step
+from terra.runtime.tracer import Tracer
 from terra.runtime.values import dummy
 
 log = logging.getLogger("terra")
-RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
 
-class Counts:
-    """What a step counts."""
-
-    __slots__ = ("feeds", "fetches", "fast_forwards", "python_stall")
-
-    def __init__(self):
-        self.feeds = self.fetches = self.fast_forwards = 0
-        self.python_stall = 0.0
-
-
-class Step:
-    """One call of a co-executed function, in whatever phase."""
-
-    clock = staticmethod(time.perf_counter)
-    open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.block_step`
-
-    def __init__(self, function, args, kwargs):
-        self.function = function
-        self.store = function.store
-        self.counts = function.counts
-        self.thread = get_ident()
-        self.cursor = location.tls.cursor if function.located else frames.FrameCursor(location.tls.cursor, sys._getframe(2))
-        self.lock = function.read_lock
-        self.paused = 0
-        self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
-        self.args = {}  # id -> (index, tensor) of the tensors among the arguments
-        collect_args(args, self.args)
-        if kwargs:
-            collect_args(kwargs, self.args)
-        self.arg_list = [t for _, t in self.args.values()]
-        self._args_signature = None
-        self.lazy_tapes = function.options.fast_forward
-        self.creates_variables = False
-        self.new_handles = {}  # id -> handle of the variables that the step created
-        self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
-        self.deferred_destroys = []  # of such variables, until the graph has used them
-        self.fallback_reason = None
-        self.mode = None
-
-    def pause(self):
-        self.paused += 1
-
-    def resume(self):
-        self.paused -= 1
-
-    def is_running_here(self):
-        return dispatch.active is self and self.thread == get_ident()
-
-    def before_read(self):
-        """Python is about to read a value; True if the step ended because of that."""
-        return False
-
-    @property
-    def skeleton(self):
-        """The Tracer or PythonRunner of the step."""
-        return self.mode
-
-    def may_fast_forward(self):
-        """Whether a call on this thread may be skipped now."""
-        return self.thread == get_ident() and not self.paused and self.function.options.fast_forward and isinstance(self.mode, PythonRunner)
-
-    def args_signature(self):
-        """(dtype enum, shape, ...) of the tensor arguments."""
-        if self._args_signature is None:
-            flat = []
-            for t in self.arg_list:
-                flat.append(t._datatype_enum())
-                flat.append(t._shape_tuple())
-            self._args_signature = flat
-        return self._args_signature
-
-    def random_is_host(self, op, attrs):
-        """Whether a stateful random op must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only
-        seeds that TensorFlow itself has drawn for this one op (never the user's own) have a stateless twin."""
-        found = dict(zip(attrs[::2], attrs[1::2]))
-        return found["seed2"] not in self.drawn_seeds and (found["seed"] != 0 or found["seed2"] != 0)
-
-    def note_host_outputs(self, schema, outputs):
-        for t in outputs:
-            self.data[id(t)] = t
-        if schema.name == "VarHandleOp":
-            self.creates_variables = True
-            self.new_handles[id(outputs[0])] = outputs[0]
-
-    def touches_variables(self, schema, flat):
-        """Whether an imperative-only op works on variables (not on an iterator, a queue or a table)."""
-        for x in flat:
-            if x._datatype_enum() == RESOURCE_ENUM:
-                handle_data = x._handle_data
-                if handle_data is not None and handle_data.is_set:
-                    return True
-        return False
-
-    def before_outside_access(self, op, inputs):
-        """Plain eager code inside the step is about to use a variable: it must see what eager execution would have left."""
-        mode = self.mode
-        if isinstance(mode, PythonRunner) and mode.conflicts(opschema.get_schema(op.decode() if type(op) is bytes else op), inputs):
-            mode.diverge(f"plain eager code ({op}) uses variables that the step has updated, or updates some that it has read")
-        runner.sync()
-
-    def note_fallback(self, reason):
-        origin = location.tls.cursor.current.origin()
-        if origin:
-            reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})"
-        self.fallback_reason = reason
-        self.function.note_fallback(reason)
-
+FEW_COUNTS = 2  # trip counts that a loop may have had and still be unrolled
 
 instances = weakref.WeakSet()  # all co-executed functions, for reports
 
@@ -152,6 +46,8 @@ class Coexecuted:
         self.counts = Counts()
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
+        self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
+        self._trip_counts = {}  # (location around a loop, loop id) -> trip counts seen
         self.fallback_reasons = {}  # reason with its line -> how often
         self.generation_error = None
         self._stats = Stats()
@@ -243,13 +139,19 @@ class Coexecuted:
             self._generating = None
         if self._retired:
             self._remove_retired()
-        waiting = self.program is None and self._generating is not None
+        if self.pieces is not None and kind is Step:
+            kind = pieces.PiecewiseStep
+            waiting = self._generating is not None and not self.pieces.ready
+        else:
+            waiting = self.program is None and self._generating is not None
         if waiting or self.policy.imperative():
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
         try:
-            if self.program is None:
+            if step.mode is not None:
+                runner.limit(max(self.options.run_ahead - 1, 0))
+            elif self.program is None:
                 runner.sync()
                 step.mode = Tracer(step)
             else:
@@ -286,6 +188,9 @@ class Coexecuted:
     def _end(self, step):
         """The function has returned."""
         tfi.flush_zeros_cache()  # which would keep tensors of the step alive
+        if isinstance(step, pieces.PiecewiseStep):
+            self._end_rolled(step)
+            return
         if isinstance(step.mode, PythonRunner) and step.mode.complete():
             self._stats.coexecuted_steps += 1
             self.policy.coexecuted()
@@ -300,6 +205,14 @@ class Coexecuted:
         """The function raised: what it did before is done, as in eager execution."""
         if step.mode is None:
             return
+        if isinstance(step, pieces.PiecewiseStep):
+            self._stats.tracing_steps += 1
+            try:
+                step.abort()
+            finally:
+                destroy(step.deferred_destroys)
+                step.mode = None
+            return
         if isinstance(step.mode, PythonRunner):
             step.mode.diverge(f"the step raised {type(error).__name__}")
         if isinstance(step.mode, Tracer):
@@ -307,6 +220,28 @@ class Coexecuted:
             destroy(step.deferred_destroys)
             self._stats.tracing_steps += 1
         step.mode = None
+
+    def _end_rolled(self, step):
+        step.finish()
+        destroy(step.deferred_destroys)
+        fell_back = step.fallback_reason is not None
+        if not step.traced:
+            self._stats.coexecuted_steps += 1
+            self.policy.coexecuted()
+            if self.keeps_last:
+                self.last = pieces.LastPieces(step.kept)
+        else:
+            self._stats.tracing_steps += 1
+            if fell_back:
+                self.policy.fell_back(step.fallback_reason)
+            else:
+                self.policy.traced(True)
+        step.mode = None
+        varying = self._varying()
+        if varying - self.pieces.places.varying:
+            self._roll(varying)
+        elif self.pieces.dirty and self._generating is None:
+            self._generate()
 
     # -- traces and graphs -----------------------------------------------------------------------------------------------------
 
@@ -316,12 +251,37 @@ class Coexecuted:
         with self._lock:
             changed = self.store.add(raw, may_grow=self.store.n_traces < self.options.max_traces)
             self._stats.traces = self.store.n_traces
+        if changed and self.located and isinstance(step, Step) and self.options.loops != "unroll":
+            self.note_loops(raw)
+            varying = self._varying()
+            recursive = self.store.n_traces > FEW_COUNTS and any(places.is_recursive(e.location) for e in raw.events)
+            if varying or recursive:
+                self._roll(varying)
+                return
         if fell_back:
             self.policy.fell_back(step.fallback_reason)
         else:
             self.policy.traced(not changed)
         if self.store.version != self._generated_version and (fell_back or not changed) and self._generating is None:
             self._generate()
+
+    def note_loops(self, raw):
+        """Remember how often the loops of a trace ran."""
+        for key, count in places.trip_counts({event.location for event in raw.events}).items():
+            self._trip_counts.setdefault(key, set()).add(count)
+
+    def _varying(self):
+        """Ids of the loops whose trip count has varied enough for them to be rolled."""
+        few = 1 if self.options.loops == "roll" else FEW_COUNTS
+        return {loop_id for (_, loop_id), counts in self._trip_counts.items() if len(counts) > few}
+
+    def _roll(self, varying):
+        """From the next step on, cut steps into pieces at these loops and at recursive calls."""
+        if self.pieces is not None:
+            self._retired += [piece.program for piece in self.pieces.table.values() if piece.program is not None]
+        self.pieces = pieces.Pieces(varying)
+        self._stats.rolled_loops = len(varying)
+        log.info("terra: %s is co-executed in pieces from now on: %d loops run another number of times each time", self.policy.name, len(varying))
 
     def note_fallback(self, reason):
         self._stats.fallbacks += 1
@@ -338,8 +298,11 @@ class Coexecuted:
         start = time.perf_counter()
         try:
             with dispatch.internal_thread():
+                if self.pieces is not None:
+                    self._generate_pieces(self.pieces)
+                    return
                 with self._lock:
-                    program = self._make_program()
+                    program = self._make_program(self.store)
                     self._generated_version = program.version
                 self._instantiate(program)
         except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
@@ -355,8 +318,20 @@ class Coexecuted:
         self._stats.graphs += 1
         self.program = program
 
-    def _make_program(self):
-        store = self.store
+    def _generate_pieces(self, of):
+        """Programs for all pieces of which something new is known: one generation."""
+        while of.dirty:
+            piece = of.dirty.pop()
+            with self._lock:
+                program = self._make_program(piece.store)
+                piece.version = program.version
+            self._instantiate(program)
+            if piece.program is not None:
+                self._retired.append(piece.program)
+            piece.program = program
+        self._stats.graphs += 1
+
+    def _make_program(self, store):
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
         generator = GraphGenerator(store, early, Queue, self.options.optimize)
         generated = generator.generate()

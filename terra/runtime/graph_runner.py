@@ -43,7 +43,7 @@ class Queue:
 class Flight:
     """A dispatched step whose skeleton is done. It owns the tensors that outlive the step until their values are there."""
 
-    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts")
+    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "group")
 
     def __init__(self, runner, outputs, record, manager, counts):
         self.runner = runner
@@ -53,6 +53,8 @@ class Flight:
         self.counts = counts  # where the time that Python waits for it is noted
         self.error = None
         self.done = False
+        self.last = True  # whether its step ends with it: a rolled step has several flights
+        self.group = None  # such a step
 
     def materialise(self, tensor):
         """Python reads a tensor that this step returned: wait for it."""
@@ -105,8 +107,9 @@ class GraphRunner:
         """Wait until at most `run_ahead` steps are in flight."""
         with self._lock:
             self._raise_left_over()
-            while len(self.flights) > run_ahead:
-                self.wait_for(self.flights[0])
+            ends = [flight for flight in self.flights if flight.last]
+            if len(ends) > run_ahead:
+                self.wait_for(ends[len(ends) - run_ahead - 1])
 
     def wait_for(self, flight):
         """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised."""
@@ -146,12 +149,16 @@ class GraphRunner:
         log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
         flights = list(self.flights)
         self.flights.clear()
-        errors = []
+        errors, broken = [], {}
         for flight in flights:
             try:
+                if flight.group in broken:  # the rest of a step that has raised
+                    raise broken[flight.group]
                 flight.record.replay()
             except BaseException as error:  # (a program that catches it goes on: the steps behind this one have run, as far as it knows)
                 flight.error = error
+                if flight.group is not None:
+                    broken[flight.group] = error
                 if error not in errors:
                     errors.append(error)
             flight.done = True

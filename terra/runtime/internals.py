@@ -17,10 +17,12 @@ try:
     from tensorflow.python import pywrap_tfe
     from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2  # noqa: F401  (protos of a graph function)
     from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.eager import backprop as _backprop
     from tensorflow.python.eager import cancellation, context, executor
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
+    from tensorflow.python.ops import handle_data_util as _handle_data_util
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
     EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives
@@ -50,6 +52,7 @@ try:
         "TFE_Py_TapeSetRecordOperationBackprop", "TFE_Py_TapeSetRecordOperationForwardprop", "TFE_Py_TapeGradient",
         "TFE_Py_RecordGradient", "TFE_Py_TapeVariableAccessed", "TFE_Py_ForwardAccumulatorSetAdd")}
     tape_gradient_method = tf.GradientTape.gradient
+    aggregate_gradients = _backprop._aggregate_grads  # the sum of several gradients of one tensor, as tapes make it
     variable_accessed = pywrap_tfe.TFE_Py_TapeVariableAccessed
 
     set_executor_for_thread = pywrap_tfe.TFE_ContextSetExecutorForThread
@@ -125,6 +128,28 @@ def note_drawn_seeds(noted):
         return seed
 
     c._internal_operation_seed = drawing
+
+
+def new_graph():
+    """An empty graph that nothing will run: its shape functions are asked."""
+    return ops.Graph()
+
+
+def placeholder(dtype, shape):
+    """A placeholder in the default graph; `shape` None means unknown."""
+    return tf.compat.v1.placeholder(dtype, shape)
+
+
+def handle_placeholder(handle):
+    """A placeholder in the default graph for the variable behind `handle`, of which the shape functions know dtype and shape."""
+    stand_in = tf.compat.v1.placeholder(dtypes.resource, ())
+    _handle_data_util.copy_handle_data(handle, stand_in)
+    return stand_in
+
+
+def create_graph_op(graph, op_type, inputs, attr_protos):
+    """Add an operation to `graph`, its inputs flat."""
+    return graph._create_op_internal(op_type, inputs, attrs=attr_protos)
 
 
 def graph_of_function(fdef):

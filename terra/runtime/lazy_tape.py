@@ -42,6 +42,10 @@ class Tapes:
         self.closed = {}
         self.accessed = []  # variables that the tapes were told of, in order
 
+    def begun(self, tape, watches_variables):
+        """The lazy tape for a new one."""
+        return LazyTape(tape, self.owner.node, self.owner.path, len(self.accessed))
+
     def record(self, op, inputs, attrs, outputs):
         """An operation that the active tapes are to know of."""
         if self.recording is not None:
@@ -97,6 +101,21 @@ class Tapes:
         self.recording = None
         self.closed = {}
 
+    def diverged(self, runner):
+        """The step falls back."""
+        self.give_up()
+
+    def watched(self, lazy, name, thing):
+        """The program watches a tensor or variable."""
+        self.flush(lazy)
+        lazy.events.append((name, getattr(thing, "_key", None) or id(thing)))
+
+    def gradient(self, lazy, tape, *args):
+        """What `tape.gradient` asks of the tape itself."""
+        if lazy is not None:
+            self.flush(lazy)
+        return tfi.tape_originals["TFE_Py_TapeGradient"](tape, *args)
+
     def finish(self):
         """The step is over: a tape that the program still holds is told everything, the others are forgotten."""
         for lazy in [*self.closed.values(), *([self.recording] if self.recording is not None else [])]:
@@ -123,7 +142,7 @@ def _tape_new(persistent, watch_accessed_variables):
         tapes.give_up()
     tape = tfi.tape_originals["TFE_Py_TapeSetNew"](persistent, watch_accessed_variables)
     if alone:
-        tapes.recording = LazyTape(tape, tapes.owner.node, tapes.owner.path, len(tapes.accessed))
+        tapes.recording = tapes.begun(tape, watch_accessed_variables)
     return tape
 
 
@@ -153,8 +172,7 @@ def _watch(name):
         tapes = _tapes()
         lazy = tapes.of(tape) if tapes is not None else None
         if lazy is not None:
-            tapes.flush(lazy)
-            lazy.events.append((name, getattr(thing, "_key", None) or id(thing)))
+            tapes.watched(lazy, name, thing)
         return tfi.tape_originals[name](tape, thing)
     return watch
 
@@ -172,17 +190,16 @@ def _ask(name, opaque=False):
 
 def _tape_gradient(tape, *args):
     tapes = _tapes()
-    lazy = tapes.of(tape) if tapes is not None else None
-    if lazy is not None:
-        tapes.flush(lazy)
-    return tfi.tape_originals["TFE_Py_TapeGradient"](tape, *args)
+    if tapes is None:
+        return tfi.tape_originals["TFE_Py_TapeGradient"](tape, *args)
+    return tapes.gradient(tapes.of(tape), tape, *args)
 
 
 def _record_gradient(op_name, inputs, attrs, outputs, name):
     tapes = _tapes()
     if tapes is not None and tapes.recording is not None:
         if not tfi.tape_set_is_empty():
-            tapes.recording.pending.append((op_name, list(inputs), attrs, list(outputs)))
+            tapes.record(op_name, list(inputs), attrs, list(outputs))
         return None
     return tfi.record_gradient(op_name, inputs, attrs, outputs, name)
 

@@ -78,6 +78,8 @@ class Program:
         self.name = generated.name
         self.attrs = None
         self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
+        self.paths = {}  # what `piece_tape` knows of the paths through it
+        self.feed_positions = {spec[1]: k for k, spec in enumerate(generated.arg_specs) if spec[0] == "feed"}
         self.unskippable = {}  # such a place -> how often a call could not be recorded
 
     def _key(self, node, out):

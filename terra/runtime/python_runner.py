@@ -17,11 +17,12 @@ from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import expand
+from terra.runtime.shape_inference import output_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
     FETCH_INFO, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
 )
-from terra.runtime.values import dummy, flat_template, seed_tensor, unwaited
+from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -34,6 +35,9 @@ _OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variab
 
 class PythonRunner:
     """Walks `program` for one step. Gives the hook its entry points, like Tracer."""
+
+    tracer = Tracer  # what goes on after a fallback
+    computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
 
     def __init__(self, step, program):
         self.step = step
@@ -285,12 +289,13 @@ class PythonRunner:
                 if type(x) is TerraTensor:
                     if x._owner is self:
                         return None
-                    e = real(x)
+                    e = launched(x)
+                    enum = x._enum
                 elif type(x) is EagerTensor:
                     e = x
+                    enum = e._datatype_enum()
                 else:
                     return None
-                enum = e._datatype_enum()
                 if enum != slot.enum or (enum == RESOURCE_ENUM and id(x) not in self.step.new_handles):
                     return None
                 arg = self.step.args.get(id(x))
@@ -299,8 +304,8 @@ class PythonRunner:
                         return None
                 elif arg is not None or id(x) in self.fed:
                     return None
-                shape = key = None if enum == RESOURCE_ENUM else e._shape_tuple()
-                if slot.needs_value and is_small_constant(enum, shape):
+                shape = key = None if enum == RESOURCE_ENUM else x._shape_tuple()
+                if slot.needs_value and is_small_constant(enum, shape) and (self.computed_by_value or type(x) is EagerTensor):
                     key = const_key(e, enum, shape)
                 if x is not seeds:
                     refs.append(x)
@@ -313,7 +318,9 @@ class PythonRunner:
                     shape_key.append(key)
         shapes = node.shapes.get(tuple(shape_key))
         if shapes is None:
-            return None
+            shapes = self._infer_shapes(node, flat, shape_key)
+            if shapes is None:
+                return None
         # Accepted.
         if selects:
             self._select(selects)
@@ -336,6 +343,24 @@ class PythonRunner:
         self.node = node
         self.expected = node.expected
         return outs
+
+    def _infer_shapes(self, node, flat, shape_key):
+        """The output shapes for input shapes that this node has not had; None if only an execution can tell."""
+        if len(flat) != len(shape_key):
+            return None
+        slots = node.slots
+        if any(key is None and slot.handle is None for key, slot in zip(shape_key, slots)):
+            return None
+        enums = [slot.enum if slot.enum is not None else x._datatype_enum() for x, slot in zip(flat, slots)]
+        shapes = output_shapes(node.info, enums, shape_key, [slot.handle for slot in slots], node.n_out)
+        if shapes is not None:
+            # Where the tracing phase left a shape to the data, Python must go on asking for it.
+            left_open = {k for seen in node.shapes.values() for k, shape in enumerate(seen) if shape is None}
+            shapes = node.shapes[tuple(shape_key)] = tuple(None if k in left_open else shape for k, shape in enumerate(shapes))
+            if any(shape is None and k not in left_open for k, shape in enumerate(shapes)):
+                del node.shapes[tuple(shape_key)]
+                return None
+        return shapes
 
     def _find(self, info, flat, random_attrs):
         """The first node that can follow and matches, as (node, placeholders); or None."""
@@ -494,14 +519,9 @@ class PythonRunner:
             return False
         self.tapes.finish()
         self._index.clear()
-        survivors = []
-        for t in self.issued:
-            if _getrefcount(t) > _OWN_REFERENCES and t._value is None:
-                if t._key.result < 0:
-                    self.diverge(f"Python keeps the output of {t._key.node.payload.event.info.op_type} beyond the step, which it did not before")
-                    return False
-                survivors.append(t)
-        t = None
+        survivors = self.survivors()
+        if survivors is None:
+            return False
         self._select(end_selects)
         generated = self.program.generated
         if self.late:
@@ -525,10 +545,21 @@ class PythonRunner:
         self.fed = None
         return True
 
+    def survivors(self):
+        """The placeholders that Python keeps; None if the step had to fall back because the graph does not give one of them."""
+        survivors = []
+        for t in self.issued:
+            if _getrefcount(t) > _OWN_REFERENCES and t._value is None:
+                if t._key.result < 0:
+                    self.diverge(f"Python keeps the output of {t._key.node.payload.event.info.op_type} beyond the step, which it did not before")
+                    return None
+                survivors.append(t)
+        return survivors
+
     def diverge(self, reason):
         """Fall back: cancel the graph, replay what was matched, and go on as in the tracing phase."""
         step = self.step
-        self.tapes.give_up()
+        self.tapes.diverged(self)
         step.note_fallback(reason)
         if not self.late:
             if self.manager is not None:
@@ -541,7 +572,7 @@ class PythonRunner:
                 restore(self.checkpoint)
         else:
             runner.sync()
-        tracer = Tracer(step)
+        tracer = self.tracer(step)
         step.mode = tracer
         self._replay(tracer)
         self.log = self.issued = ()

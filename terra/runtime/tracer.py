@@ -113,6 +113,8 @@ def collect_args(structure, found):
 class Tracer:
     """Runs a step imperatively and records its trace. One per step."""
 
+    computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
+
     def __init__(self, step):
         self.step = step
         self.cursor = step.cursor
@@ -156,7 +158,7 @@ class Tracer:
         info = op_info(schema, grad_attrs, ctx.device_name or "")
         outs = self.record(info, flat, eager, template, attrs, grad_attrs)
         if recording:
-            record_on_tapes(op, list(flat), grad_attrs, outs)
+            self.record_on_tapes(op, list(flat), grad_attrs, outs)
         return nest_outputs(outs, template)
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
@@ -193,6 +195,8 @@ class Tracer:
             record_on_tapes(op, list(flat), attrs + schema.inferred_attrs(inputs), eager)
         return result
 
+    record_on_tapes = staticmethod(record_on_tapes)
+
     def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
         values = [host_value(x) for x in inputs]
         self.step.pause()
@@ -221,6 +225,8 @@ class Tracer:
                 if needs_value[k]:
                     dynamic = True
                 continue
+            if needs_value[k] and type(x) is TerraTensor and not self.computed_by_value:
+                dynamic = True
             ref, key = self._external(x, needs_value[k])
             refs.append(ref)
             shape_key.append(key)

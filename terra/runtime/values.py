@@ -3,6 +3,7 @@
 import os
 
 from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import Flight
 from terra.runtime.tensor import TerraTensor
 
 
@@ -52,3 +53,10 @@ def unwaited(x):
     if type(x) is TerraTensor:
         return x._value if x._value is not None else x._hidden
     return x
+
+
+def launched(x):
+    """The eager tensor behind a TerraTensor that is no value of the running piece: of one in flight its handle, without waiting."""
+    if x._value is not None:
+        return x._value
+    return x._hidden if type(x._owner) is Flight else x._eager()

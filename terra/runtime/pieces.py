@@ -1,0 +1,514 @@
+"""Pieces: how a step whose loops run another number of times each time, or that recurses over data, is co-executed.
+
+A loop with one trip count is unrolled in the step's own graph. Once the count has varied, the step is *rolled*: it is cut into pieces where an iteration of such a
+loop, or a recursive call, begins or ends, and where Python reads a value. Each piece has a TraceGraph of its own (all iterations of a loop are traces of the same
+one, with its branches, feeds and constants) and a graph of its own, in the late form; a nested loop is pieces again. Python, which decides anyway whether the loop
+goes on, dispatches the body's graph once for each iteration on the asynchronous executor: 6 us of Python, some 20 us on the executor. So nothing but the code decides
+how many graphs there are: not trip counts, not the shapes of trees, not the number of elements that a list has after the loop.
+
+It differs from the supplement, where a loop node becomes a While operation whose predicate is a Case Select for each iteration. Pieces need no such channel, no
+accumulators (values of all iterations are plain tensors, which Python keeps in its lists), allow any recursion, and a piece that leaves the known paths is replayed
+alone: what the step did before it stays done, since pieces are dispatched in program order. The gradients of rolled steps are in `terra.runtime.piece_tape`.
+
+Operations on lists whose length varies (a stack over all iterations, the sum of their gradients) run on their own between the pieces.
+"""
+
+from threading import get_ident
+
+from terra.fallback.replay import Record, snapshot
+from terra.graph.trace import TraceStore
+from terra.runtime import interrupts, opschema
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import runner
+from terra.runtime.opschema import get_schema
+from terra.runtime.piece_tape import PieceTapes
+from terra.runtime.places import Places
+from terra.runtime.python_runner import PythonRunner
+from terra.runtime.step import Step
+from terra.runtime.tensor import TerraTensor, make_tensor
+from terra.runtime.tracer import DTYPES, Tracer, flat_outputs, nest_outputs, real
+
+EagerTensor = tfi.EagerTensor
+MOST_FLIGHTS = 400  # dispatched pieces of which Python has not yet heard that they are done
+_FEW_LENGTHS = 2  # of an operation's list, at one place: with more it runs on its own
+_MANY_OWNERS = 3  # a list with values of so many earlier pieces is one that a loop made
+
+
+class Piece:
+    """One piece of a function: its traces, and the program made of them."""
+
+    __slots__ = ("store", "program", "version", "backward")
+
+    def __init__(self):
+        self.store = TraceStore()
+        self.program = None
+        self.version = 0  # of the store, when the program was made
+        self.backward = {}  # what `piece_tape` knows of the gradients of its paths
+
+
+class Pieces:
+    """All pieces of one function."""
+
+    def __init__(self, varying):
+        self.places = Places(varying)
+        self.table = {}  # place of the first operation (or a key of `piece_tape`'s) -> Piece
+        self.dirty = set()  # pieces whose program is not up to date
+        self.lengths = {}  # (place, operation) -> lengths that its lists have had
+
+    def get(self, key):
+        piece = self.table.get(key)
+        if piece is None:
+            piece = self.table[key] = Piece()
+        return piece
+
+    @property
+    def ready(self):
+        """Whether any piece can be co-executed."""
+        return any(piece.program is not None for piece in self.table.values())
+
+
+class PlaceCursor:
+    """Where the step is, as its pieces see it: `current` is the place of the location `here`."""
+
+    __slots__ = ("current", "here", "region")
+
+    def __init__(self):
+        self.current = self.here = self.region = None
+
+
+class _Between:
+    """The mode of a step between two pieces: the next operation begins one."""
+
+    tapes = None
+
+    def __init__(self, step):
+        self.step = step
+
+    def fast(self, *args):
+        self.step.begin_piece()
+        return self.step.mode.fast(*args)
+
+    def slow(self, *args):
+        self.step.begin_piece()
+        return self.step.mode.slow(*args)
+
+
+class PiecewiseStep(Step):
+    """One call of a function whose steps are rolled."""
+
+    def __init__(self, function, args, kwargs):
+        super().__init__(function, args, kwargs)
+        self.pieces = function.pieces
+        self.real_cursor = self.cursor
+        self.cursor = PlaceCursor()
+        self.store = None  # of the current piece
+        self.piece = None
+        for t in self.arg_list:  # arguments are data like any other from outside of a piece
+            self.data[id(t)] = t
+        self.args, self.arg_list = {}, []
+        self.tapes = PieceTapes(self)
+        self.between = self.mode = _Between(self)
+        self.between.tapes = self.tapes
+        self.traced = 0  # pieces that ran imperatively
+        self.launched = 0  # pieces that were dispatched
+        self.flight = None  # the last of them
+        self.kept = [] if function.keeps_last else None
+        self.one_region = False  # whether the piece goes on whatever the location
+
+    # -- from one piece to the next --------------------------------------------------------------------------------------------
+
+    def begin_piece(self, key=None):
+        cursor = self.cursor
+        cursor.here = self.real_cursor.current
+        cursor.current, cursor.region = self.pieces.places(cursor.here)
+        self.piece = piece = self.pieces.get(key or cursor.current)
+        self.store = piece.store
+        self.mode = PieceTracer(self) if piece.program is None else PieceRunner(self, piece.program)
+
+    def leaves_region(self):
+        """The location has changed: note it; True if it belongs to another piece."""
+        cursor = self.cursor
+        here = self.real_cursor.current
+        place, region = self.pieces.places(here)
+        if region is not cursor.region and not self.one_region:
+            return True
+        cursor.here, cursor.current = here, place
+        return False
+
+    def cut(self):
+        """End the current piece, if there is one."""
+        mode = self.mode
+        if mode is self.between:
+            return
+        held = interrupts.hold()
+        try:
+            if type(mode) is PieceRunner and not mode.end():
+                mode = self.mode  # it diverged
+            if type(mode) is PieceTracer:
+                self._end_traced(mode)
+        finally:
+            self.mode = self.between
+            interrupts.release(held)
+
+    def _end_traced(self, tracer):
+        self.tapes.bundle(tracer, None)
+        raw = tracer.finish()
+        if not raw.events:
+            return
+        self.traced += 1
+        piece, function = self.piece, self.function
+        raw.creates_variables = False
+        with function._lock:
+            piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
+        if piece.store.version != piece.version:
+            self.pieces.dirty.add(piece)
+
+    def note_fallback(self, reason):
+        if self.fallback_reason is None:
+            super().note_fallback(reason)
+
+    # -- what the runtime asks of a step ---------------------------------------------------------------------------------------
+
+    def may_fast_forward(self):
+        if self.thread != get_ident() or self.paused or not self.function.options.fast_forward:
+            return False
+        if self.mode is self.between:
+            self.begin_piece()
+        elif self.real_cursor.current is not self.cursor.here and self.leaves_region():
+            self.cut()
+            self.begin_piece()
+        return type(self.mode) is PieceRunner
+
+    def before_outside_access(self, op, inputs):
+        self.cut()
+        runner.sync()
+
+    def finish(self):
+        """The function has returned."""
+        self.cut()
+        self.tapes.finish()
+        if self.deferred_destroys:
+            runner.sync()
+        if self.flight is not None:
+            self.flight.last = True
+
+    def abort(self):
+        """The function raised: what it did before is done."""
+        try:
+            mode = self.mode
+            if type(mode) is PieceRunner:
+                mode.diverge("the step raised")
+                mode = self.mode
+            self.tapes.finish()
+            if type(mode) is PieceTracer:
+                mode.finish()
+        finally:
+            self.mode = self.between
+
+    # -- operations on their own -----------------------------------------------------------------------------------------------
+
+    def stands_alone(self, schema, op, inputs, attrs):
+        """Whether an operation with lists runs on its own: their lengths vary at this place, or they hold values of many earlier pieces."""
+        mode = self.mode
+        if self.one_region:
+            return False
+        lengths, owners = [], set()
+        for x in inputs:
+            if type(x) is list or type(x) is tuple:
+                lengths.append(len(x))
+                for t in x:
+                    if type(t) is TerraTensor and t._owner is not mode:
+                        owners.add(id(t._owner))
+        for _, number, types in schema.outputs:
+            if number or types:
+                lengths += [v if type(v) is int else len(v) for name, v in zip(attrs[::2], attrs[1::2]) if name == (number or types)]
+        seen = self.pieces.lengths.setdefault((self.cursor.current, op), set())
+        seen.add(tuple(lengths))
+        return len(seen) > _FEW_LENGTHS or len(owners) >= _MANY_OWNERS
+
+    def run_alone(self, op, inputs, attrs, tell_tapes=None):
+        """Run an operation imperatively between two pieces; returns its outputs, flat, with the nesting template of the fast path.
+
+        tell_tapes: (flat inputs, attributes) as tapes record them, unless the caller does.
+        """
+        self.cut()
+        values = [[real(t) for t in x] if type(x) is list or type(x) is tuple else real(x) for x in inputs]
+        recording = not tfi.tape_set_is_empty()
+        if recording:
+            tfi.tape_stop()
+        try:
+            result = tfi.fast_execute(tfi.ctx(), op, None, *values, *attrs)
+        finally:
+            if recording:
+                tfi.tape_restart()
+        eager, template = flat_outputs(result)
+        outs = []
+        for e in eager:
+            enum = e._datatype_enum()
+            t = make_tensor(DTYPES[enum], enum, e._shape_tuple(), None, None, e)
+            t._value = e
+            outs.append(t)
+        if recording and tell_tapes is not None:
+            self.tapes.record(op, *tell_tapes, outs)
+        return outs, template
+
+
+_variadic = {}
+
+
+def variadic(op):
+    """The schema of an operation that takes or gives a list of tensors, else None."""
+    try:
+        return _variadic[op]
+    except KeyError:
+        schema = get_schema(op)
+        is_one = schema is not None and schema.category == opschema.GRAPH and not schema.is_function and (
+            any(number for number, _, _, _ in schema.inputs) or any(number or types for _, number, types in schema.outputs))
+        _variadic[op] = schema if is_one else None
+        return _variadic[op]
+
+
+class _InPiece:
+    """What is common to both modes: an operation of another region ends the piece, one that stands alone runs between two."""
+
+    def _elsewhere(self):
+        """Whether the operation at hand belongs to another piece."""
+        step = self.step
+        if step.mode is not self:
+            return True
+        if step.real_cursor.current is not step.cursor.here and step.leaves_region():
+            step.cut()
+            step.begin_piece()
+            return True
+        return False
+
+    def _alone_fast(self, schema, ctx, op, name, args):
+        n = schema.n_inputs
+        inputs, attrs = args[:n], args[n:]
+        if not self.step.stands_alone(schema, op, inputs, attrs):
+            return None
+        flat = schema.flatten(inputs)
+        for x in flat:
+            t = type(x)
+            if t is not TerraTensor and t is not EagerTensor:
+                raise tfi.FallbackException("converted by the slow path")
+        outs, template = self.step.run_alone(op, inputs, attrs, (list(flat), attrs + schema.inferred_attrs(inputs)))
+        return [nest_outputs(outs, template)]  # (wrapped: an operation may return None)
+
+    def _alone_slow(self, schema, inputs, attrs):
+        nested = nest_inputs(schema, inputs, attrs)
+        if not self.step.stands_alone(schema, schema.name, nested, attrs):
+            return None
+        own = {number for number, _, _, _ in schema.inputs if number} | {t for _, t, _, _ in schema.inputs if t} | {
+            t for _, _, t, _ in schema.inputs if t}
+        given = tuple(x for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in own for x in pair)
+        return self.step.run_alone(schema.name, nested, given)[0]
+
+
+def nest_inputs(schema, flat, attrs):
+    """Flat inputs as the fast path takes them."""
+    values = dict(zip(attrs[::2], attrs[1::2]))
+    nested, k = [], 0
+    for number, _, types, _ in schema.inputs:
+        if number or types:
+            count = values[number] if number else len(values[types])
+            nested.append(list(flat[k:k + count]))
+            k += count
+        else:
+            nested.append(flat[k])
+            k += 1
+    return nested
+
+
+class PieceTracer(_InPiece, Tracer):
+    """Traces one piece."""
+
+    computed_by_value = False
+
+    def __init__(self, step):
+        super().__init__(step)
+        self.tapes = step.tapes
+        self.record_on_tapes = step.tapes.record
+
+    def fast(self, ctx, op, name, *args):
+        if self._elsewhere():
+            return self.step.mode.fast(ctx, op, name, *args)
+        schema = variadic(op)
+        if schema is not None:
+            alone = self._alone_fast(schema, ctx, op, name, args)
+            if alone is not None:
+                return alone[0]
+        return Tracer.fast(self, ctx, op, name, *args)
+
+    def slow(self, execute, handle, device, op, inputs, attrs, *rest):
+        if self._elsewhere():
+            return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+        schema = variadic(op.decode() if type(op) is bytes else op)
+        if schema is not None:
+            alone = self._alone_slow(schema, inputs, attrs)
+            if alone is not None:
+                return alone
+        return Tracer.slow(self, execute, handle, device, op, inputs, attrs, *rest)
+
+    def _external(self, x, needs_value):
+        if type(x) is TerraTensor and id(x) not in self.step.new_handles:  # computed: it is data
+            real(x)
+            return (("f", self._number(x), x._enum), x._shape_tuple())
+        return super()._external(x, needs_value)
+
+    def materialise(self, t):
+        with self.step.lock:
+            if t._value is None:
+                if self.step.mode is self:
+                    self.step.counts.fetches += 1
+                    self.step.cut()
+                else:
+                    t._value = t._hidden
+        return t._value if t._value is not None else t._eager()
+
+    def _host(self, schema, ctx, op, name, inputs, flat, attrs):
+        self.step.tapes.before_host(flat)
+        if self.step.touches_variables(schema, flat):
+            self.step.cut()
+            runner.sync()
+        return super()._host(schema, ctx, op, name, inputs, flat, attrs)
+
+    def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
+        self.step.tapes.before_host(inputs)
+        if self.step.touches_variables(schema, inputs):
+            self.step.cut()
+            runner.sync()
+        return super()._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
+
+
+class PieceRunner(_InPiece, PythonRunner):
+    """Walks the program of one piece. It is always in the late form: nothing is read before the piece is dispatched."""
+
+    tracer = PieceTracer
+    computed_by_value = False
+
+    def __init__(self, step, program):
+        super().__init__(step, program)
+        self.tapes = step.tapes
+
+    def fast(self, ctx, op, name, *args):
+        step = self.step
+        if step.real_cursor.current is not step.cursor.here and self._elsewhere():
+            return step.mode.fast(ctx, op, name, *args)
+        schema = variadic(op)
+        if schema is not None:
+            alone = self._alone_fast(schema, ctx, op, name, args)
+            if alone is not None:
+                return alone[0]
+        return PythonRunner.fast(self, ctx, op, name, *args)
+
+    def slow(self, execute, handle, device, op, inputs, attrs, *rest):
+        step = self.step
+        if step.real_cursor.current is not step.cursor.here and self._elsewhere():
+            return step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+        schema = variadic(op.decode() if type(op) is bytes else op)
+        if schema is not None:
+            alone = self._alone_slow(schema, inputs, attrs)
+            if alone is not None:
+                return alone
+        return PythonRunner.slow(self, execute, handle, device, op, inputs, attrs, *rest)
+
+    def conflicts(self, schema, inputs):
+        return False  # pieces take effect in program order
+
+    def _prepare_host(self, schema, flat):
+        step = self.step
+        step.tapes.before_host(flat)
+        if step.touches_variables(schema, flat):
+            step.cut()
+            runner.sync()
+        for x in flat:
+            if type(x) is TerraTensor:
+                x._eager()
+        return True
+
+    def _host(self, schema, ctx, op, name, inputs, flat, attrs, args):
+        if op == "DestroyResourceOp" and id(flat[0]) in self.step.new_handles:
+            self.step.deferred_destroys.append(flat[0])
+            return None
+        self._prepare_host(schema, flat)
+        return Tracer._host(self, schema, ctx, op, name, inputs, flat, attrs)
+
+    def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
+        self._prepare_host(schema, inputs)
+        return Tracer._host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest)
+
+    def diverge(self, reason):
+        self.issued_before = [(t._id, t._key) for t in self.issued]
+        super().diverge(reason)
+
+    def materialise(self, tensor):
+        """Python reads a value of this piece: the piece ends here."""
+        step = self.step
+        with step.lock:
+            if tensor._value is None and tensor._owner is self and step.mode is self:
+                step.counts.fetches += 1
+                step.cut()
+        return tensor._eager()
+
+    def end(self):
+        """Hand the piece over to the graph; False if it diverged instead."""
+        node = self.node
+        if node is self.program.start:
+            return True  # nothing was matched
+        selects = node.end_selects
+        if selects is None:
+            self.diverge(f"a piece of the step ended after {self.node_name()}, where it went on before")
+            return False
+        composites = self.tapes.bundle(self, self.program)
+        self._index.clear()
+        survivors = self.survivors()
+        if survivors is None:
+            for composite in composites:
+                composite.outputs = self.issued_before
+            return False
+        for composite in composites:
+            composite.outputs = [(t._id, t._key) for t in survivors]
+        self._select(selects)
+        program, step = self.program, self.step
+        checkpointed = program.generated.checkpointed
+        checkpoint = snapshot(checkpointed) if checkpointed and not runner.sync() else None
+        self.manager = tfi.new_cancellation_manager()
+        arguments = self._arguments(self.feeds, self.selects)
+        outputs = runner.dispatch(program, arguments, self.manager)
+        for t in survivors:
+            t._hidden = outputs[t._key.result]
+        record = Record(self.log, survivors, checkpoint, (), ())
+        step.flight = flight = runner.launch(outputs, record, self.manager, step.counts)
+        flight.last, flight.group = False, step
+        for t in survivors:
+            t._owner = flight
+        step.launched += 1
+        if step.kept is not None:
+            step.kept.append((program, arguments))
+        self.issued = self.log = ()
+        self.fed = None
+        if len(runner.flights) > MOST_FLIGHTS:
+            runner.wait_for(runner.flights[MOST_FLIGHTS // 2])
+        return True
+
+
+def begin(function, args, kwargs):
+    """A rolled step of `function`."""
+    return PiecewiseStep(function, args, kwargs)
+
+
+class LastPieces:
+    """The graph's side of a rolled step, kept so that it can be run again without a skeleton (for measurements)."""
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def run(self):
+        outputs = None
+        managers = []  # the deletion of a manager would cancel its run
+        for program, arguments in self.kept:
+            managers.append(tfi.new_cancellation_manager())
+            outputs = runner.dispatch(program, arguments, managers[-1])
+        if outputs is not None:
+            outputs[0].numpy()

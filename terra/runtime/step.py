@@ -1,0 +1,122 @@
+"""A step: one call of a co-executed function, in whatever phase it is."""
+
+import os
+import sys
+import time
+from threading import get_ident
+
+from terra.runtime import dispatch, frames, location, opschema
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import runner
+from terra.runtime.python_runner import PythonRunner
+from terra.runtime.tracer import collect_args
+
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
+
+
+class Counts:
+    """What a step counts."""
+
+    __slots__ = ("feeds", "fetches", "fast_forwards", "python_stall")
+
+    def __init__(self):
+        self.feeds = self.fetches = self.fast_forwards = 0
+        self.python_stall = 0.0
+
+
+class Step:
+    """One call of a co-executed function, in whatever phase."""
+
+    clock = staticmethod(time.perf_counter)
+    open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.block_step`
+
+    def __init__(self, function, args, kwargs):
+        self.function = function
+        self.store = function.store
+        self.counts = function.counts
+        self.thread = get_ident()
+        self.cursor = location.tls.cursor if function.located else frames.FrameCursor(location.tls.cursor, sys._getframe(2))
+        self.lock = function.read_lock
+        self.paused = 0
+        self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
+        self.args = {}  # id -> (index, tensor) of the tensors among the arguments
+        collect_args(args, self.args)
+        if kwargs:
+            collect_args(kwargs, self.args)
+        self.arg_list = [t for _, t in self.args.values()]
+        self._args_signature = None
+        self.lazy_tapes = function.options.fast_forward
+        self.creates_variables = False
+        self.new_handles = {}  # id -> handle of the variables that the step created
+        self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
+        self.deferred_destroys = []  # of such variables, until the graph has used them
+        self.fallback_reason = None
+        self.mode = None
+
+    def pause(self):
+        self.paused += 1
+
+    def resume(self):
+        self.paused -= 1
+
+    def is_running_here(self):
+        return dispatch.active is self and self.thread == get_ident()
+
+    def before_read(self):
+        """Python is about to read a value; True if the step ended because of that."""
+        return False
+
+    @property
+    def skeleton(self):
+        """The Tracer or PythonRunner of the step."""
+        return self.mode
+
+    def may_fast_forward(self):
+        """Whether a call on this thread may be skipped now."""
+        return self.thread == get_ident() and not self.paused and self.function.options.fast_forward and isinstance(self.mode, PythonRunner)
+
+    def args_signature(self):
+        """(dtype enum, shape, ...) of the tensor arguments."""
+        if self._args_signature is None:
+            flat = []
+            for t in self.arg_list:
+                flat.append(t._datatype_enum())
+                flat.append(t._shape_tuple())
+            self._args_signature = flat
+        return self._args_signature
+
+    def random_is_host(self, op, attrs):
+        """Whether a stateful random op must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only
+        seeds that TensorFlow itself has drawn for this one op (never the user's own) have a stateless twin."""
+        found = dict(zip(attrs[::2], attrs[1::2]))
+        return found["seed2"] not in self.drawn_seeds and (found["seed"] != 0 or found["seed2"] != 0)
+
+    def note_host_outputs(self, schema, outputs):
+        for t in outputs:
+            self.data[id(t)] = t
+        if schema.name == "VarHandleOp":
+            self.creates_variables = True
+            self.new_handles[id(outputs[0])] = outputs[0]
+
+    def touches_variables(self, schema, flat):
+        """Whether an imperative-only op works on variables (not on an iterator, a queue or a table)."""
+        for x in flat:
+            if x._datatype_enum() == RESOURCE_ENUM:
+                handle_data = x._handle_data
+                if handle_data is not None and handle_data.is_set:
+                    return True
+        return False
+
+    def before_outside_access(self, op, inputs):
+        """Plain eager code inside the step is about to use a variable: it must see what eager execution would have left."""
+        mode = self.mode
+        if isinstance(mode, PythonRunner) and mode.conflicts(opschema.get_schema(op.decode() if type(op) is bytes else op), inputs):
+            mode.diverge(f"plain eager code ({op}) uses variables that the step has updated, or updates some that it has read")
+        runner.sync()
+
+    def note_fallback(self, reason):
+        origin = location.tls.cursor.current.origin()
+        if origin:
+            reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})"
+        self.fallback_reason = reason
+        self.function.note_fallback(reason)
