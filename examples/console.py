@@ -1,5 +1,6 @@
 """What the examples share to talk to a person: progress, and one readable line for an exception."""
 
+import re
 import sys
 
 
@@ -51,9 +52,13 @@ class Progress:
 def error_line(error):
     """The line of an exception's message that says what went wrong.
 
-    AutoGraph puts "in user code:" and a traceback before the message, so there it is the last line that counts.
+    AutoGraph puts "in user code:" and a traceback before the message, so there it is the last line that counts. Keras says
+    first which layer was called, and puts the message in bold.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    plain = re.sub(r"\x1b\[\d*m", "", str(error))
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    while len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
+        del lines[0]
     if not lines:
         return type(error).__name__
     if lines[0].startswith("in user code"):

@@ -1,12 +1,10 @@
 """Dataflow plans: an interpreter executes them symbolically, and each node must see what its trace saw."""
 
 import random
-import time
 
 from hypothesis import given, settings, strategies as st
 
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
-from terra.graph.tracegraph import TraceOp
 from test_cases import choices
 from test_tracegraph import chain, combination, merged, program_traces, sources_on
 
@@ -159,20 +157,6 @@ def test_slot_that_is_assigned_before_its_use_is_no_input():
     extra = ExtraSlot("v", {node["write"]: 0}, {node["read"]}, False, True)
     case = make_plan(graph, graph.switch_cases(), [], [extra]).items[1]
     assert case.outputs == [] and case.inputs == []
-
-
-def test_planning_is_near_linear():
-    n = 20_000
-    trace = lambda skip: [
-        TraceOp((i, "else") if skip and i % 7 == 3 else i, [(j, 0) for j in (i - 1, i // 2) if 0 <= j < i])
-        for i in range(n)
-    ]
-    graph = merged([trace(False), trace(True)])
-    switch_cases = graph.switch_cases()
-    began = time.perf_counter()
-    plan = make_plan(graph, switch_cases, [(graph.nodes[-1], 0)], [])
-    assert time.perf_counter() - began < 5
-    assert len(plan.items) == len(switch_cases)
 
 
 @settings(max_examples=400, deadline=None)

@@ -1,18 +1,24 @@
 """The examples do what README promises: the quickstart trains co-executed, the benchmark measures and compares."""
 
+import functools
 import json
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
+import terra
 from examples import programs
 from examples.benchmark import report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
-from examples.benchmark.measure import Mode, Plan, Row, max_rel_diff
+from examples.benchmark.measure import Mode, Plan, Row, max_rel_diff, measure
 from examples.console import Progress, error_line
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 JSON_KEYS = {
     "program", "eager_ms", "tf_function_ms", "tf_function_error", "terra_ms", "graph_ms", "generation_s",
     "tf_function_trace_s", "traces", "fallbacks", "coexecuted_steps", "feeds", "fetches", "python_stall",
-    "graph_stall", "max_rel_diff",
+    "graph_stall", "max_rel_diff", "eager_memory_mib", "terra_memory_mib",
 }  # fmt: skip
 
 
@@ -44,16 +50,19 @@ def test_quickstart_trains_co_executed():
 
 
 def test_benchmark_measures_and_compares(tmp_path, capsys):
-    code, (record,) = run_benchmark(tmp_path / "rows.json", "--programs", "hand_written_variables")
+    code, (record,) = run_benchmark(tmp_path / "rows.json", "--programs", "hand_written_variables", "--scale", "benchmark")
     assert code == 0, capsys.readouterr().out
     assert JSON_KEYS <= set(record)
     assert record["program"] == "hand_written_variables"
     assert record["coexecuted_steps"] > 0
     assert record["max_rel_diff"] <= 1e-5
     assert record["tf_function_error"] is None
-    for key in ("eager_ms", "tf_function_ms", "terra_ms", "tf_function_trace_s", "generation_s"):
+    for key in ("eager_ms", "tf_function_ms", "terra_ms", "graph_ms", "tf_function_trace_s", "generation_s", "terra_mean_ms"):
         assert record[key] > 0, key
-    assert "hand_written_variables" in capsys.readouterr().out
+    assert record["rounds"] >= 3 and record["measured_coexecuted_steps"] == record["measured_steps"] >= 6
+    printed = capsys.readouterr().out
+    assert "hand_written_variables" in printed
+    assert "of 1 programs, Terra ran 1 with eager's results, tf.function 1" in printed
 
 
 def test_benchmark_says_what_tf_function_cannot_run(tmp_path, capsys):
@@ -68,49 +77,143 @@ def test_benchmark_says_what_tf_function_cannot_run(tmp_path, capsys):
 
 
 def test_benchmark_exits_with_1_where_terra_is_wrong(tmp_path, capsys, monkeypatch):
-    import terra
-
-    def wrong(step, **_):
-        co_executed = terra_coexecute(step, wait_for_graph=True)
-
-        def off_by_a_little(*batch):
+    def off_by_a_little(step):
+        def wrong(*batch):
             return co_executed(*batch) * 1.001
 
-        off_by_a_little.stats = co_executed.stats
-        return off_by_a_little
+        co_executed = terra_coexecute(step, wait_for_graph=True)
+        wrong.stats = co_executed.stats
+        return wrong
 
     terra_coexecute = terra.coexecute
-    monkeypatch.setattr(terra, "coexecute", wrong)
+    monkeypatch.setattr(terra, "coexecute", lambda step, **_: off_by_a_little(step))
     code, (record,) = run_benchmark(tmp_path / "rows.json", "--programs", "hand_written_variables")
     assert code == 1
     assert record["max_rel_diff"] == pytest.approx(1e-3, rel=1e-2)
     assert "losses differ" in record["error"]
-    assert "TERRA IS WRONG" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "TERRA IS WRONG" in printed and "Terra ran 0 with eager's results" in printed
 
 
-@pytest.mark.parametrize("name", programs.NAMES)
+def test_benchmark_exits_with_1_where_terra_leaves_another_state(tmp_path, monkeypatch):
+    class Forgetful:
+        """A step that restores what it finds in the trainer."""
+
+        def __init__(self, step, **_):
+            self.step, self.trainer = terra_coexecute(step, wait_for_graph=True), step.__self__
+
+        def __call__(self, *batch):
+            before = self.trainer.best_score
+            loss = self.step(*batch)
+            self.trainer.best_score = before
+            return loss
+
+        def __getattr__(self, name):
+            return getattr(self.step, name)
+
+    terra_coexecute = terra.coexecute
+    monkeypatch.setattr(terra, "coexecute", Forgetful)
+    code, (record,) = run_benchmark(tmp_path / "rows.json", "--programs", "digits_sklearn_metric")
+    assert code == 1
+    assert record["error"].startswith("step.self.best_score is 0.0 where eager has 0.")
+
+
+def test_a_program_that_raises_is_a_row(tmp_path, monkeypatch):
+    """Eagerly: nothing to compare with. Under Terra alone: an error. The other programs are measured all the same."""
+
+    def build(seed, size):
+        raise ValueError("no data")
+
+    terra_coexecute = terra.coexecute
+    monkeypatch.setattr(programs.load("keras_mlp"), "build", build)
+    monkeypatch.setattr(terra, "coexecute", lambda step, **_: terra_coexecute(fail))
+    code, (lost, failed) = run_benchmark(tmp_path / "rows.json", "--programs", "keras_mlp,hand_written_variables")
+    assert code == 1
+    assert lost["error"] == "ValueError: no data" and lost["eager_ms"] is None
+    assert failed["error"] == "raises TypeError: never" and failed["eager_ms"] > 0 and failed["tf_function_ms"] > 0
+
+
+def fail(*batch):
+    raise TypeError("never")
+
+
+def program_of(monkeypatch, make_step):
+    """Put a program of one variable in the place of hand_written_variables; `make_step(variable)` gives its step."""
+
+    def build(seed, size):
+        return programs.Job(make_step(tf.Variable(2.0)), [(tf.constant(float(number)),) for number in (1, 2)])
+
+    monkeypatch.setattr(programs.load("hand_written_variables"), "build", build)
+    return measure("hand_written_variables", plan_of(parse(["--quick", "--budget", "0.2"])))
+
+
+def test_random_numbers_are_those_of_a_run_of_its_own(monkeypatch):
+    """Whatever generator a step draws from, taking turns with other runs changes nothing."""
+
+    def make_step(variable):
+        def step(x):
+            noise = tf.random.normal(()) + tf.random.get_global_generator().uniform(()) + keras.random.normal((), seed=generator)
+            variable.assign(0.5 * variable + x + noise + random.random() + np.random.rand())
+            return tf.square(variable)
+
+        generator = keras.random.SeedGenerator(3)
+        return step
+
+    row = program_of(monkeypatch, make_step)
+    assert row.correct and row.max_rel_diff == 0.0, row.error
+    assert row.coexecuted_steps > 0
+    assert row.tf_function_error is None
+    assert "draws other random numbers" in row.tf_function_note
+
+
+def test_tf_function_that_draws_the_same_numbers_is_compared(monkeypatch):
+    def make_step(variable):
+        def step(x):
+            variable.assign(0.5 * variable + x + generator.normal(()))
+            return tf.square(variable)
+
+        generator = tf.random.Generator.from_seed(1)
+        return step
+
+    row = program_of(monkeypatch, make_step)
+    assert row.correct and row.tf_function_error is row.tf_function_note is None
+
+
+def test_tf_function_that_freezes_python_is_wrong(monkeypatch):
+    def make_step(variable):
+        rates = [0.5]
+
+        def step(x):
+            rates[0] *= 0.9
+            variable.assign(rates[0] * variable + x)
+            return tf.square(variable)
+
+        return step
+
+    row = program_of(monkeypatch, make_step)
+    assert row.correct, row.error
+    assert row.tf_function_error.startswith("wrong result: losses differ by")
+
+
+@pytest.mark.parametrize("name", programs.GROUPS["small"])
 def test_program_is_equal_to_itself_and_learns(name):
     """Two jobs of one seed share nothing and make the same losses, which fall."""
-    first, second = (Mode(programs.load(name).build, 3, lambda step: step) for _ in range(2))
+    first, second = (Mode(functools.partial(programs.load(name).build, size="test"), 3) for _ in range(2))
     for _ in range(2):  # interleaved, so that anything shared would show
-        first.run(6, 1)
-        second.run(6, 1)
+        first.run_round(9, 1)
+        second.run_round(9, 1)
     assert first.losses == second.losses
-    assert sum(first.losses[-3:]) < sum(first.losses[:3])
-
-
-def test_every_program_says_what_it_is():
-    assert all(programs.summary(name).endswith(".") for name in programs.NAMES)
-    with pytest.raises(ValueError, match="no program 'keras_mpl'; there are keras_mlp"):
-        programs.load("keras_mpl")
+    assert sum(first.losses[-4:]) < sum(first.losses[:4])
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--programs", "nonsense"], "no program 'nonsense'"),
+        (["--programs", "nonsense"], "no program or group 'nonsense'"),
         (["--programs", ","], "names no program"),
         (["--read-every", "0"], "--read-every must be at least 1"),
+        (["--budget", "-1"], "--budget must be at least 0"),
+        (["--scale", "huge"], "invalid choice: 'huge'"),
         (["--json", "no/such/folder/rows.json"], "there is no folder no/such/folder"),
     ],
 )
@@ -121,12 +224,34 @@ def test_benchmark_refuses_bad_options(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("read_every, rounds, steps", [(1, 20, 10), (5, 20, 10), (7, 14, 14), (50, 4, 50), (500, 3, 500)])
-def test_rounds_hold_whole_reads(read_every, rounds, steps):
-    plan = plan_of(parse(["--read-every", str(read_every)]))
-    assert (plan.rounds, plan.steps) == (rounds, steps)
-    with pytest.raises(ValueError, match="cannot read its loss every 3 steps"):
-        Plan(steps=10, read_every=3)
+@pytest.mark.parametrize(
+    "arguments, seconds, expected",
+    [
+        ([], 0.001, (20, 10)),  # a step of all modes takes so many seconds: so many rounds, steps in each
+        ([], 0.1, (6, 10)),
+        ([], 0.25, (6, 4)),
+        ([], 0.5, (6, 2)),
+        ([], 30.0, (3, 2)),
+        (["--quick"], 0.001, (5, 4)),
+        (["--quick"], 0.1, (5, 2)),
+        (["--read-every", "7"], 0.001, (20, 14)),
+        (["--read-every", "7"], 0.5, (3, 7)),
+        (["--budget", "60"], 0.5, (12, 10)),
+    ],
+)
+def test_rounds_follow_the_budget_and_hold_whole_reads(arguments, seconds, expected):
+    assert plan_of(parse(arguments)).rounds_and_steps(seconds) == expected
+
+
+def test_plan():
+    assert plan_of(parse([])).size == "benchmark"
+    assert plan_of(parse(["--quick"])).size == "test"
+    assert plan_of(parse(["--quick", "--scale", "paper"])).size == "paper"
+    assert parse(["--programs", "small,keras_mlp"]).programs == programs.GROUPS["small"]
+    with pytest.raises(ValueError, match="rounds must be at least 3"):
+        Plan(rounds=2)
+    with pytest.raises(ValueError, match="read_every must be above 0"):
+        Plan(read_every=0)
 
 
 def test_max_rel_diff():
@@ -143,20 +268,33 @@ def test_report_holds_what_is_not_there(tmp_path):
     """A row of a program that neither tf.function nor Terra could run still has its place everywhere."""
     rows = [
         Row("lost", eager_ms=4.0, tf_function_error="fails: TypeError: no", error="ValueError: gone"),
-        Row("won", eager_ms=4.0, tf_function_ms=2.0, terra_ms=1.0, max_rel_diff=float("inf")),
+        Row("won", eager_ms=4.0, tf_function_ms=2.0, terra_ms=1.0, terra_mean_ms=3.0, max_rel_diff=float("inf")),
+        Row("slow", eager_ms=4.0, tf_function_ms=1.0, tf_function_error="wrong result: x", terra_ms=8.0, measured_steps=6, measured_coexecuted_steps=4),
     ]
-    lost, won = (report.row_text(report.COLUMNS, row) for row in rows)
+    lost, won, slow = (report.row_text(report.COLUMNS, row) for row in rows)
     assert "fails" in lost and len(lost) == len(won) == len(report.heading(report.COLUMNS))
     assert list(report.remarks(rows[0])) == [
         "lost: tf.function fails: TypeError: no",
         "lost: TERRA IS WRONG: ValueError: gone",
     ]
+    assert list(report.remarks(rows[1])) == ["won: Terra takes 1.0 ms in the median, 3.0 ms in the mean"]
+    assert "wrong" in slow
+    assert list(report.remarks(rows[2])) == [
+        "slow: tf.function wrong result: x",
+        "slow: 4 of the 6 measured steps were co-executed",
+        "slow: TERRA IS SLOWER THAN EAGER",
+    ]
     assert list(report.summary(rows)) == [
-        "eager/Terra: geometric mean 4.00 over 1 programs",
-        "tf.function/Terra: geometric mean 2.00 over 1 programs",
+        "eager/Terra: geometric mean 1.41 over 2 programs",
+        "tf.function/Terra: geometric mean 2.00 over 1 programs",  # what is wrong is not compared
+        "of 3 programs, Terra ran 2 with eager's results, tf.function 1",
     ]
     report.write_json(rows, tmp_path / "rows.json")
-    assert [record["max_rel_diff"] for record in json.loads((tmp_path / "rows.json").read_text())] == [None, None]
+    assert [record["max_rel_diff"] for record in json.loads((tmp_path / "rows.json").read_text())] == [None, None, None]
+    report.write_markdown(rows, tmp_path / "rows.md")
+    written = (tmp_path / "rows.md").read_text().splitlines()
+    assert {line.count("|") for line in written if "eager ms" in line or line.startswith("| won | 4.00")} == {len(report.COLUMNS) + 1}
+    assert "* slow: TERRA IS SLOWER THAN EAGER" in written
     pytest.importorskip("matplotlib")
     report.write_plot(rows, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
@@ -179,3 +317,5 @@ def test_error_line_says_what_went_wrong():
     assert error_line(ValueError()) == "ValueError"
     autograph = TypeError('in user code:\n\n    File "a.py", line 3, in step\n        f()\n\n    TypeError: no value\n')
     assert error_line(autograph) == "TypeError: no value"
+    keras_error = ValueError("Exception encountered when calling Net.call().\n\n\x1b[1mno value\x1b[0m\n\nArguments received by Net.call():\n  • x=1")
+    assert error_line(keras_error) == "ValueError: no value"

@@ -390,3 +390,231 @@ def test_custom_gradient_and_watch_and_nested_tapes_stay_right():
     assert len(seen) == 2 * eager_calls
     np.testing.assert_array_equal(eager_layer.kernel.numpy(), layer.kernel.numpy())
     assert wrapped.stats().coexecuted_steps > 4 and wrapped.stats().fast_forwards > 0
+
+
+# -- tensors from outside of the step, feeds and seeds ---------------------------------------------------------------------------
+
+
+def both(make, calls, jumps=1, **options):
+    """Run `calls` eagerly and co-executed; all results and the state must be equal. `make()` returns (step, what gives the state).
+
+    jumps: how many calls at least are skipped in each co-executed step, on average. Returns the statistics.
+    """
+    def seen(value):
+        return [np.asarray(t) for t in tf.nest.flatten(value) if t is not None]
+
+    runs = []
+    for coexecuted in (False, True):
+        keras.utils.set_random_seed(7)
+        step, state = make()
+        wrapped = terra.coexecute(step, wait_for_graph=True, **options) if coexecuted else step
+        values = []
+        for k, call in enumerate(calls):
+            if callable(call):
+                call()
+            else:
+                values.append(seen(wrapped(*call)))
+        values.append(seen(state()))
+        runs.append(values)
+    for k, (expected, actual) in enumerate(zip(*runs, strict=True)):
+        for a, b in zip(expected, actual, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=f"call {k} of {len(calls)}")
+    stats = wrapped.stats()
+    assert stats.fast_forwards >= jumps * stats.coexecuted_steps > 0, stats
+    return stats
+
+
+WORDS = [tf.constant(RNG.integers(0, 20, (8, 12))) for _ in range(3)]
+
+
+def train(forward, variables):
+    """The step of a model `forward(x)`, with gradients and an optimizer."""
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    optimizer.build(variables)
+
+    def step(*inputs):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(forward(*inputs) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    return step, lambda: variables
+
+
+def test_sparse_gradients_are_skipped():
+    def make():
+        model = keras.Sequential([keras.layers.Embedding(20, 6), keras.layers.LSTM(5)])
+        model(WORDS[0])
+        return train(model, model.trainable_variables)
+
+    stats = both(make, [(WORDS[k % 3],) for k in range(10)], jumps=3)
+    assert stats.fallbacks == 0
+
+
+def wide():
+    layer = keras.layers.Dense(16, activation="tanh")
+    layer.build((None, 16))
+    return layer
+
+
+WIDE = [tf.constant(RNG.normal(size=(8, 16)).astype("float32")) for _ in range(4)]
+NARROW = [tf.constant(RNG.normal(size=(1, 16)).astype("float32")) for _ in range(4)]
+
+
+@pytest.mark.parametrize("tensors", [WIDE, NARROW])
+@pytest.mark.parametrize("read", [False, True])
+def test_a_tensor_from_outside_is_an_argument(tensors, read):
+    def make():
+        layer = wide()
+        turn = iter(range(100))
+
+        def forward(x):
+            h = layer(x)
+            if read:
+                float(tf.reduce_sum(h))  # the graph runs by now: feeds go through queues
+            return h * layer(tensors[next(turn) // 2 % 4])
+
+        return train(forward, layer.trainable_variables)
+
+    both(make, [(WIDE[k % 3],) for k in range(16)], jumps=1)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_the_state_of_the_step_before_is_an_argument(size):
+    def make():
+        cell = keras.layers.GRUCell(16)
+        cell.build((None, 16))
+        state = [tf.zeros((size, 16))]
+
+        def forward(x):
+            output, state[0] = cell(x[:size], state[0])
+            return output
+
+        step, variables = train(forward, cell.trainable_variables)
+        return step, lambda: [variables(), state]
+
+    both(make, [(WIDE[k % 3],) for k in range(14)], jumps=2)
+
+
+def test_small_constants_are_compared_by_value():
+    offsets = [0] * 6 + [3, 0, 0, 3, 3]
+
+    def make():
+        places, turn = keras.layers.Embedding(20, 16), iter(offsets)
+        places.build((None,))
+
+        def forward(x):
+            start = next(turn)
+            return x + places(tf.range(start, start + 8))
+
+        return train(forward, places.trainable_variables)
+
+    both(make, [(WIDE[k % 3],) for k in range(len(offsets))])
+
+
+def test_one_tensor_twice_is_not_two_tensors():
+    pairs = [(0, 1)] * 5 + [(2, 2), (0, 1), (1, 0), (2, 2), (3, 3), (1, 2)]
+
+    def make():
+        product, scale, turn = keras.layers.Subtract(), tf.Variable(2.0), iter(pairs)
+
+        def forward(x):
+            a, b = next(turn)
+            return scale * x + product([WIDE[a], WIDE[b]])
+
+        return train(forward, [scale])
+
+    both(make, [(WIDE[k % 3],) for k in range(len(pairs))], jumps=0.5)
+
+
+def test_a_tensor_that_was_fed_before():
+    def make():
+        layer, turn = wide(), iter(range(100))
+
+        def forward(x):
+            noise = WIDE[next(turn) % 4]
+            return layer(x + noise) + layer(noise)
+
+        return train(forward, layer.trainable_variables)
+
+    both(make, [(WIDE[k % 3],) for k in range(12)], jumps=3)
+
+
+def test_a_scalar_argument_that_python_branches_on():
+    def make():
+        dropout, scale = keras.layers.Dropout(0.5, seed=3), tf.Variable(2.0)
+
+        def forward(x, training):
+            return dropout(x * scale, training=training)
+
+        return train(forward, [scale])
+
+    on, off = tf.constant(True), tf.constant(False)
+    both(make, [(WIDE[k % 3], on if k < 6 or k % 3 else off) for k in range(14)])
+
+
+def test_an_argument_of_varying_shape_elsewhere():
+    def make():
+        layer, other = wide(), wide()
+
+        def forward(x, y):
+            return tf.reduce_mean(layer(x)) + tf.reduce_mean(other(y))
+
+        return train(forward, [*layer.trainable_variables, *other.trainable_variables])
+
+    stats = both(make, [(WIDE[k % 3], WIDE[0][:1 + k % 7]) for k in range(30)], jumps=2)
+    assert stats.fast_forwards >= 2.5 * stats.coexecuted_steps, stats
+
+
+def test_seeds_are_drawn_as_before():
+    def make():
+        dropout, layer = tf_keras.layers.Dropout(0.5), wide()
+
+        def forward(x):
+            return dropout(layer(x), training=True) + tf.random.uniform((8, 16))
+
+        return train(forward, layer.trainable_variables)
+
+    calls = [(WIDE[k % 3],) for k in range(10)]
+    calls[6:6] = [lambda: tf.random.set_seed(5)]
+    both(make, calls, jumps=3)
+
+
+def test_feeds_and_seeds_are_replayed_and_told_to_the_tape():
+    """Steps that leave the known path, or ask the tape, after regions that fed something."""
+    def make():
+        dropout, layer, turn = tf_keras.layers.Dropout(0.5), wide(), iter(range(100))
+        variables = layer.trainable_variables
+
+        def step(x, how):
+            with tf.GradientTape(persistent=True) as tape:
+                loss = tf.reduce_mean(dropout(layer(WIDE[next(turn) % 4]), training=True) * layer(x))
+                if how == 1:
+                    loss = loss * 2.0
+                if how == 2:
+                    tape.watch(variables[0].value)
+            gradients = tape.gradient(loss, variables)
+            for v, g in zip(variables, gradients, strict=True):
+                v.assign_sub(0.1 * g)
+            return loss, gradients
+
+        return step, lambda: variables
+
+    hows = [0] * 6 + [1, 0, 2, 0, 1, 2, 0, 0]
+    both(make, [(WIDE[k % 3], how) for k, how in enumerate(hows)])
+
+
+def test_an_array_changed_in_place():
+    scale = np.full(16, 2.0, "float32")
+
+    def make():
+        scale[:] = 2.0
+        rescaling, layer = keras.layers.Rescaling(scale), wide()
+        return train(lambda x: layer(rescaling(x)), layer.trainable_variables)
+
+    def change():
+        scale[3:] += 1.0
+
+    calls = [(WIDE[k % 3],) for k in range(10)]
+    calls[6:6] = [change]
+    both(make, calls, jumps=2)

@@ -1,52 +1,69 @@
 """Measures one program: the same work in every mode, interleaved, with the results compared.
 
-Each mode gets a job of its own from the same seed and makes the same steps in the same order. After a warm-up the modes
-take turns, a round of a few steps each, in an order that rotates, so that whatever else the machine does meets all of
-them. A round ends when all its work has ended: a mode that returns before its step is done gains nothing by that.
+Each mode gets a job of its own from the same seed, and random streams of its own, and makes the same steps in the same order. After a warm-up the modes take
+turns, a round of a few steps each, in an order that rotates, so that whatever else the machine does meets all of them. A round ends when all its work has
+ended: a mode that returns before its step is done gains nothing by that. How many rounds there are follows from a budget of time and the steps' speed.
 """
 
 import dataclasses
+import functools
 import math
 import statistics
 import time
 
-import keras
 import tensorflow as tf
 
 import terra
+from examples.benchmark.memory import peak_mib
+from examples.benchmark.randomness import Streams, draws_other_numbers
+from examples.benchmark.state import python_state, state_difference
 from examples.console import error_line
 from examples.programs import load
 
-TOLERANCE = 1e-5  # of Terra's losses, relative to eager's
-# tf.function rewrites the arithmetic of its graphs, and training lets small differences grow; beyond this it is wrong.
+TOLERANCE = 1e-5  # of Terra's losses and Python state, relative to eager's
+# tf.function rewrites the arithmetic of its graphs, and training lets small differences grow. So it is judged by the warm-up alone, and with more patience.
 TF_FUNCTION_TOLERANCE = 1e-2
+TF_FUNCTION_PATIENCE_S = 60.0  # with the warm-up, where each step may be traced again
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """How much to run, and how the loop reads its losses."""
 
-    rounds: int = 20
-    steps: int = 10  # in a round
-    warm_up: int = 6
+    size: str = "benchmark"
+    budget_s: float = 6.0  # for the rounds of all modes of a program, unless the fewest take longer
+    rounds: int = 20  # at most
+    steps: int = 10  # in a round, at most
+    warm_up: int = 6  # steps, at least
+    warm_up_s: float = 2.0  # after which eager's warm-up ends at that; the other modes make the same steps
     read_every: int = 1
     seed: int = 1
 
+    fewest_rounds = 3  # for a median
+    fewest_steps = 2  # so that a step can run while the one before is in flight
+
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) < (0 if field.name == "seed" else 1):
-                raise ValueError(f"{field.name} must be at least 1")
-        if self.steps % self.read_every:
-            raise ValueError(f"a round of {self.steps} steps cannot read its loss every {self.read_every} steps")
+            if field.name not in ("seed", "size") and getattr(self, field.name) <= 0:
+                raise ValueError(f"{field.name} must be above 0")
+        if self.rounds < self.fewest_rounds:
+            raise ValueError(f"rounds must be at least {self.fewest_rounds}")
+
+    def rounds_and_steps(self, step_seconds):
+        """How many rounds of how many steps, where a step of all modes together takes that long; a round holds whole reads of the loss."""
+        affordable = self.budget_s / step_seconds
+        steps = min(self.steps, max(self.fewest_steps, int(affordable / (2 * self.fewest_rounds))))
+        steps = math.ceil(steps / self.read_every) * self.read_every
+        return min(self.rounds, max(self.fewest_rounds, int(affordable / steps))), steps
 
 
 @dataclasses.dataclass
 class Row:
-    """What was measured of one program. Times are medians; None means: not measured.
+    """What was measured of one program. Times per step are medians over the rounds, `_mean_ms` means; None means: not measured.
 
-    `feeds` and `fetches` are counted per step. `python_stall` and `graph_stall` are the parts of Terra's time in which
-    one runner waited for the other. `generation_s` and `tf_function_trace_s` are what it took to make the graphs;
-    `terra_start_s` and `tf_function_start_s` what passed until the first step that ran in one.
+    `feeds` and `fetches` are counted per step. `python_stall` and `graph_stall` are the parts of Terra's time in which one runner waited for the other.
+    `generation_s` and `tf_function_trace_s` are what it took to make the graphs before the first step in one; `terra_start_s` and `tf_function_start_s`
+    what passed until that step was done. `_memory_mib`: what a step takes at its peak beyond what stays.
     """
 
     program: str
@@ -69,6 +86,18 @@ class Row:
     graph_stall: float | None = None
     max_rel_diff: float | None = None
     tf_function_max_rel_diff: float | None = None
+    tf_function_tracings: int | None = None
+    tf_function_note: str | None = None
+    eager_mean_ms: float | None = None
+    tf_function_mean_ms: float | None = None
+    terra_mean_ms: float | None = None
+    eager_memory_mib: float | None = None
+    tf_function_memory_mib: float | None = None
+    terra_memory_mib: float | None = None
+    measured_steps: int | None = None  # of each mode
+    measured_coexecuted_steps: int | None = None
+    rounds: int | None = None
+    seconds: float | None = None  # that measuring this program took
     error: str | None = None
 
     @property
@@ -77,17 +106,22 @@ class Row:
 
 
 class Mode:
-    """A job and the way to run its step."""
+    """A job, its random streams, and the way to run its step."""
 
-    def __init__(self, build, seed, wrap):
-        keras.utils.set_random_seed(seed)
-        job = build(seed)
+    name = "eager"
+
+    def __init__(self, build, seed, wrap=lambda step: step):
+        self.streams = Streams(seed)
+        with self.streams:
+            job = build(seed)
         self.batches = job.batches
+        self.imperative_step = job.step
         self.step = wrap(job.step)
         self.losses = []
-        self.step_seconds = []  # mean of each round
+        self.warm_up_seconds = []
+        self.round_seconds = []  # per step, the mean of each round
 
-    def run(self, steps, read_every):
+    def run(self, steps, read_every=1):
         """Make the next steps, keep their losses, and return the seconds that passed."""
         first = len(self.losses)
         losses = []
@@ -102,139 +136,203 @@ class Mode:
         self.losses += [float(loss) for loss in losses]
         return seconds
 
-    def warm_up(self, steps, read_every):
-        for _ in range(steps):
-            self.run(1, 1)
-        if read_every > 1:
-            self.run(read_every, read_every)
+    def warm_up(self, enough):
+        """Make the first steps, until `enough(steps so far, seconds they took)`."""
+        with self.streams:
+            while not enough(len(self.warm_up_seconds), sum(self.warm_up_seconds)):
+                self.warm_up_seconds.append(self.run(1))
+        self.state = python_state(self.imperative_step)
 
-    def run_round(self, plan):
-        self.step_seconds.append(self.run(plan.steps, plan.read_every) / plan.steps)
+    def run_round(self, steps, read_every):
+        with self.streams:
+            if self.streams.cold or not self.round_seconds:  # another mode's start has dropped the kernels
+                self.run(1)  # makes them anew, which is not what is measured
+            self.round_seconds.append(self.run(steps, read_every) / steps)
+
+    def memory_mib(self, steps=2):
+        with self.streams:
+            return peak_mib(lambda: self.run(steps))
+
+    @property
+    def settled_seconds(self):
+        """What a step took in the second half of the warm-up."""
+        return statistics.median(self.warm_up_seconds[len(self.warm_up_seconds) // 2 :])
 
     @property
     def median_ms(self):
-        return 1e3 * statistics.median(self.step_seconds)
+        return 1e3 * statistics.median(self.round_seconds)
+
+    @property
+    def mean_ms(self):
+        return 1e3 * statistics.mean(self.round_seconds)
+
+
+class TfFunctionMode(Mode):
+    """The step as it is, under tf.function."""
+
+    name = "tf.function"
+
+    def __init__(self, build, seed):
+        super().__init__(build, seed, tf.function)
+
+    def warm_up(self, enough):
+        with self.streams:
+            start = time.perf_counter()
+            self.concrete = self.step.get_concrete_function(*self.batches[0])
+            self.trace_s = time.perf_counter() - start
+            self.start_s = self.trace_s + self.run(1)
+
+        def enough_or_too_slow(steps, seconds):
+            if seconds > TF_FUNCTION_PATIENCE_S:
+                raise TimeoutError(f"{steps} steps took {seconds:.0f} s")
+            return enough(steps + 1, seconds)
+
+        super().warm_up(enough_or_too_slow)
+
+    def fill(self, row, eager, warm_up):
+        row.tf_function_ms, row.tf_function_mean_ms = self.median_ms, self.mean_ms
+        row.tf_function_trace_s, row.tf_function_start_s = self.trace_s, self.start_s
+        row.tf_function_tracings = self.step.experimental_get_tracing_count()
+        row.tf_function_max_rel_diff = whole = max_rel_diff(self.losses, eager.losses)
+        difference = max_rel_diff(self.losses[:warm_up], eager.losses[:warm_up])
+        other_numbers = difference > TF_FUNCTION_TOLERANCE and draws_other_numbers(self.concrete)
+        in_state = state_difference(self.state, eager.state, None if other_numbers else TF_FUNCTION_TOLERANCE)
+        in_state = in_state or state_difference(python_state(self.imperative_step), python_state(eager.imperative_step), None)
+        if in_state:
+            row.tf_function_error = f"wrong result: {in_state}"
+        elif other_numbers:
+            row.tf_function_note = "draws other random numbers, so its losses cannot be compared"
+        elif difference > TF_FUNCTION_TOLERANCE:
+            row.tf_function_error = f"wrong result: losses differ by {difference:.1e} in the first {warm_up} steps"
+        elif whole > TF_FUNCTION_TOLERANCE:
+            row.tf_function_note = f"drifts from eager: losses differ by {difference:.1e} after {warm_up} steps, by {whole:.1e} at the end"
 
 
 class TerraMode(Mode):
     """Co-executed; waits for its graphs, so that the warm-up is the same in every run."""
 
+    name = "Terra"
+
     def __init__(self, build, seed):
         super().__init__(build, seed, lambda step: terra.coexecute(step, wait_for_graph=True))
         self.start_s = None
 
-    def warm_up(self, steps, read_every):
-        start = time.perf_counter()
-        for _ in range(steps):
-            self.run(1, 1)
+    def warm_up(self, enough):
+        def enough_or_not(steps, seconds):
             if self.start_s is None and self.step.stats().coexecuted_steps:
-                self.start_s = time.perf_counter() - start
-        if read_every > 1:
-            self.run(read_every, read_every)
-        self.before = self.step.stats()
+                self.start_s = seconds
+            return enough(steps, seconds)
 
-    def fill(self, row, plan):
-        before, after = self.before, self.step.stats()
-        row.terra_ms = self.median_ms
-        row.terra_start_s = self.start_s
-        row.generation_s = after.generation_s
-        row.traces, row.fallbacks = after.traces, after.fallbacks
-        row.steps, row.coexecuted_steps = after.steps, after.coexecuted_steps
-        steps = plan.rounds * plan.steps
-        seconds = plan.steps * sum(self.step_seconds)
-        row.feeds = (after.feeds - before.feeds) / steps
-        row.fetches = (after.fetches - before.fetches) / steps
-        row.python_stall = (after.python_stall_s - before.python_stall_s) / seconds
+        super().warm_up(enough_or_not)
 
-    def graph_alone_ms(self, plan):
-        """The physical limit: dispatch the step's graph and wait, without a skeleton."""
+    def run_round(self, steps, read_every):
+        if not self.round_seconds:
+            self.before = self.step.stats()
+        super().run_round(steps, read_every)
+        self.after = self.step.stats()
+
+    def fill(self, row, eager, steps):
+        row.terra_ms, row.terra_mean_ms = self.median_ms, self.mean_ms
+        row.terra_start_s, row.generation_s = self.start_s, self.after.generation_s
+        row.traces, row.fallbacks = self.after.traces, self.after.fallbacks
+        row.steps, row.coexecuted_steps = self.after.steps, self.after.coexecuted_steps
+        row.measured_coexecuted_steps = self.after.coexecuted_steps - self.before.coexecuted_steps
+        row.feeds = (self.after.feeds - self.before.feeds) / steps
+        row.fetches = (self.after.fetches - self.before.fetches) / steps
+        row.python_stall = (self.after.python_stall_s - self.before.python_stall_s) / (steps * self.mean_ms / 1e3)
+        row.max_rel_diff = max_rel_diff(self.losses, eager.losses)
+        in_state = state_difference(python_state(self.imperative_step), python_state(eager.imperative_step), TOLERANCE)
+        if not row.max_rel_diff <= TOLERANCE:
+            row.error = f"losses differ from eager's by {row.max_rel_diff:.1e}"
+        elif in_state:
+            row.error = in_state
+        elif not row.coexecuted_steps:
+            row.error = "no step was co-executed"
+
+    def graph_alone_ms(self, steps):
+        """The physical limit: dispatch the step's graph and wait, without a skeleton. None where the step just made was not co-executed."""
         run_graph_alone = self.step.run_graph_alone
         times = []
-        run_graph_alone(*self.batches[0])  # a whole step, whose inputs the next calls use again
-        for index in range(plan.steps):
+        try:
+            with self.streams:
+                run_graph_alone(*self.batches[len(self.losses) % len(self.batches)])  # a whole step, whose inputs the next calls use again
+        except RuntimeError:
+            return None
+        for index in range(steps):
             start = time.perf_counter()
             run_graph_alone(*self.batches[index % len(self.batches)])
             times.append(time.perf_counter() - start)
         return 1e3 * statistics.median(times)
 
 
-class TfFunctionMode(Mode):
-    """The step as it is, under tf.function."""
-
-    def __init__(self, build, seed):
-        super().__init__(build, seed, tf.function)
-
-    def warm_up(self, steps, read_every):
-        start = time.perf_counter()
-        self.step.get_concrete_function(*self.batches[0])
-        self.trace_s = time.perf_counter() - start
-        self.run(1, 1)
-        self.start_s = time.perf_counter() - start
-        super().warm_up(steps - 1, read_every)
-
-
-def measure(name, plan, progress=lambda text: None):
-    """Run one program in every mode; `progress` is called with a word before each of `stages(plan)` parts."""
-    build = load(name).build
+def measure(name, plan, progress=lambda text, percent: None):
+    """Run one program in every mode; `progress` is called with what is going on, and how much of the program is done."""
+    began = time.perf_counter()
     row = Row(name)
-
-    progress("eager")
-    eager = Mode(build, plan.seed, lambda step: step)
-    eager.warm_up(plan.warm_up, plan.read_every)
-    modes = {"eager": eager}
-
-    def attempt(mode, action):
-        """Whatever a step raises in a mode that is not eager belongs in the row, and ends that mode."""
-        try:
-            action()
-        except Exception as error:
-            modes.pop(mode, None)
-            if mode == "eager":
-                raise
-            elif mode == "Terra":
-                row.error = error_line(error)
-            else:
-                row.tf_function_error = f"fails: {error_line(error)}"
-
-    def start(mode, kind):
-        modes[mode] = kind(build, plan.seed)
-        modes[mode].warm_up(plan.warm_up, plan.read_every)
-
-    for mode, kind in (("tf.function", TfFunctionMode), ("Terra", TerraMode)):
-        progress(mode)
-        attempt(mode, lambda: start(mode, kind))
-
-    for number in range(plan.rounds):
-        progress(f"round {number + 1}")
-        names = list(modes)
-        first = number % len(names)
-        for mode in names[first:] + names[:first]:
-            attempt(mode, lambda: modes[mode].run_round(plan))
-
-    traced, ours = modes.get("tf.function"), modes.get("Terra")
-    row.eager_ms = eager.median_ms
-    if traced is not None:
-        row.tf_function_ms = traced.median_ms
-        row.tf_function_trace_s, row.tf_function_start_s = traced.trace_s, traced.start_s
-        row.tf_function_max_rel_diff = max_rel_diff(traced.losses, eager.losses)
-        if not row.tf_function_max_rel_diff <= TF_FUNCTION_TOLERANCE:
-            row.tf_function_error = f"wrong result: losses differ by {row.tf_function_max_rel_diff:.1e}"
-    if ours is not None:
-        ours.fill(row, plan)
-        row.max_rel_diff = max_rel_diff(ours.losses, eager.losses)
-        if not row.max_rel_diff <= TOLERANCE:
-            row.error = f"losses differ from eager's by {row.max_rel_diff:.1e}"
-        elif not row.coexecuted_steps:
-            row.error = "no step was co-executed"
-        else:
-            row.graph_ms = ours.graph_alone_ms(plan)
-            row.graph_stall = max(0.0, 1.0 - row.graph_ms / row.terra_ms)
+    try:
+        _measure(row, plan, progress)
+    except Exception as error:  # eager itself: nothing can be said about the program
+        row.error = error_line(error)
+    row.seconds = time.perf_counter() - began
     return row
 
 
-def stages(plan):
-    """How often `measure` reports progress."""
-    return 3 + plan.rounds
+def _measure(row, plan, progress):
+    build = functools.partial(load(row.program).build, size=plan.size)
+    modes = {}
+
+    def attempt(name, action):
+        """Whatever is raised in a mode that is not eager belongs in the row, and ends that mode."""
+        try:
+            action()
+        except Exception as error:
+            modes.pop(name, None)
+            if name == Mode.name:
+                raise
+            elif name == TerraMode.name:
+                row.error = f"raises {error_line(error)}"
+            else:
+                row.tf_function_error = f"fails: {error_line(error)}"
+
+    progress("eager", 0)
+    eager = modes[Mode.name] = Mode(build, plan.seed)
+    cycles = 2 * len(eager.batches)  # every batch once to be traced and once more, if there is time for that
+    eager.warm_up(lambda steps, seconds: steps >= plan.warm_up and (steps >= cycles or seconds > plan.warm_up_s))
+    warm_up = len(eager.losses)
+    eager.streams.cold = eager.streams.drew_op_seeds
+
+    def start(kind):
+        modes[kind.name] = mode = kind(build, plan.seed)
+        mode.warm_up(lambda steps, _: steps >= warm_up)
+        mode.streams.cold = eager.streams.cold
+
+    for percent, kind in ((15, TfFunctionMode), (40, TerraMode)):
+        progress(kind.name, percent)
+        attempt(kind.name, lambda: start(kind))
+
+    rounds, steps = plan.rounds_and_steps(sum(mode.settled_seconds for mode in modes.values()))
+    for number in range(rounds):
+        progress(f"round {number + 1} of {rounds}", 55 + 35 * number // rounds)
+        names = list(modes)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            attempt(name, lambda: modes[name].run_round(steps, plan.read_every))
+
+    progress("results", 90)
+    row.rounds, row.measured_steps = rounds, len(eager.losses) - warm_up
+    row.eager_ms, row.eager_mean_ms = eager.median_ms, eager.mean_ms
+    traced, ours = modes.get(TfFunctionMode.name), modes.get(TerraMode.name)
+    if traced is not None:
+        traced.fill(row, eager, warm_up)
+    if ours is not None:
+        ours.fill(row, eager, row.measured_steps)
+        if row.correct:
+            row.graph_ms = ours.graph_alone_ms(steps)
+        if row.graph_ms is not None:
+            row.graph_stall = max(0.0, 1.0 - row.graph_ms / row.terra_ms)
+    for field, mode in (("eager", eager), ("tf_function", traced), ("terra", ours)):
+        if mode is not None:
+            setattr(row, f"{field}_memory_mib", mode.memory_mib())
 
 
 def finish():

@@ -1,7 +1,11 @@
 """Real data that is there without a download: scikit-learn's digits, and the standard library's own text."""
 
 import argparse
+import collections
 import inspect
+import re
+import tarfile
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -28,3 +32,26 @@ def text_batches(seed, size=32, length=24, count=8):
     starts = np.random.default_rng(seed).integers(0, len(codes) - length - 1, (count, size))
     windows = codes[starts[..., np.newaxis] + np.arange(length + 1)]
     return [(tf.constant(window[:, :-1]), tf.constant(window[:, 1:])) for window in windows], len(alphabet)
+
+
+def word_windows(seed, rows, length, count=8, vocabulary=10000, modules=(argparse, tarfile, typing, inspect)):
+    """`count` consecutive windows on `rows` streams of words: (words, the word after each), and how many words are known.
+
+    The text is the source of modules of the standard library. A row goes on where it ended in the window before. Words have numbers by how
+    often they come, the commonest first; 0 stands for those that are not among the `vocabulary` commonest.
+    """
+    words = re.findall(r"\w+|[^\w\s]", "".join(inspect.getsource(module) for module in modules))
+    known = ["unknown", *(word for word, _ in collections.Counter(words).most_common(vocabulary - 1))]
+    numbers = {word: number for number, word in enumerate(known)}
+    codes = np.array([numbers.get(word, 0) for word in words], np.int32)
+    each = count * length  # words of one row
+    start = np.random.default_rng(seed).integers(len(codes))
+    stream = np.resize(np.roll(codes, -start), rows * each + 1)
+    inputs, targets = stream[:-1].reshape(rows, count, length), stream[1:].reshape(rows, count, length)
+    return [(tf.constant(inputs[:, window]), tf.constant(targets[:, window])) for window in range(count)], len(known)
+
+
+def snake_case_names(longest, modules=(argparse, tarfile, typing, inspect)):
+    """The names with an underscore inside that modules of the standard library use, sorted."""
+    text = "".join(inspect.getsource(module) for module in modules)
+    return sorted(name for name in set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text)) if len(name) <= longest)

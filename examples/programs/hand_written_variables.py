@@ -1,16 +1,29 @@
-"""No Keras: variables, momentum and weight decay written by hand."""
+"""No Keras: variables, momentum and weight decay written by hand.
+
+All operations are the user's own, each issued from the step. AutoGraph: runs.
+"""
 
 import tensorflow as tf
 
 from examples.programs import Job
 from examples.programs.data import digit_batches
 
+SIZES = {
+    "test": {"units": 64, "batch": 16},
+    "benchmark": {"units": 256, "batch": 64},
+    "paper": {"units": 256, "batch": 64},
+}
+
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 1e-4
 
 
-def build(seed):
-    batches = digit_batches(seed, shape=(64,))
-    sizes = (64, 256, 256, 10)
+def build(seed, size="benchmark"):
+    return job(seed, **SIZES[size])
+
+
+def job(seed, units, batch):
+    batches = digit_batches(seed, size=batch, shape=(64,))
+    sizes = (64, units, units, 10)
     weights, biases = [], []
     for index, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:])):
         start = tf.random.stateless_normal((fan_in, fan_out), seed=(seed, index), stddev=(2.0 / fan_in) ** 0.5)

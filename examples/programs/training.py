@@ -33,3 +33,10 @@ def classifier(model, inputs):
     """The usual step for a model that gives logits; `inputs` builds the model."""
     model(inputs)
     return supervised(model, class_loss(), adam(model.trainable_variables))
+
+
+def momentum(variables, learning_rate=2e-3):
+    """Stochastic gradient descent with the momentum that convolutional networks are published with; its slots exist."""
+    optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9)
+    optimizer.build(variables)
+    return optimizer

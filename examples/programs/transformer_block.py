@@ -1,4 +1,7 @@
-"""A language model of one transformer block: attention, residuals, layer normalisation, dropout."""
+"""A language model of one transformer block: attention, residuals, layer normalisation, dropout.
+
+The user's own layers around stock ones. AutoGraph: runs.
+"""
 
 import keras
 import tensorflow as tf
@@ -8,9 +11,15 @@ from examples.programs.data import text_batches
 from examples.programs.layers import CausalSelfAttention, ResidualDense
 from examples.programs.training import classifier
 
+SIZES = {
+    "test": {"units": 16, "batch": 8, "length": 12},
+    "benchmark": {"units": 64, "batch": 32, "length": 24},
+    "paper": {"units": 64, "batch": 32, "length": 24},
+}
+
 
 class LanguageModel(keras.Model):
-    def __init__(self, alphabet, length, units=64, heads=4):
+    def __init__(self, alphabet, length, units, heads=4):
         super().__init__()
         self.length = length
         self.characters = keras.layers.Embedding(alphabet, units)
@@ -27,7 +36,11 @@ class LanguageModel(keras.Model):
         return self.logits(self.feed_forward(x))
 
 
-def build(seed):
-    batches, alphabet = text_batches(seed)
-    model = LanguageModel(alphabet, length=batches[0][0].shape[1])
+def build(seed, size="benchmark"):
+    return job(seed, **SIZES[size])
+
+
+def job(seed, units, batch, length):
+    batches, alphabet = text_batches(seed, size=batch, length=length)
+    model = LanguageModel(alphabet, length, units)
     return Job(classifier(model, batches[0][0]), batches)

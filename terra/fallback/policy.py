@@ -1,6 +1,8 @@
 """When to stop trying: a function that keeps diverging runs imperatively for a while, says so once, and is tried again later."""
 
+import collections
 import logging
+import statistics
 
 log = logging.getLogger("terra")
 
@@ -9,6 +11,9 @@ TOO_MANY = 10  # fallbacks in a window that make co-execution a loss
 FIRST_PAUSE = 50  # imperative steps before the next try; doubled after each pause
 LONGEST_PAUSE = 10_000
 PATIENCE = 40  # tracing steps in a row without a covered trace
+SAMPLES = 15  # step times that are kept of either way to run
+FEW_SAMPLES = 5  # of imperative steps, to compare with
+SLOWER = 1.15  # co-execution that takes so many times as long is a loss
 
 
 class Policy:
@@ -20,6 +25,9 @@ class Policy:
         self._pause = FIRST_PAUSE
         self._window = []
         self._uncovered = 0
+        self._imperative_times = collections.deque(maxlen=SAMPLES)
+        self._coexecuted_times = collections.deque(maxlen=SAMPLES)
+        self._since_compared = 0
         self.told = False
         self.reason = None  # why it last gave up
 
@@ -32,6 +40,25 @@ class Policy:
 
     def coexecuted(self):
         self._note(0)
+
+    def took(self, coexecuted, seconds):
+        """What a step took, in either way; co-execution that does not pay is given up."""
+        if not coexecuted:
+            self._imperative_times.append(seconds)
+            return
+        ours, imperative = self._coexecuted_times, self._imperative_times
+        ours.append(seconds)
+        self._since_compared += 1
+        if self._since_compared >= SAMPLES and len(imperative) >= FEW_SAMPLES:
+            self._since_compared = 0
+            if statistics.median(ours) > SLOWER * statistics.median(imperative) and min(ours) > min(imperative):
+                took = f"{statistics.median(ours) * 1e3:.2g} ms a step, imperative execution {statistics.median(imperative) * 1e3:.2g}"
+                ours.clear()
+                self._give_up(f"co-execution took {took}")
+
+    def wants_sample(self):
+        """Whether the next step should run imperatively to have something to compare with."""
+        return len(self._coexecuted_times) == SAMPLES and len(self._imperative_times) < FEW_SAMPLES
 
     def fell_back(self, reason):
         self._note(1)

@@ -32,6 +32,9 @@ BOOL = tfi.types_pb2.DT_BOOL
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 _NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
+# Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from the
+# operation that they belong to (a Conv2DBackpropFilter of the same gradient, the forward operation): an Identity goes between the two.
+_KEPT_APART = {"BiasAddGrad": 0, "MaxPoolGrad": 1, "MaxPool3DGrad": 1}
 
 _function_numbers = itertools.count()
 
@@ -400,9 +403,10 @@ class GraphGenerator:
             if fdef.signature.is_stateful:
                 builder.must(name)
             return [f"{name}:output:{k}" for k in range(len(fdef.signature.output_arg))]
-        if info.op_type == "BiasAddGrad" and not self.optimize:
-            # oneDNN's layout pass fuses it with the Conv2DBackpropFilter of the same gradient, which sums in another order than eager does.
-            refs = [builder.node("Identity", refs, self._protos_of(info, ("T",)), label) + ":output:0"]
+        apart = _KEPT_APART.get(info.op_type)
+        if apart is not None and not self.optimize:
+            refs = list(refs)
+            refs[apart] = builder.node("Identity", [refs[apart]], self._protos_of(info, ("T",)), label) + ":output:0"
         name = builder.node(info.op_type, refs, self._protos(info), label, controls)
         if info.device:
             builder.fdef.node_def[-1].device = info.device

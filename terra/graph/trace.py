@@ -27,7 +27,7 @@ class RawEvent:
     """One event of a step as it was executed.
 
     refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
-    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: a tuple, or None if it depends on data, per flat output.
+    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: a tuple, or what is known (a Partial, None) if it depends on data, per flat output.
     """
 
     __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device")
@@ -63,13 +63,12 @@ class RawTrace:
 class Site:
     """Payload of a TraceGraph node: the event that made it, the kinds of its inputs, and the output shapes seen so far."""
 
-    __slots__ = ("event", "kinds", "shapes", "dynamic")
+    __slots__ = ("event", "kinds", "shapes")
 
     def __init__(self, event, kinds):
         self.event = event
         self.kinds = kinds  # per flat input: (VALUE,) | (CONST, Const) | (FEED, enum) | (ARG, i) | (RESOURCE, handle)
         self.shapes = {}
-        self.dynamic = False
 
 
 def _numbered(events):
@@ -180,10 +179,13 @@ class TraceStore:
         path = self.graph.find_path(ops)
         for node, event in zip(path, raw.events):
             site = node.payload
-            known = site.shapes.setdefault(event.shape_key, event.out_shapes)
-            if known != event.out_shapes and not site.dynamic:
-                site.dynamic = True
+            if event.signature in self.dynamic:
+                continue  # what is known of its shapes the runtime asks its shape function
+            if site.shapes.setdefault(event.shape_key, event.out_shapes) != event.out_shapes:
                 self.dynamic.add(event.signature)
+                for other in self.graph.nodes:
+                    if other.payload.event.signature == event.signature:
+                        other.payload.shapes.clear()
                 changed = True
         for position, output in raw.survivors:
             value = (path[position], output)

@@ -214,7 +214,7 @@ class TraceGraph:
         gained: dict[Node, list[Optional[Source]]] = {}
         next_id = len(self.nodes)
         self._effort = _EFFORT * (len(self.nodes) + len(trace))
-        hints = self._hints(trace, len(path))
+        hints, fixed = self._hints(trace, path)
         here = anchor = path[-1] if path else self.start  # anchor: the last known node of the path
         for position in range(len(path), len(trace)):
             op = trace[position]
@@ -222,7 +222,7 @@ class TraceGraph:
             mapped.append(sources)
             node, extra = self.successor(here, op.key, sources, when), None
             if node is None:
-                node, extra = self._rejoin(trace, position, anchor, path, when, mapped, hints.get(position))
+                node, extra = self._rejoin(trace, position, anchor, path, when, mapped, hints[position], fixed[position])
             if node is None:
                 node = Node(next_id, op.key, op.payload)
                 node.slots = [[source] for source in sources]
@@ -236,29 +236,43 @@ class TraceGraph:
             here = node
         return path, gained
 
-    def _hints(self, trace, first) -> dict[int, Node]:
-        """Which nodes the operations from `first` on probably are, told by who uses them: a node that alone has its key
-        (an update names its variable) gives away the nodes that make its inputs, these their own, and so on."""
-        hints: dict[int, Node] = {}
-        for position in range(len(trace) - 1, first - 1, -1):
+    def _hints(self, trace, path) -> tuple[list[Optional[Node]], list[Optional[Node]]]:
+        """What the operations after `path` probably are, and which certain node each of them has next behind it.
+
+        Certain is a node that alone has its key (an update names its variable).  It gives away the nodes that make its
+        inputs, these their own, and so on; likewise those that use its outputs.
+        """
+        first, n = len(path), len(trace)
+        hints: list[Optional[Node]] = [*path, *[None] * (n - first)]
+        fixed: list[Optional[Node]] = [None] * n
+        certain = None
+        for position in range(n - 1, first - 1, -1):
             op = trace[position]
-            node = hints.get(position)
-            if node is None:
-                known = self._by_key.get(op.key, ())
-                if len(known) != 1:
-                    continue
-                node = hints[position] = known[0]
-            if len(node.slots) != len(op.sources):
+            fixed[position] = certain
+            known = self._by_key.get(op.key, ())
+            if len(known) == 1:
+                hints[position] = certain = known[0]
+            node = hints[position]
+            if node is None or len(node.slots) != len(op.sources):
                 continue
             for slot, (at, out) in zip(node.slots, op.sources):
-                if at >= first and at not in hints:
+                if hints[at] is None:
                     key = trace[at].key
                     makers = [producer for producer, o in slot if producer.key == key and o == out]
                     if len(makers) == 1:
                         hints[at] = makers[0]
-        return hints
+        for position in range(first, n):
+            if hints[position] is None:
+                op = trace[position]
+                for at, out in op.sources:
+                    if hints[at] is not None:
+                        users = self._users.get(((hints[at], out), op.key), ())
+                        if len(users) == 1:
+                            hints[position] = users[0]
+                            break
+        return hints, fixed
 
-    def _rejoin(self, trace, position, anchor, path, when, mapped, hint):
+    def _rejoin(self, trace, position, anchor, path, when, mapped, hint, fixed):
         """A known node for an operation that no edge leads to, and what it has to learn; (None, None) if none fits.
 
         Known sources tell repeated keys apart better than the nearness of a node does: so a node that has exactly
@@ -270,8 +284,11 @@ class TraceGraph:
         known = self._by_key.get(op.key)
         if known is None:
             return None, None
+        limit = self.end.order
+        if len(known) > 1 and fixed is not None and fixed.order > anchor.order:
+            limit = fixed.order
         exact = self._exact(op.key, sources, when)
-        later = [node for node in exact if node.order > anchor.order]
+        later = [node for node in exact if anchor.order < node.order < limit]
         if later:
             node = min(later, key=_ORDER)
             if self._worthwhile(trace, position, anchor, node):
@@ -280,20 +297,21 @@ class TraceGraph:
         if hint is not None and hint not in when:
             partial = [hint]
         for node in partial:
-            if node.order > anchor.order:
+            if anchor.order < node.order < limit:
                 extra = self._learn(node, path, when, mapped)
                 if extra is not None and self._worthwhile(trace, position, anchor, node):
                     return node, extra
         for node in anchor.followers(op.key)[:_CANDIDATES]:
-            extra = self._learn(node, path, when, mapped)
-            if extra is not None:
-                return node, extra
+            if node.order < limit:
+                extra = self._learn(node, path, when, mapped)
+                if extra is not None:
+                    return node, extra
         first = bisect_right(known, anchor.order, key=_ORDER)
         if first < len(known):
             node = known[first]
             if first + 1 < len(known):
                 node = self._best(trace, position, anchor, known[first : first + _WINDOW])
-            if node is not None:
+            if node is not None and node.order < limit:
                 extra = self._learn(node, path, when, mapped)
                 if extra is not None and self._worthwhile(trace, position, anchor, node):
                     return node, extra

@@ -28,7 +28,9 @@ from terra.runtime.values import dummy
 log = logging.getLogger("terra")
 
 
-FEW_COUNTS = 2  # trip counts that a loop may have had and still be unrolled
+FEW_ITERATIONS = 4  # a loop that ran no more often is unrolled for two different trip counts, too
+MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
+FEW_TREES = 2  # traces with recursion that are merged before steps are cut into pieces
 
 instances = weakref.WeakSet()  # all co-executed functions, for reports
 
@@ -106,6 +108,8 @@ class Coexecuted:
                 "(or use terra.compile).", self.policy.name)
 
     def _step(self, args, kwargs):
+        start = time.perf_counter()
+        before = self._stats.coexecuted_steps
         held = interrupts.hold()
         try:
             step = self.begin(Step, args, kwargs)
@@ -125,9 +129,12 @@ class Coexecuted:
             interrupts.release(held)
         if step is None:
             with dispatch.left_alone:
-                return self._python(*args, **kwargs)
-        if step.fallback_reason is None and self.options.run_ahead == 0:
+                result = self._python(*args, **kwargs)
+        elif step.fallback_reason is None and self.options.run_ahead == 0:
             runner.limit(0)
+        coexecuted = self._stats.coexecuted_steps > before
+        if coexecuted or step is None:
+            self.policy.took(coexecuted, time.perf_counter() - start)
         return result
 
     def begin(self, kind, args=(), kwargs=None):
@@ -144,7 +151,7 @@ class Coexecuted:
             waiting = self._generating is not None and not self.pieces.ready
         else:
             waiting = self.program is None and self._generating is not None
-        if waiting or self.policy.imperative():
+        if waiting or self.policy.imperative() or (not self.options.wait_for_graph and self.policy.wants_sample()):
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
@@ -237,10 +244,10 @@ class Coexecuted:
             else:
                 self.policy.traced(True)
         step.mode = None
-        varying = self._varying()
-        if varying - self.pieces.places.varying:
+        varying = self._varying(at_once=True)
+        if not varying <= self.pieces.places.varying:
             self._roll(varying)
-        elif self.pieces.dirty and self._generating is None:
+        elif self.pieces.dirty and self._generating is None and (fell_back or not step.learned):
             self._generate()
 
     # -- traces and graphs -----------------------------------------------------------------------------------------------------
@@ -249,12 +256,13 @@ class Coexecuted:
         raw.creates_variables = step.creates_variables
         fell_back = step.fallback_reason is not None
         with self._lock:
-            changed = self.store.add(raw, may_grow=self.store.n_traces < self.options.max_traces)
+            may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
+            changed = self.store.add(raw, may_grow=may_grow)
             self._stats.traces = self.store.n_traces
         if changed and self.located and isinstance(step, Step) and self.options.loops != "unroll":
-            self.note_loops(raw)
+            self.note_loops(raw.events)
             varying = self._varying()
-            recursive = self.store.n_traces > FEW_COUNTS and any(places.is_recursive(e.location) for e in raw.events)
+            recursive = self.store.n_traces > FEW_TREES and any(places.is_recursive(e.location) for e in raw.events)
             if varying or recursive:
                 self._roll(varying)
                 return
@@ -265,15 +273,23 @@ class Coexecuted:
         if self.store.version != self._generated_version and (fell_back or not changed) and self._generating is None:
             self._generate()
 
-    def note_loops(self, raw):
+    def note_loops(self, events):
         """Remember how often the loops of a trace ran."""
-        for key, count in places.trip_counts({event.location for event in raw.events}).items():
+        for key, count in places.trip_counts({event.location for event in events}).items():
             self._trip_counts.setdefault(key, set()).add(count)
 
-    def _varying(self):
-        """Ids of the loops whose trip count has varied enough for them to be rolled."""
-        few = 1 if self.options.loops == "roll" else FEW_COUNTS
-        return {loop_id for (_, loop_id), counts in self._trip_counts.items() if len(counts) > few}
+    def _varying(self, at_once=False):
+        """Ids of the loops to roll: empty unless one of them has varied so much that unrolling it is a loss; then all whose trip count has varied.
+
+        Two trip counts are few enough to unroll, if the loop is short.
+        """
+        at_once = at_once or self.options.loops == "roll"
+        if not any(len(counts) > 1 and (at_once or len(counts) > 2 or max(counts) > FEW_ITERATIONS) for counts in self._trip_counts.values()):
+            return set()
+        of_loop = {}
+        for (_, loop_id), counts in self._trip_counts.items():
+            of_loop.setdefault(loop_id, set()).update(counts)
+        return {loop_id for loop_id, counts in of_loop.items() if len(counts) > 1}
 
     def _roll(self, varying):
         """From the next step on, cut steps into pieces at these loops and at recursive calls."""

@@ -19,7 +19,7 @@ from types import MethodType
 
 from terra.runtime import guards, location
 from terra.runtime import internals as tfi
-from terra.runtime.regions import SCALARS, Recording, Unskippable, jump
+from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -27,7 +27,8 @@ _METHODS = {
     "optimizers": frozenset(["apply", "apply_gradients"]),
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
 }
-_MOST_REGIONS = 4  # kept per place: a step that alternates between so many states of an object still jumps
+_MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
+_MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _replacements = {}
 
 
@@ -94,23 +95,29 @@ def _running():
     return runner
 
 
-def attempt(runner, function, owner, args, kwargs, call, more=()):
-    """Jump over the call if a recorded region fits; else make the call, and record it."""
+def attempt(runner, function, owner, args, kwargs, call, more=None):
+    """Jump over the call if a recorded region fits; else make the call, and record it.
+
+    more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
+    """
     place = (runner.node, function, id(owner))
-    regions = runner.program.regions.get(place)
-    if regions is False:
+    known = runner.program.regions.get(place)
+    if known is False:
         return call()  # it was never skippable
-    inputs = {}
-    found = [runner.tapes.recording is not None, *more]
+    inputs = Inputs()
+    found = [runner.tapes.recording is not None]
     keep = [owner]
     try:
         _describe(runner, args, found, keep, inputs)
         _describe(runner, kwargs, found, keep, inputs)
-        found += runner.step.args_signature()
     except Unskippable:
         return call()
-    for region in regions or ():
-        if region.signature == found and region.guard.holds():
+    if more is not None:
+        found += more
+    signature = tuple(found)
+    regions = known.get(signature, ()) if known is not None else ()
+    for region in regions:
+        if region.fits(runner, inputs):
             return jump(runner, region, inputs)
     recording = Recording(runner)
     try:
@@ -121,19 +128,22 @@ def attempt(runner, function, owner, args, kwargs, call, more=()):
     try:
         if guard is None or not guard.holds():
             raise Unskippable
-        region = recording.region(result, inputs)
+        region = recording.region(result, inputs, more is not None)
     except Unskippable:
-        if regions is None and len(runner.program.unskippable) < 10_000:
+        if known is None and len(runner.program.unskippable) < 10_000:
             count = runner.program.unskippable[place] = runner.program.unskippable.get(place, 0) + 1
             if count >= 3:
                 runner.program.regions[place] = False
         return result
-    region.signature, region.guard, region.keep = found, guard, keep
-    if regions is None:
-        regions = runner.program.regions[place] = []
-    if len(regions) >= _MOST_REGIONS:
-        del regions[0]
+    region.guard, region.keep = guard, keep
+    if known is None:
+        known = runner.program.regions[place] = {}
+    regions = known.setdefault(signature, [])
     regions.append(region)
+    if len(regions) > _MOST_REGIONS:
+        del regions[0]
+    if len(known) > _MOST_SIGNATURES:
+        del known[next(iter(known))]
     return result
 
 
@@ -145,7 +155,7 @@ def _gradient(tape, target, sources, *args, **kwargs):
         return tape.gradient(target, sources, *args, **kwargs)
     jumps = runner.step.counts.fast_forwards
     more = ("gradient", lazy.start, lazy.path, runner.path, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
-            *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
+            *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
 
     def call():
         return tape.gradient(target, sources, *args, **kwargs)
@@ -161,17 +171,7 @@ def _describe(runner, value, found, keep, inputs):
     """Append what identifies an argument to `found`. Raises Unskippable if it cannot be told cheaply."""
     kind = type(value)
     if kind is TerraTensor or kind is EagerTensor:
-        if kind is TerraTensor and value._owner is runner:
-            if getattr(value, "_keras_mask", None) is not None:
-                raise Unskippable
-            found.append(value._key)
-            found.append(value._shp)
-            inputs[value._key] = value
-            return
-        argument = runner.step.args.get(id(value))
-        if argument is None:
-            raise Unskippable
-        found.append(argument[0])
+        inputs.describe(runner, value, found)
     elif kind in SCALARS:
         found.append((kind, value))
     elif kind is tuple or kind is list:
@@ -189,7 +189,7 @@ def _describe(runner, value, found, keep, inputs):
     elif tfi.is_variable(value):
         found.append(id(value))
         keep.append(value)
-    elif kind is tfi.tf.UnconnectedGradients:
+    elif kind is tfi.tf.UnconnectedGradients or kind is tfi.tf.DType:
         found.append(value)
     else:
         raise Unskippable

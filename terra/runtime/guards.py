@@ -10,6 +10,8 @@ import sys
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType
 
+import numpy as np
+
 from terra.runtime import internals as tfi
 from terra.runtime.regions import SCALARS, Unskippable
 
@@ -23,6 +25,7 @@ _PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
     "activations", "mixed_precision", "quantizers", "utils"])
 _MOST_CONTAINERS = 5_000
+_MOST_BYTES = 10_000  # of an array that is compared
 
 _packages = {}
 _callable_kinds = {}
@@ -53,15 +56,16 @@ def is_stock_object(callee):
 class Guard:
     """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said."""
 
-    __slots__ = ("containers", "root", "settings")
+    __slots__ = ("containers", "arrays", "root", "settings")
 
     def __init__(self, owner, variables):
         self.containers = []  # (container, the objects it held)
+        self.arrays = []  # (array, its bytes)
         self.root = None if type(owner) is FunctionType else type(owner).__module__.split(".", 1)[0]
         self.settings = settings(self.root)
         if self.root is None:
             return  # a function of TensorFlow's own depends on its arguments alone
-        walk = _Walk(self.containers)
+        walk = _Walk(self.containers, self.arrays)
         walk.object(owner)
         for variable in variables or getattr(owner, "_trainable_variables", ()):
             walk.variable(variable)
@@ -74,6 +78,9 @@ class Guard:
             if len(container) != len(held) or not all(map(is_, values, held)):
                 if not _equal(values, held):
                     return False
+        for array, held in self.arrays:
+            if array.tobytes() != held:
+                return False
         return _equal(settings(self.root), self.settings)
 
 
@@ -128,8 +135,9 @@ def settings(root):
 class _Walk:
     """Visits an object and its parts, each once, and lists their containers."""
 
-    def __init__(self, containers):
+    def __init__(self, containers, arrays):
         self.containers = containers
+        self.arrays = arrays
         self.seen = set()
         self.classes = set()
         self.todo = []
@@ -181,6 +189,10 @@ class _Walk:
                 raise Unskippable  # the user's function might do anything
         elif isinstance(value, type) or kind is BuiltinFunctionType:
             return
+        elif kind is np.ndarray:
+            if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
+                raise Unskippable
+            self.arrays.append((value, value.tobytes()))
         elif tfi.is_variable(value):
             self.variable(value)
         else:

@@ -114,6 +114,16 @@ def flush_zeros_cache():
     c.zeros_cache().flush()
 
 
+def global_seed():
+    """What `tf.random.set_seed` has set, or None."""
+    return context.global_seed()
+
+
+def draw_seed():
+    """The seed that the next random operation without a seed of its own would get."""
+    return context.internal_operation_seed()
+
+
 def note_drawn_seeds(noted):
     """Add each op seed that TensorFlow draws from now on to the set `noted`; None ends that."""
     c = context.context()

@@ -201,7 +201,8 @@ def _record_gradient(op_name, inputs, attrs, outputs, name):
         if not tfi.tape_set_is_empty():
             tapes.record(op_name, list(inputs), attrs, list(outputs))
         return None
-    return tfi.record_gradient(op_name, inputs, attrs, outputs, name)
+    record_on_tapes(op_name, inputs, attrs, outputs, name)
+    return None
 
 
 def _variable_accessed(variable):

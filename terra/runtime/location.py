@@ -38,6 +38,7 @@ class Site(NamedTuple):
     filename: str
     lineno: int
     function: str
+    arguments: tuple = (0, 0)  # ids from the first to before the second are in the arguments of this call
 
     def __str__(self):
         return f"{os.path.basename(self.filename)}:{self.lineno}"
@@ -47,10 +48,10 @@ _ids = itertools.count(1)  # one sequence for both kinds: an id is unique in the
 _sites = {}
 
 
-def register_site(kind, filename, lineno, function):
-    """Gives a call site or a loop its process-wide id."""
+def register_site(kind, filename, lineno, function, first_argument=None):
+    """Gives a call site or a loop its process-wide id; `first_argument` is the lowest id in a call's arguments, if there are any."""
     new = next(_ids)
-    _sites[new] = Site(kind, filename, lineno, function)
+    _sites[new] = Site(kind, filename, lineno, function, (first_argument or new, new))
     return new
 
 

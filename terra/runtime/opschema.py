@@ -38,12 +38,15 @@ STATELESS_TWIN = {
     "RandomUniformInt": ("StatelessRandomUniformIntV2", "Tout"),
 }
 
+_UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in each eager call, have no effect
+_DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUniform"])  # random, though not registered as stateful
+
 # Output shapes depend on data: Python has to fetch them if it asks.
 DATA_DEPENDENT_SHAPE = frozenset([
     "Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "ListDiff", "DynamicPartition", "NonMaxSuppression",
     "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5", "SparseFillEmptyRows", "RaggedRange",
     "StringSplit", "StringSplitV2", "UnicodeDecode", "UnicodeDecodeWithOffsets", "DenseToDenseSetOperation", "SparseAdd", "SparseConcat",
-    "SparseSlice", "SparseReorder",
+    "SparseSlice", "SparseReorder", "ComputeAccidentalHits",
 ])
 # Integer inputs that are data: their values do not decide the output's shape, as those of axes, sizes and shapes do.
 _INDEX_DATA = {
@@ -96,7 +99,7 @@ class Schema:
             return VARIABLE
         if name in STATELESS_TWIN:
             return RANDOM
-        if op_def.is_stateful or "Dataset" in name or name.startswith(_HOST_PREFIXES):
+        if op_def.is_stateful or name in _DRAWING or "Dataset" in name or name.startswith(_HOST_PREFIXES):
             return HOST
         return GRAPH
 
@@ -428,7 +431,7 @@ _op_infos = {}
 def op_info(schema, attr_pairs, device):
     """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes)."""
     attrs, raw = {}, {}
-    skip_seeds = schema.category == RANDOM
+    skip_seeds = schema.category == RANDOM or schema.name in _UNUSED_SEEDS
     for name, value in zip(attr_pairs[::2], attr_pairs[1::2]):
         if skip_seeds and name in ("seed", "seed2"):
             continue

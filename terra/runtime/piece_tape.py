@@ -30,7 +30,7 @@ MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward piece sums itse
 class PieceLazyTape(LazyTape):
     """A tape of a rolled step."""
 
-    __slots__ = ("watches_variables", "watches", "bundled")
+    __slots__ = ("watches_variables", "watches", "bundled", "told")
 
     def __init__(self, tape, watches_variables, accessed):
         super().__init__(tape, None, None, accessed)
@@ -38,6 +38,7 @@ class PieceLazyTape(LazyTape):
         self.watches_variables = watches_variables
         self.watches = []  # (number of composites before, tensor): watched explicitly
         self.bundled = 0  # so many entries of `pending` are composites
+        self.told = False  # whether TensorFlow's tape was told of operations: from then on it does the work
 
 
 class Composite:
@@ -222,7 +223,7 @@ class PieceTapes(Tapes):
         pending = []
         for item in lazy.pending:
             pending += _records(item) if type(item) is Composite else [item]
-        lazy.pending, lazy.bundled = pending, 0
+        lazy.pending, lazy.bundled, lazy.told = pending, 0, True
         super().flush(lazy)
 
     # -- gradients -------------------------------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class PieceTapes(Tapes):
     def gradient(self, lazy, tape, *args):
         step = self.step
         step.cut()
-        if lazy is None or not tfi.tape_set_is_empty() or lazy is self.recording:
+        if lazy is None or lazy.told or not tfi.tape_set_is_empty() or lazy is self.recording:
             if lazy is not None:
                 self.flush(lazy)
             original = tfi.tape_originals["TFE_Py_TapeGradient"]
@@ -252,7 +253,7 @@ def _all_held(composite):
 
 
 def _first_key(record):
-    t = record[3][0]
+    t = record[3][0] if record[3] else None  # an assignment has no outputs
     return t._key if type(t) is TerraTensor else None
 
 
@@ -447,14 +448,12 @@ class _Backward:
         sources = [handles[j + len(handles)] if j < 0 else composite.fed[j] for j in mask] + [tensors[uid] for uid, _ in inner]
         given = _flat([g for uid, _ in outputs for g in gradients[uid]])
         traced = step.traced
-        step.cut()
-        step.begin_piece(("gradient", id(composite.piece)))
-        step.one_region = True
+        self._begin(composite, composite.fed)
         try:
             results = self._ask_tape(records, [tensors[uid] for uid, _ in outputs], [gradients[uid] for uid, _ in outputs], sources)
             mode = step.mode
             plan = None
-            if mode is not step.between and hasattr(mode, "program") and not inner:
+            if step.function.options.fast_forward and mode is not step.between and hasattr(mode, "program") and not inner:
                 plan = _plan(mode, path, composite, records, given, results)
             step.cut()
         finally:
@@ -463,6 +462,16 @@ class _Backward:
             path.plans[pattern] = plan
             path.needed = (path.needed or set()) | plan.targets | _reads(composite)
         return results
+
+    def _begin(self, composite, fed):
+        """Begin the piece of a composite's backward pass. What was fed to the forward one is data, though Python may have made it."""
+        step = self.step
+        step.cut()
+        for x in fed:
+            if type(x) is EagerTensor:
+                step.data[id(x)] = x
+        step.begin_piece(("gradient", id(composite.piece)))
+        step.one_region = True
 
     def _untraced(self, composite, mask, wanted):
         """For a piece that ran imperatively, or an operation that stands alone."""
@@ -477,8 +486,8 @@ class _Backward:
         step.cut()
         alone = composite.piece is None
         if not alone:
-            step.begin_piece(("gradient", id(composite.piece)))
-            step.one_region = True
+            own = {t._id for _, _, _, outs in records for t in outs}
+            self._begin(composite, [x for _, inputs, _, _ in records for x in inputs if x._id not in own])
         else:
             step.pause()
         try:
@@ -582,7 +591,7 @@ def _plan(mode, path, composite, records, given, results):
     plan = Plan()
     plan.program, plan.feeds, plan.log = program, [], []
     plan.targets = set()
-    fed = {}
+    fed, constants = {}, []
     for node, refs, random_attrs in mode.log:
         if len(refs) != len(node.slots):
             return None  # it draws random numbers
@@ -591,7 +600,10 @@ def _plan(mode, path, composite, records, given, results):
             source = origin.get(id(refs[k])) if type(refs[k]) is not ValueKey and slot.kind is not CONST else None
             if slot.kind is FEED:
                 if source is None:
-                    return None
+                    if not _is_constant(refs[k], mode.step):
+                        return None
+                    constants.append((program.feed_positions[slot.feed.index], refs[k]))
+                    continue
                 fed.setdefault(id(source), len(plan.feeds))
                 plan.feeds.append((program.feed_positions[slot.feed.index], source.kind, source.what))
                 if source.kind == 2:
@@ -607,6 +619,8 @@ def _plan(mode, path, composite, records, given, results):
         if k is not None:
             selects[k] = case
     plan.arguments = mode._arguments([None] * program.n_feeds, selects)
+    for position, x in constants:
+        plan.arguments[position] = x
     plan.outputs, numbers = [], {}
 
     def place(t):
@@ -623,8 +637,8 @@ def _plan(mode, path, composite, records, given, results):
             if source.kind == 2:
                 plan.targets.add(source.what)
             return source
-        if type(t) is EagerTensor and t._num_elements() <= SMALL:
-            return t  # made by Python from shapes
+        if _is_constant(t, mode.step):
+            return t
         raise LookupError
 
     plan.result = []
@@ -639,6 +653,11 @@ def _plan(mode, path, composite, records, given, results):
     except LookupError:
         return None
     return plan
+
+
+def _is_constant(x, step):
+    """Whether a small tensor was made by Python from shapes and attributes, and so is the same each time on this path."""
+    return type(x) is EagerTensor and id(x) not in step.data and x._num_elements() <= SMALL
 
 
 _scalar_ones = {}

@@ -110,6 +110,7 @@ class PiecewiseStep(Step):
         self.between = self.mode = _Between(self)
         self.between.tapes = self.tapes
         self.traced = 0  # pieces that ran imperatively
+        self.learned = False  # whether they were new in any way
         self.launched = 0  # pieces that were dispatched
         self.flight = None  # the last of them
         self.kept = [] if function.keeps_last else None
@@ -159,7 +160,8 @@ class PiecewiseStep(Step):
         piece, function = self.piece, self.function
         raw.creates_variables = False
         with function._lock:
-            piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
+            self.learned |= piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
+        function.note_loops(raw.events)
         if piece.store.version != piece.version:
             self.pieces.dirty.add(piece)
 
@@ -417,6 +419,7 @@ class PieceRunner(_InPiece, PythonRunner):
         return False  # pieces take effect in program order
 
     def _prepare_host(self, schema, flat):
+        self.outside_events += 1
         step = self.step
         step.tapes.before_host(flat)
         if step.touches_variables(schema, flat):

@@ -31,21 +31,16 @@ class Places:
 
     def _compute(self, location):
         place = region = ROOT
-        entered = {}  # function -> (place, region) where it was entered first
-        at_entry = True
-        for node in location._walk():
-            if at_entry:
-                code = site(node.id)
-                function = code and (code.filename, code.function)
+        entered = {}  # function -> place where it was entered first
+        for node, function in _frames(location):
+            if function is not None:
                 if function in entered:  # a recursive call
                     place = entered[function]
                     region = node.parent
                 else:
                     entered[function] = place
-                at_entry = False
             if node.counter is None:
                 place = place.call(node.id)
-                at_entry = True
             elif node.id in self.varying:
                 place = place.loop(node.id)
                 region = node
@@ -54,6 +49,25 @@ class Places:
                 for _ in range(node.counter):
                     place = place.next or place.grow()
         return place, region
+
+
+def _frames(location):
+    """(node, function that was entered here or None) for the nodes on the way to `location`.
+
+    A call's arguments are computed at the call's location, in the caller's frame; behind any other call site comes the frame of the callee.
+    """
+    before = None
+    for node in location._walk():
+        if before is None:
+            entered = True
+        elif before.counter is not None:
+            entered = False
+        else:
+            first, end = site(before.id).arguments
+            entered = not first <= node.id < end
+        code = site(node.id)
+        yield node, (code.filename, code.function) if entered else None
+        before = node
 
 
 def trip_counts(locations):
@@ -69,20 +83,11 @@ def trip_counts(locations):
 
 
 def is_recursive(location):
-    """Whether some function was entered more than once on the way to `location`."""
+    """Whether some function was entered again before it was left, on the way to `location`."""
     entered = set()
-    at_entry = True
-    for node in location._walk():
-        if at_entry:
-            code = site(node.id)
-            function = code and (code.filename, code.function)
+    for _, function in _frames(location):
+        if function is not None:
             if function in entered:
                 return True
             entered.add(function)
-        at_entry = node.counter is None
     return False
-
-
-def varying_loops(counts, others):
-    """Ids of the loops that two traces ran a different number of times."""
-    return {loop_id for (parent, loop_id), n in counts.items() if others.get((parent, loop_id), n) != n}

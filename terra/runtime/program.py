@@ -44,7 +44,7 @@ class ProgramNode:
 
     __slots__ = (
         "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
-        "successors", "expected", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates",
+        "successors", "unclear", "expected", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes", "unreliable",
     )
 
 
@@ -55,6 +55,7 @@ class Program:
         self.generated = generated
         self.early = early
         self.version = store.version
+        self.relaxed = frozenset(store.relaxed)
         self._keys = {}
         self._multi = {}
         nodes = {node: ProgramNode() for node in store.graph.nodes}
@@ -62,7 +63,7 @@ class Program:
         nodes[store.graph.start] = self.start
         self.start.assigns_multi = ()
         for node in store.graph.nodes:
-            self._fill(nodes[node], node)
+            self._fill(nodes[node], node, store)
         for node, pnode in nodes.items():
             self._link(store.graph, nodes, node, pnode)
         assigns = {}
@@ -88,7 +89,7 @@ class Program:
             key = self._keys[node, out] = ValueKey(node, out)
         return key
 
-    def _fill(self, p, node):
+    def _fill(self, p, node, store):
         site = node.payload
         event = site.event
         info = event.info
@@ -104,6 +105,8 @@ class Program:
         p.template = event.template
         p.grad_attrs = event.grad_attrs
         p.shapes = site.shapes
+        p.out_shapes = event.out_shapes
+        p.unreliable = event.signature in store.dynamic
         p.n_out = len(event.out_enums)
         if info.category == opschema.FETCH:
             p.n_in, p.has_lists, p.fast_attrs, p.exec_attrs = 1, False, None, None
@@ -155,5 +158,16 @@ class Program:
             else:
                 successors.append((nodes[succ], selects.get((node, succ), ())))
         p.successors = tuple(successors)
+        p.unclear = _unclear([s for s, _ in successors])
         # The one node that can follow without telling the graph anything: the fast case.
         p.expected = successors[0][0] if len(successors) == 1 and not successors[0][1] else None
+
+
+def _unclear(successors):
+    """Whether two of these nodes are the same operation at the same place, one with a constant where the other has a value."""
+    seen = {}
+    for node in successors:
+        constants = tuple(slot.kind is CONST for slot in node.slots)
+        if seen.setdefault((node.info, node.location), constants) != constants:
+            return True
+    return False

@@ -17,7 +17,7 @@ from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import expand
-from terra.runtime.shape_inference import output_shapes
+from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
     FETCH_INFO, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
@@ -30,6 +30,7 @@ FallbackException = tfi.FallbackException
 _getrefcount = sys.getrefcount
 _FETCH = FETCH_INFO.op_type
 NUMBERS = frozenset([int, float, bool])
+MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
 _OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variable, getrefcount's argument
 
 
@@ -163,6 +164,7 @@ class PythonRunner:
 
     def _host(self, schema, ctx, op, name, inputs, flat, attrs, args):
         if op == "DestroyResourceOp" and id(flat[0]) in self.step.new_handles:
+            self.outside_events += 1
             self.step.deferred_destroys.append(flat[0])  # the graph has yet to use it
             return None
         if not self._prepare_host(schema, flat):
@@ -179,6 +181,7 @@ class PythonRunner:
 
     def _prepare_host(self, schema, flat):
         """Fetch what the op reads; False if the step had to fall back because the op sees variables that the step has not committed."""
+        self.outside_events += 1
         if self.step.touches_variables(schema, flat):
             if self.conflicts(schema, flat):
                 self.diverge(f"{schema.name} runs imperatively and uses variables that this step has updated, or updates some, before it")
@@ -203,7 +206,7 @@ class PythonRunner:
 
     def events(self):
         """A number that changes whenever the step does something that a jump could not repeat."""
-        return (self.outside_events, len(self.fed), self.step.counts.feeds, self.step.counts.fetches)
+        return (self.outside_events, self.step.counts.fetches)
 
     def fed_signature(self):
         """What was fed so far, with its shapes."""
@@ -260,7 +263,7 @@ class PythonRunner:
                         return None
                     key, shape, _ = known
                     refs.append(x)
-                    if shape is not None and slot.needs_value and is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
+                    if type(shape) is tuple and slot.needs_value and is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
                         shape = const_key(real(x), real(x)._datatype_enum(), shape)
                 if key is not slot.key and (slot.multi is None or self.latest.get(slot.multi) is not key):
                     return None
@@ -274,11 +277,11 @@ class PythonRunner:
                 if type(x) is slot.py_type and x == slot.py_value:
                     x = slot.const_obj
                 elif x is not slot.const_obj:
-                    if type(x) is not EagerTensor and (type(x) is not TerraTensor or x._owner is self):
+                    if not self._from_outside(x):
                         return None
                     e = real(x)
                     enum = e._datatype_enum()
-                    if enum != slot.enum or id(x) in self.step.args or id(x) in self.fed:
+                    if enum != slot.enum:
                         return None
                     shape = e._shape_tuple()
                     if shape != slot.const[1] or const_key(e, enum, shape) != slot.const:
@@ -346,20 +349,25 @@ class PythonRunner:
 
     def _infer_shapes(self, node, flat, shape_key):
         """The output shapes for input shapes that this node has not had; None if only an execution can tell."""
+        flat = flat[:len(shape_key)]  # without drawn seeds
         if len(flat) != len(shape_key):
             return None
-        slots = node.slots
-        if any(key is None and slot.handle is None for key, slot in zip(shape_key, slots)):
-            return None
-        enums = [slot.enum if slot.enum is not None else x._datatype_enum() for x, slot in zip(flat, slots)]
-        shapes = output_shapes(node.info, enums, shape_key, [slot.handle for slot in slots], node.n_out)
-        if shapes is not None:
-            # Where the tracing phase left a shape to the data, Python must go on asking for it.
-            left_open = {k for seen in node.shapes.values() for k, shape in enumerate(seen) if shape is None}
-            shapes = node.shapes[tuple(shape_key)] = tuple(None if k in left_open else shape for k, shape in enumerate(shapes))
-            if any(shape is None and k not in left_open for k, shape in enumerate(shapes)):
-                del node.shapes[tuple(shape_key)]
+        enums, handles = [], []
+        by_data = node.unreliable or node.info.schema.dynamic
+        for x, slot, key in zip(flat, node.slots, shape_key):
+            enums.append(slot.enum if slot.enum is not None else x._datatype_enum())
+            handles.append(slot.handle)
+            if type(x) is TerraTensor:
+                own = x._owner is self
+                by_data = by_data or (own and type(key) is not tuple) or (slot.needs_value and (own or not self.computed_by_value))
+        if by_data:
+            shapes = open_shapes(node.info, enums, shape_key, handles, node.out_shapes, node.unreliable)
+        else:
+            shapes = output_shapes(node.info, enums, shape_key, handles, node.n_out)
+            if shapes is None or not all(type(shape) is tuple for shape in shapes):
                 return None
+        if len(node.shapes) < MOST_SHAPES:
+            node.shapes[tuple(shape_key)] = shapes
         return shapes
 
     def _find(self, info, flat, random_attrs):
@@ -368,14 +376,36 @@ class PythonRunner:
         seeds = None
         if random_attrs is not None:
             seeds = seed_tensor(random_attrs)
+        unclear = self.node.unclear
         for node, selects in self.node.successors:
             if node.info is info and node.location is location:
+                if unclear and not self._speculated_alike(node, flat):
+                    continue
                 outs = self._match(node, flat, selects, seeds)
                 if outs is not None:
                     if random_attrs is not None:
                         self.log[-1] = (node, self.log[-1][1], random_attrs)
                     return node, outs
         return None
+
+    def _from_outside(self, x):
+        """Whether the tracing phase would speculate that `x` is constant if it is small enough."""
+        if type(x) is TerraTensor:
+            if x._owner is self or not self.computed_by_value:
+                return False
+        elif type(x) is not EagerTensor:
+            return False
+        return id(x) not in self.step.args and id(x) not in self.step.data
+
+    def _speculated_alike(self, node, flat):
+        """Whether a trace would have the inputs as constants and as fed values just where `node` has them."""
+        signature = (node.info.key, node.location)
+        occurrence = sum(1 for other, _, _ in self.log if other.info is node.info and other.location is node.location)
+        for k, (x, slot) in enumerate(zip(flat, node.slots)):
+            if self._from_outside(x) and is_small_constant(x._datatype_enum(), x._shape_tuple()):
+                if (slot.kind is CONST) is ((signature, occurrence, k) in self.program.relaxed):
+                    return False
+        return True
 
     def _why(self, info, flat):
         """Why the operation at hand matches no node that can follow: one sentence, and what is relaxed for good because of it."""

@@ -1,14 +1,24 @@
 """Regions: the part of a program that one call of framework code walked, recorded so that the same call can be jumped over.
 
 A region knows the nodes that were matched, what they told the gradient tape, which variables they touched, and how to make the call's result
-out of new placeholders. It holds no value of a step: values of the step are named by their keys, tensor arguments of the step by their index.
+out of new placeholders. It holds no value of a step: values of the step are named by their keys, tensor arguments of the step by their index, other tensors
+from outside by their place among the arguments of the call, or, once they were fed, by the key that they have since.
 """
 
-from terra.graph.trace import ARG
+import random
+
+import numpy as np
+
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
+from terra.runtime import opschema
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor
+from terra.runtime.tracer import const_key, is_small_constant, real
+from terra.runtime.values import launched, seed_tensor
 
+EagerTensor = tfi.EagerTensor
+RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 SCALARS = frozenset([int, float, bool, str, type(None), bytes])
 
 
@@ -21,19 +31,111 @@ class _Argument:
         self.index = index
 
 
+class _Foreign:
+    """Stands for the tensor from outside of the step that came as number `index` among those in the call's arguments."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index):
+        self.index = index
+
+
+class _Fed:
+    """Stands for a tensor that was fed, and has had the key `key` since."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key):
+        self.key = key
+
+
+class _Constant:
+    """Stands for a tensor that the framework itself makes anew in each call, out of what the signature and the guard hold still."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
 class Unskippable(Exception):
     """A call depends on, or gives, something that a region cannot hold."""
 
 
+class Inputs:
+    """The tensors among the arguments of a call."""
+
+    __slots__ = ("values", "foreign", "indices", "fed")
+
+    def __init__(self):
+        self.values = {}  # key -> tensor, of values of the step
+        self.foreign = []  # tensors that are neither values nor arguments of the step, in order
+        self.indices = set()  # of the tensor arguments of the step
+        self.fed = set()  # keys of tensors that were fed before
+
+    def describe(self, runner, x, found):
+        """Append what identifies the tensor `x` to `found`."""
+        if getattr(x, "_keras_mask", None) is not None:
+            raise Unskippable
+        if type(x) is TerraTensor and x._owner is runner:
+            found.append(x._key)
+            found.append(x._shp)
+            self.values[x._key] = x
+            return
+        argument = runner.step.args.get(id(x))
+        if argument is not None:
+            index = argument[0]
+            enum, shape = x._datatype_enum(), x._shape_tuple()
+            found += (index, enum, shape)
+            if shape == () and enum in opschema.HOST_KNOWN_ENUMS:
+                found.append(const_key(real(x), enum, shape))  # Python may branch on it
+            self.indices.add(index)
+            return
+        known = runner.fed.get(id(x))
+        if known is not None:
+            found += known[:2]
+            self.fed.add(known[0])
+            return
+        for k, other in enumerate(self.foreign):
+            if other is x:
+                found.append(("again", k))
+                return
+        enum = x._datatype_enum()
+        if enum == RESOURCE_ENUM or enum == tfi.types_pb2.DT_VARIANT:
+            raise Unskippable
+        self.foreign.append(x)
+        found.append((enum, x._shape_tuple(), runner._from_outside(x)))
+
+
 class Region:
-    """A recorded call: what it depended on (signature, guard), and what it did."""
+    """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
-        "signature", "guard", "keep", "entries", "patches", "end", "latest", "result", "records", "accessed", "shapes")
+        "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "end", "latest", "result", "records", "accessed", "shapes")
+
+    def fits(self, runner, inputs):
+        """Whether the call may be jumped over, its signature being the same."""
+        for kind, index, expected in self.checks:
+            x = inputs.foreign[index] if kind is _Foreign else runner.step.arg_list[index] if kind is _Argument else index
+            if kind is EagerTensor:
+                if id(x) in runner.fed:
+                    return False
+                continue
+            enum, shape = x._datatype_enum(), x._shape_tuple()
+            if enum != expected[0] or shape != expected[1] or (len(expected) == 3 and const_key(real(x), enum, shape) != expected):
+                return False
+        if self.draws and self.draws[1] != tfi.global_seed():
+            return False
+        return self.guard.holds()
+
+
+def _random_state():
+    """What draws of Python's and numpy's own generators change."""
+    return random.getstate(), repr(np.random.get_state())
 
 
 class Recording:
-    """Notes where the runner is before a call; `region()` makes the region after it, or None if the call cannot be skipped."""
+    """Notes where the runner is before a call; `region()` makes the region after it."""
 
     def __init__(self, runner):
         self.runner = runner
@@ -41,78 +143,186 @@ class Recording:
         self.log_length = len(runner.log)
         self.issued_length = len(runner.issued)
         self.events = runner.events()
+        self.fed = set(runner.fed)
+        self.feeds = runner.step.counts.feeds
+        self.drawn = len(runner.step.drawn_seeds)
+        self.random = _random_state()
         self.lazy = runner.tapes.recording
         if self.lazy is not None:
             self.pending_length = len(self.lazy.pending)
             self.tape_state = (self.lazy.opaque, self.lazy.flushes, len(self.lazy.events))
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs):
-        """`inputs`: key -> tensor of the values of the step among the arguments. Raises Unskippable."""
+    def region(self, result, inputs, knows_fed):
+        """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before.
+
+        Raises Unskippable.
+        """
         runner, lazy = self.runner, self.lazy
         if runner.step.skeleton is not runner or runner.events() != self.events or runner.node is self.start:
             raise Unskippable
         if runner.tapes.recording is not lazy or (
                 lazy is not None and self.tape_state != (lazy.opaque, lazy.flushes, len(lazy.events))):
             raise Unskippable
-        region = Region()
-        region.entries = runner.log[self.log_length:]
-        region.patches = []
-        for k, (node, refs, _) in enumerate(region.entries):
-            for j, (ref, slot) in enumerate(zip(refs, node.slots)):
-                if type(ref) is ValueKey or slot.const is not None or ref is slot.handle:
-                    continue
-                if slot.kind is not ARG:
-                    raise Unskippable
-                region.patches.append((k, j, slot.arg))
+        if self.random != _random_state():
+            raise Unskippable
+        self.inputs, self.knows_fed = inputs, knows_fed
+        self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
+        self.unused = set(self.places.values())
+        self.used_arguments = set()
+        self.region = region = Region()
+        region.patches, region.feeds, region.checks = [], [], []
+        region.entries = [self._entry(k, *entry) for k, entry in enumerate(runner.log[self.log_length:])]
+        if len(region.feeds) != runner.step.counts.feeds - self.feeds:
+            raise Unskippable
+        region.draws = self._draws(region)
         region.end = runner.node
         region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
-        region.result = _template(result, runner, region, inputs)
-        region.records = []
-        if lazy is not None:
-            for item in lazy.pending[self.pending_length:]:
-                if type(item) is tuple:
-                    op, ins, attrs, outs = item
-                    if not any(type(t) is TerraTensor for t in outs):
-                        continue  # small integers that the host computed: no gradient goes through them
-                    if not all(type(t) is TerraTensor for t in outs):
-                        raise Unskippable
-                    item = (op, [self._name(x) for x in ins], attrs, [t._key for t in outs])
-                region.records.append(item)
+        region.result = self._template(result)
+        region.records = self._records(lazy) if lazy is not None else []
         region.accessed = runner.tapes.accessed[self.accessed_length:]
+        for k, x in enumerate(inputs.foreign):
+            if k in self.unused or x._datatype_enum() in opschema.HOST_KNOWN_ENUMS:  # Python may have looked at it
+                self._check(_Foreign, k, x, True)
+        for index in self.used_arguments - inputs.indices:
+            self._check(_Argument, index, runner.step.arg_list[index], False)
         return region
 
+    def _entry(self, k, node, refs, random_attrs):
+        """An entry of the log, without what belongs to this step."""
+        runner, region = self.runner, self.region
+        kept = list(refs)
+        for j, (x, slot) in enumerate(zip(refs, node.slots)):
+            kind = slot.kind
+            if type(x) is ValueKey or kind is RESOURCE:
+                continue
+            if kind is CONST:
+                kept[j] = slot.const_obj
+                place = self.places.get(id(x))
+                if place is not None:
+                    self._check(_Foreign, place, x, True)
+                continue
+            if x._datatype_enum() == RESOURCE_ENUM:
+                raise Unskippable  # a variable that the step itself created
+            if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
+                if kind is ARG:
+                    self._check(_Argument, slot.arg, x, True)
+                elif id(x) in self.places:
+                    self._check(_Foreign, self.places[id(x)], x, True)
+                else:
+                    raise Unskippable
+            if kind is FEED:
+                region.feeds.append((slot, self._source(x)))
+            kept[j] = None
+            region.patches.append((k, j, slot.arg if kind is ARG else self._fed_key(x)))
+            if kind is ARG:
+                self.used_arguments.add(slot.arg)
+        if random_attrs is not None:
+            region.feeds.append((node.slots[-1], k))
+        return node, kept, random_attrs
+
+    def _source(self, x):
+        """Where a tensor that the region feeds comes from."""
+        place = self.places.get(id(x))
+        if place is not None:
+            self.unused.discard(place)
+            return _Foreign(place)
+        if type(x) is not EagerTensor or id(x) in self.runner.step.data or id(x) in self.runner.step.args:
+            raise Unskippable
+        self.region.checks.append((EagerTensor, x, None))
+        return _Constant(x)
+
+    def _fed_key(self, x):
+        key = self.runner.fed[id(x)][0]
+        place = self.places.get(id(x))
+        if place is not None:
+            self.unused.discard(place)
+        elif id(x) in self.fed and key not in self.inputs.fed and not self.knows_fed:
+            raise Unskippable
+        return _Fed(key)
+
+    def _check(self, kind, index, x, by_value):
+        """Note that another call fits only if its tensor is like `x`."""
+        enum, shape = x._datatype_enum(), x._shape_tuple()
+        if by_value and is_small_constant(enum, shape):
+            self.region.checks.append((kind, index, const_key(real(x), enum, shape)))
+            if kind is _Foreign:
+                self.unused.discard(index)
+        elif kind is _Argument:
+            self.region.checks.append((kind, index, (enum, shape)))
+
+    def _draws(self, region):
+        """(places in `entries` of the operations whose seeds are drawn, the global seed); None if there are none."""
+        places = [k for k, (_, _, attrs) in enumerate(region.entries) if attrs is not None]
+        n_drawn = 0
+        for k in places:
+            attrs = region.entries[k][2]
+            seeds = dict(zip(attrs[::2], attrs[1::2]))
+            n_drawn += seeds["seed"] != 0 or seeds["seed2"] != 0
+        if n_drawn != len(self.runner.step.drawn_seeds) - self.drawn or 0 < n_drawn < len(places):
+            raise Unskippable
+        return (places, tfi.global_seed()) if places else None
+
+    def _records(self, lazy):
+        """What the tape was told, without what belongs to this step."""
+        records = []
+        for item in lazy.pending[self.pending_length:]:
+            if type(item) is tuple:
+                op, ins, attrs, outs = item
+                if not any(type(t) is TerraTensor for t in outs):
+                    continue  # small integers that the host computed: no gradient goes through them
+                if not all(type(t) is TerraTensor for t in outs):
+                    raise Unskippable
+                item = (op, [self._name(x) for x in ins], attrs, [t._key for t in outs])
+            records.append(item)
+        return records
+
     def _name(self, x):
-        """How a recorded input is found again in another step."""
-        if type(x) is TerraTensor:
-            if x._owner is not self.runner:
-                raise Unskippable
+        """How a tensor that is in the region's hands is found again in another step."""
+        if type(x) is TerraTensor and x._owner is self.runner:
             return x._key
         argument = self.runner.step.args.get(id(x))
-        return x if argument is None else _Argument(argument[0])
+        if argument is not None:
+            self.used_arguments.add(argument[0])
+            return _Argument(argument[0])
+        if id(x) in self.runner.fed:
+            return self._fed_key(x)
+        if type(x) is not EagerTensor or id(x) in self.runner.step.data:
+            if id(x) not in self.places:
+                raise Unskippable
+            self._check(_Foreign, self.places[id(x)], x, True)
+            if self.places[id(x)] in self.unused:
+                raise Unskippable
+            return real(x)
+        return x  # a constant: what the nodes, the signature or the guard compared
 
-
-def _template(value, runner, region, inputs):
-    kind = type(value)
-    if kind is TerraTensor:
-        if value._owner is not runner or getattr(value, "_keras_mask", None) is not None:
-            raise Unskippable
-        if value._key not in region.shapes and value._key not in inputs:
-            raise Unskippable
-        return value._key
-    if kind in SCALARS:
-        return value
-    if kind is list or kind is tuple:
-        return kind(_template(x, runner, region, inputs) for x in value)
-    if kind is dict:
-        return {k: _template(x, runner, region, inputs) for k, x in value.items()}
-    if kind is tfi.tf.IndexedSlices:
-        return _Slices([_template(x, runner, region, inputs) for x in (value.values, value.indices, value.dense_shape)])
-    if tfi.is_variable(value):
-        return value
-    raise Unskippable
+    def _template(self, value):
+        kind = type(value)
+        if kind is TerraTensor or kind is EagerTensor:
+            if getattr(value, "_keras_mask", None) is not None:
+                raise Unskippable
+            if kind is TerraTensor and value._owner is self.runner:
+                if value._key not in self.region.shapes and value._key not in self.inputs.values:
+                    raise Unskippable
+                return value._key
+            place = self.places.get(id(value))
+            if place is not None:
+                return _Foreign(place)
+            name = self._name(value)
+            return _Constant(value) if name is value else name
+        if kind in SCALARS:
+            return value
+        if kind is list or kind is tuple:
+            return kind(map(self._template, value))
+        if kind is dict:
+            return {k: self._template(x) for k, x in value.items()}
+        if kind is tfi.tf.IndexedSlices:
+            return _Slices([self._template(x) for x in (value.values, value.indices, value.dense_shape)])
+        if tfi.is_variable(value):
+            return value
+        raise Unskippable
 
 
 class _Slices:
@@ -122,17 +332,24 @@ class _Slices:
         self.parts = parts
 
 
-def rebuild(template, placeholder):
-    """The result of a skipped call; `placeholder(key)` gives the tensor for a key."""
+def _rebuild(template, runner, region, inputs):
+    """The result of a skipped call."""
     kind = type(template)
     if kind is ValueKey:
-        return placeholder(template)
+        known = inputs.values.get(template)
+        return known if known is not None else runner.placeholder(template, region.shapes)
     if kind is list or kind is tuple:
-        return kind(rebuild(x, placeholder) for x in template)
+        return kind([_rebuild(x, runner, region, inputs) for x in template])
     if kind is dict:
-        return {k: rebuild(x, placeholder) for k, x in template.items()}
+        return {k: _rebuild(x, runner, region, inputs) for k, x in template.items()}
     if kind is _Slices:
-        return tfi.tf.IndexedSlices(*[rebuild(x, placeholder) for x in template.parts])
+        return tfi.tf.IndexedSlices(*[_rebuild(x, runner, region, inputs) for x in template.parts])
+    if kind is _Foreign:
+        return inputs.foreign[template.index]
+    if kind is _Constant:
+        return template.tensor
+    if kind is _Argument or kind is _Fed:
+        return _find(runner, template, region)
     return template
 
 
@@ -140,15 +357,8 @@ def jump(runner, region, inputs):
     """Take the region's nodes as matched; returns the call's result."""
     runner.step.counts.fast_forwards += 1
     entries = region.entries
-    if region.patches:
-        entries = list(entries)
-        arguments = runner.step.arg_list
-        for k, j, index in region.patches:
-            node, refs, seeds = entries[k]
-            if refs is region.entries[k][1]:
-                refs = list(refs)
-            refs[j] = arguments[index]
-            entries[k] = (node, refs, seeds)
+    if region.patches or region.draws:
+        entries = _this_steps(runner, region, inputs)
     runner.note_jump(region)
     runner.log += entries
     for multi, key in region.latest:
@@ -162,12 +372,46 @@ def jump(runner, region, inputs):
         for variable in region.accessed:
             tfi.variable_accessed(variable)
     tapes.accessed += region.accessed
+    return _rebuild(region.result, runner, region, inputs)
 
-    def placeholder(key):
-        known = inputs.get(key)
-        return known if known is not None else runner.placeholder(key, region.shapes)
 
-    return rebuild(region.result, placeholder)
+def _this_steps(runner, region, inputs):
+    """The entries of a region with what belongs to this step: feeds, tensor arguments, drawn seeds."""
+    entries = list(region.entries)
+    if region.draws:
+        for k in region.draws[0]:
+            node, refs, attrs = entries[k]
+            entries[k] = (node, refs, _drawn_anew(attrs))
+    for slot, source in region.feeds:
+        if type(source) is int:
+            runner._feed(slot, seed_tensor(entries[source][2]))
+            continue
+        x = inputs.foreign[source.index] if type(source) is _Foreign else source.tensor
+        runner.fed.setdefault(id(x), (slot.key, x._shape_tuple(), x))
+        runner._feed(slot, launched(x) if type(x) is TerraTensor else x)
+    fed = None
+    arguments = runner.step.arg_list
+    for k, j, what in region.patches:
+        node, refs, attrs = entries[k]
+        if refs is region.entries[k][1]:
+            refs = list(refs)
+            entries[k] = (node, refs, attrs)
+        if type(what) is int:
+            refs[j] = arguments[what]
+        else:
+            if fed is None:
+                fed = {key: x for key, _, x in runner.fed.values()}
+            refs[j] = fed[what.key]
+    return entries
+
+
+def _drawn_anew(attrs):
+    """The attributes of a random operation, with a seed that TensorFlow draws as it would for the operation itself."""
+    seeds = dict(zip(attrs[::2], attrs[1::2]))
+    if seeds["seed"] == 0 and seeds["seed2"] == 0:
+        return attrs
+    seeds["seed2"] = tfi.draw_seed()
+    return tuple(x for pair in seeds.items() for x in pair)
 
 
 def expand(runner, region):
@@ -182,8 +426,13 @@ def expand(runner, region):
 
 
 def _find(runner, x, region):
-    if type(x) is ValueKey:
+    kind = type(x)
+    if kind is ValueKey:
         return runner.placeholder(x, region.shapes)
-    if type(x) is _Argument:
+    if kind is _Argument:
         return runner.step.arg_list[x.index]
+    if kind is _Fed:
+        for key, _, tensor in runner.fed.values():
+            if key is x.key:
+                return tensor
     return x

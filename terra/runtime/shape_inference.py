@@ -1,13 +1,15 @@
-"""Output shapes of an operation for input shapes that were never seen there: by TensorFlow's own shape functions, without running anything.
+"""Output shapes of an operation without running anything, by TensorFlow's own shape functions.
 
 The skeleton knows the shapes that a node has had. For a new batch size or sequence length the operation is added to a scratch graph, whose C++ shape
-function answers in some 0.2 ms; the answer is then remembered by the node.
+function answers in some 0.2 ms; the answer is then remembered by the node. Where shapes depend on data, the tracing phase asks in the same way what Python
+knows of them, so that both phases know the same.
 """
 
 import numpy as np
 
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
+from terra.runtime.tensor import Partial
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 
@@ -38,12 +40,12 @@ def _attributes(info):
 
 
 def output_shapes(info, enums, keys, handles, n_out):
-    """Shapes of the flat outputs: a tuple of ints, or None where the shape depends on data; None instead of all if the shapes do not fit the operation.
+    """Shapes of the flat outputs: a tuple of ints, or a Partial or None where the shape depends on data; None instead of all if nothing can be said.
 
     enums: dtype enum per flat input. keys: per flat input its shape, None if that is unknown, or (dtype enum, shape, bytes) where the value is known.
     handles: the variable's handle per flat input, or None.
     """
-    if info.schema is None or info.schema.is_function or info.category not in (opschema.GRAPH, opschema.VARIABLE):
+    if info.schema is None or info.schema.is_function or info.category not in (opschema.GRAPH, opschema.VARIABLE, opschema.RANDOM):
         return None
     graph = _scratch.fresh()
     try:
@@ -57,8 +59,22 @@ def output_shapes(info, enums, keys, handles, n_out):
     shapes = []
     for t in op.outputs:
         shape = t.shape
-        shapes.append(tuple(shape.as_list()) if shape.rank is not None and shape.is_fully_defined() else None)
+        if shape.rank is None:
+            shapes.append(None)
+        else:
+            shapes.append((tuple if shape.is_fully_defined() else Partial)(shape.as_list()))
     return tuple(shapes)
+
+
+def open_shapes(info, enums, keys, handles, seen, unreliable):
+    """What is known of output shapes that depend on data: as `output_shapes`. `seen`: for each output a shape that it has had.
+
+    unreliable: whether this operation gives other shapes for equal inputs than its shape function says.
+    """
+    shapes = output_shapes(info, enums, keys, handles, len(seen))
+    if shapes is None:
+        return tuple([shape if shape == () else None for shape in seen])
+    return tuple([None if unreliable and type(shape) is tuple and shape else shape for shape in shapes])
 
 
 def _input(enum, key, handle):

@@ -16,11 +16,18 @@ from terra.runtime import internals as tfi
 EagerTensor = tfi.EagerTensor
 
 
+class Partial(tuple):
+    """A shape of which some sizes depend on data: those are None."""
+
+    __slots__ = ()
+
+
 class TerraTensor(tfi.EagerTensorBase):
     """Stands in for an EagerTensor.
 
     `_value` is the eager tensor if Python may read it right now, else None; then `_owner` (the tracing step, the skeleton, or the step in flight)
-    is asked for it. `_hidden` is the eager tensor that operations use. `_key` names the value inside the step that issued it.
+    is asked for it. `_hidden` is the eager tensor that operations use. `_key` names the value inside the step that issued it. `_shp` is a tuple;
+    a `Partial`, or None, if it depends on data and was not asked for yet.
     """
 
     __slots__ = ("dtype", "_id", "_value", "_hidden", "_owner", "_key", "_shp", "_tensor_shape", "_enum")
@@ -45,14 +52,16 @@ class TerraTensor(tfi.EagerTensorBase):
 
     def _shape_tuple(self):
         shape = self._shp
-        if shape is None:
+        if type(shape) is not tuple:
             if _recording[0]:
                 return None
-            shape = self._shp = self._eager()._shape_tuple()
+            shape = self._eager()._shape_tuple()
+            if self._owner is None:  # not within its step: what follows from it must not be known more exactly because Python has asked
+                self._shp = shape
         return shape
 
     def _rank(self):
-        return len(self._shape_tuple())
+        return len(self._shape_tuple() if self._shp is None else self._shp)
 
     def _num_elements(self):
         n = 1
@@ -101,8 +110,13 @@ class TerraTensor(tfi.EagerTensorBase):
 def shape_slice(tensors, slice_dim):
     """Stands in for TFE_Py_TensorShapeSlice, which takes EagerTensors only: the sizes of dimension `slice_dim`."""
     if any(type(t) is TerraTensor for t in tensors):
-        return tfi.tf.constant([t._shape_tuple()[slice_dim] for t in tensors], dtype=tfi.tf.int32)
+        return tfi.tf.constant([_size(t, slice_dim) for t in tensors], dtype=tfi.tf.int32)
     return tfi.tensor_shape_slice(tensors, slice_dim)
+
+
+def _size(t, dim):
+    known = t._shp[dim] if type(t) is TerraTensor and t._shp is not None else None
+    return t._shape_tuple()[dim] if known is None else known
 
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
@@ -113,7 +127,7 @@ _uid = tfi.new_uid
 
 
 def make_tensor(dtype, enum, shape, key, owner, hidden):
-    """A new TerraTensor; `shape` is a tuple, or None if it depends on data."""
+    """A new TerraTensor; `shape` is a tuple, or a Partial or None if it depends on data."""
     t = _new(TerraTensor)
     t.dtype = dtype
     t._enum = enum
@@ -127,10 +141,10 @@ def make_tensor(dtype, enum, shape, key, owner, hidden):
     return t
 
 
-def record_on_tapes(op_type, inputs, attrs, outputs):
+def record_on_tapes(op_type, inputs, attrs, outputs, name=None):
     """Record an operation on the active tapes with Terra's tensors as inputs and outputs."""
     _recording[0] = True
     try:
-        tfi.record_gradient(op_type, inputs, attrs, outputs, tfi.get_name_scope())
+        tfi.record_gradient(op_type, inputs, attrs, outputs, tfi.get_name_scope() if name is None else name)
     finally:
         _recording[0] = False

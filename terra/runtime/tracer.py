@@ -11,6 +11,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
+from terra.runtime.shape_inference import open_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
 
 EagerTensor = tfi.EagerTensor
@@ -220,7 +221,7 @@ class Tracer:
             if type(x) is TerraTensor and x._owner is self:
                 refs.append((VALUE, *x._key))
                 shape_key.append(x._shp)
-                if x._shp is None:
+                if type(x._shp) is not tuple:
                     any_dynamic_input = True
                 if needs_value[k]:
                     dynamic = True
@@ -234,12 +235,12 @@ class Tracer:
             refs.append((FEED, self._number(object()), tfi.types_pb2.DT_UINT64))
         position = len(self.events)
         location = location or self.cursor.current
-        if not dynamic and (info.key, location) in self.step.store.dynamic:
-            dynamic = True
+        unreliable = (info.key, location) in self.step.store.dynamic
         shapes = [e._shape_tuple() for e in eager]
         enums = [e._datatype_enum() for e in eager]
-        if dynamic or any_dynamic_input:
-            shapes = [s if not s else None for s in shapes]
+        if dynamic or any_dynamic_input or unreliable:
+            handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
+            shapes = open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, shapes, unreliable)
         event = RawEvent(info, location, tuple(refs), tuple(shape_key), tuple(shapes), tuple(enums), template, fast_attrs, grad_attrs,
                          eager[0].device if eager else "")
         self.events.append(event)
@@ -248,6 +249,8 @@ class Tracer:
         else:
             for k, (out, e) in enumerate(zip(outs, eager)):
                 out._hidden, out._owner, out._key = e, self, (position, k)
+                if out._shp is None:
+                    out._shp = shapes[k]
         self.outputs.extend(outs)
         return outs
 
@@ -323,7 +326,7 @@ def host_static(schema, op, flat, owner):
     """
     if op in SHAPE_OPS:
         for x in flat:
-            if type(x) is TerraTensor and x._shp is None and x._owner is owner:
+            if type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is owner and (op != "Rank" or x._shp is None):
                 return None
         return STATIC_SHAPE
     if schema.category != opschema.GRAPH or not flat or schema.is_function:
@@ -345,8 +348,10 @@ def static_shape(op, flat, attrs, fast):
             out_type = tfi.dtypes.as_dtype(value)
     outs = []
     for x in flat:
-        shape = x._shape_tuple()
-        value = list(shape) if op in ("Shape", "ShapeN") else elements(shape) if op == "Size" else len(shape)
+        if op == "Rank":
+            value = x._rank()
+        else:
+            value = elements(x._shape_tuple()) if op == "Size" else list(x._shape_tuple())
         outs.append(tfi.tf.constant(value, dtype=out_type))
     return outs if op == "ShapeN" or not fast else outs[0]
 

@@ -56,8 +56,8 @@ class Factory:
         self.tls_name = instrumenter.tls
         self.code = self._compile(ancestors, qualname)
 
-    def _register(self, kind, lineno, function):
-        new = location.register_site(kind, self.original.co_filename, lineno, function)
+    def _register(self, kind, lineno, function, first_argument=None):
+        new = location.register_site(kind, self.original.co_filename, lineno, function, first_argument)
         self.sites.append(new)
         return new
 

@@ -43,7 +43,7 @@ UNTOUCHED_BUILTINS = frozenset(
 _FRAME_NAMES = frozenset(("locals", "vars", "dir"))  # their result would show the names that we added
 
 class Instrumenter(Comprehensions, gast.NodeTransformer):
-    """Visits one function. ``register(kind, lineno, function)`` gives ids; `is_shadowed(name)` says whether a builtin's
+    """Visits one function. ``register(kind, lineno, function, [first id in a call's arguments])`` gives ids; `is_shadowed(name)` says whether a builtin's
     name means something else where the function was defined."""
 
     def __init__(self, register, is_shadowed, qualname):
@@ -52,6 +52,7 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
         self._qualname = qualname
         self.scopes = []
         self.count = 0  # ids given so far; zero means that there is nothing to instrument
+        self._ids = []
         self.changed = False
 
     def instrument(self, tree):
@@ -73,9 +74,11 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
     def scope(self):
         return self.scopes[-1]
 
-    def _new_id(self, kind, node):
+    def _new_id(self, kind, node, *first_argument):
         self.count += 1
-        return self._register(kind, node.lineno, self.scope.name)
+        new = self._register(kind, node.lineno, self.scope.name, *first_argument)
+        self._ids.append(new)
+        return new
 
     def _own_cursor(self):
         """Source of the expression for the cursor in this scope."""
@@ -181,11 +184,12 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
         if name in _FRAME_NAMES and not node.args and not node.keywords and not self._shadowed(name):
             self.changed = True
             return expression("tls.visible(call)", node, tls=self.tls, call=node)
+        before = len(self._ids)
         node.args = self._visit_list(node.args)
         node.keywords = self._visit_list(node.keywords)
         if self._untouched(node):
             return node
-        call_id = self._new_id("call", node)
+        call_id = self._new_id("call", node, *self._ids[before:before + 1])
         cursor = self._own_cursor()
         callee = self.visit(node.func)
         node.func = expression(f"{cursor}.enter(call_id, callee)", callee, call_id=call_id, callee=callee)

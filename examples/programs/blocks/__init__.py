@@ -1,0 +1,1 @@
+"""What the programs of one kind share: layers, data and losses."""

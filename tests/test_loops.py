@@ -1,0 +1,505 @@
+"""Loops whose trip count varies, and recursion: co-executed in pieces, equal to eager execution, from a bounded number of graphs."""
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+
+STEPS = 36
+
+
+class Program:
+    """Variables, a step and its inputs; made anew for each run."""
+
+    exact = True  # else gradients of values used in and behind a piece are summed in another order
+    steps = STEPS
+    most_graphs = 3
+    most_fallbacks = 3
+
+    def __init__(self):
+        self.w = self.variable([6, 8])
+        self.u = self.variable([8, 8])
+        self.b = tf.Variable(tf.zeros([8]))
+        self.optimizer = keras.optimizers.SGD(0.05)
+        self.seen = []
+        self.build()
+
+    def build(self):
+        pass
+
+    @staticmethod
+    def variable(shape):
+        return tf.Variable(tf.random.normal(shape) * 0.3)
+
+    @property
+    def variables(self):
+        return [v for v in vars(self).values() if isinstance(v, tf.Variable)]
+
+    def train(self, tape, loss, variables=None):
+        variables = variables or [v for v in self.variables if v.dtype.is_floating and v.trainable]
+        gradients = tape.gradient(loss, variables)
+        for v, g in zip(variables, gradients):
+            if g is not None:
+                v.assign_sub(0.05 * tf.convert_to_tensor(g))
+
+    def inputs(self, rng):
+        """The arguments of one step."""
+        return (tf.constant(rng.normal(size=(3, rng.integers(1, 14), 6)), tf.float32),)
+
+    def cell(self, x, h):
+        return tf.tanh(x @ self.w + h @ self.u + self.b)
+
+
+PROGRAMS = []
+
+
+def program(cls):
+    PROGRAMS.append(cls)
+    return cls
+
+
+@program
+class Rnn(Program):
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            h = tf.zeros([3, 8])
+            for i in range(x.shape[1]):
+                h = tf.tanh(x[:, i] @ self.w + h @ self.u + self.b)
+            loss = tf.reduce_mean(h ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class RnnOfFunction(Program):
+    exact = False
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            outs, h = [], tf.zeros([3, 8])
+            for t in tf.unstack(x, axis=1):
+                h = self.cell(t, h)
+                outs.append(h)
+            loss = tf.reduce_mean(tf.stack(outs, axis=1) ** 2) + tf.reduce_sum(tf.concat(outs, axis=0)) * 0.01 + tf.reduce_mean(outs[-1])
+        self.train(tape, loss)
+        return loss, outs
+
+
+@program
+class AddN(Program):
+    exact = False
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            parts = [tf.reduce_sum(x[:, i] @ self.w) for i in range(x.shape[1])]
+            loss = tf.add_n(parts) / len(parts)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class Lstm(Program):
+    exact = False
+
+    def build(self):
+        self.kernel = self.variable([14, 32])
+
+    def lstm(self, x, state):
+        h, c = state
+        i, f, o, g = tf.split(tf.concat([x, h], 1) @ self.kernel, 4, axis=1)
+        c = tf.sigmoid(f + 1.0) * c + tf.sigmoid(i) * tf.tanh(g)
+        h = tf.sigmoid(o) * tf.tanh(c)
+        return h, (h, c)
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            state = tf.zeros([3, 8]), tf.zeros([3, 8])
+            outs = []
+            for i in range(x.shape[1]):
+                out, state = self.lstm(x[:, i], state)
+                outs.append(out)
+            loss = tf.reduce_mean(tf.stack(outs) ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class KerasCells(Program):
+    exact = False
+
+    def build(self):
+        self.lstm, self.gru, self.dense = keras.layers.LSTMCell(8), keras.layers.GRUCell(8), keras.layers.Dense(4, activation="relu")
+        self.lstm.build((3, 6)), self.gru.build((3, 8)), self.dense.build((3, 8))
+        self.weights = self.lstm.trainable_weights + self.gru.trainable_weights + self.dense.trainable_weights
+        self.adam = keras.optimizers.Adam(1e-3)
+        self.adam.build(self.weights)
+
+    @property
+    def variables(self):
+        return [v.value for v in self.weights]
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            s, g = [tf.zeros([3, 8]), tf.zeros([3, 8])], [tf.zeros([3, 8])]
+            total = 0.0
+            for i in range(x.shape[1]):
+                y, s = self.lstm(x[:, i], s)
+                y, g = self.gru(y, g)
+                total = total + tf.reduce_mean(self.dense(y))
+            loss = total / x.shape[1]
+        gradients = tape.gradient(loss, self.weights)
+        self.adam.apply_gradients(zip(gradients, self.weights))
+        return loss
+
+
+@program
+class WhileWithReads(Program):
+    def step(self, x):
+        value = tf.reduce_sum(tf.abs(x))
+        count = 0
+        while float(value) > 1.0:
+            value = value * 0.6
+            count += 1
+            self.b.assign_add(tf.fill([8], value))
+        self.seen.append(count)
+        return value
+
+
+@program
+class Nested(Program):
+    exact = False
+    most_graphs = 7
+    most_fallbacks = 6
+
+    def inputs(self, rng):
+        return tf.constant(rng.normal(size=(3, 6)), tf.float32), [int(n) for n in rng.integers(0, 4, rng.integers(1, 6))]
+
+    def step(self, x, counts):
+        with tf.GradientTape() as tape:
+            h = x @ self.w
+            for n in counts:
+                inner = h
+                for _ in range(n):
+                    inner = tf.sin(inner @ self.u)
+                h = h + 0.1 * inner
+            loss = tf.reduce_mean(h ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class BreakContinueElse(Program):
+    most_fallbacks = 8
+    most_graphs = 6
+
+    def inputs(self, rng):
+        return tf.constant(rng.normal(size=(3, 6)), tf.float32), [int(n) for n in rng.integers(0, 9, rng.integers(0, 9))]
+
+    def step(self, x, kinds):
+        with tf.GradientTape() as tape:
+            h = x @ self.w
+            for k in kinds:
+                if k == 0:
+                    continue
+                if k == 8:
+                    break
+                h = tf.sin(h @ self.u) if k % 2 else tf.cos(h)
+            else:
+                h = h * 2.0
+            loss = tf.reduce_mean(h ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class Generator(Program):
+    exact = False
+
+    def states(self, x):
+        h = tf.zeros([3, 8])
+        for i in range(x.shape[1]):
+            h = self.cell(x[:, i], h)
+            yield h
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            total = tf.zeros([])
+            for h in self.states(x):
+                total = total + tf.reduce_mean(h)
+            loss = total * total
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class Comprehension(Program):
+    exact = False
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            hidden = [tf.nn.relu(x[:, i] @ self.w) for i in range(x.shape[1])]
+            best = max(hidden, key=lambda h: float(tf.reduce_sum(h)))
+            loss = tf.reduce_mean(tf.stack(hidden)) + tf.reduce_mean(best)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class GrowingAttention(Program):
+    exact = False
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            memory, h = [], tf.zeros([3, 8])
+            for i in range(x.shape[1]):
+                h = self.cell(x[:, i], h)
+                memory.append(h)
+                keys = tf.stack(memory, axis=1)
+                weights = tf.nn.softmax(tf.einsum("bd,btd->bt", h, keys))
+                h = h + tf.einsum("bt,btd->bd", weights, keys)
+            loss = tf.reduce_mean(h ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class Tree(Program):
+    exact = False
+
+    def inputs(self, rng):
+        def tree(n):
+            return int(rng.integers(0, 5)) if n == 1 else (tree(k := int(rng.integers(1, n))), tree(n - k))
+
+        return (tree(int(rng.integers(1, 9))),)
+
+    def build(self):
+        self.words = self.variable([5, 8])
+        self.both = self.variable([16, 8])
+
+    def encode(self, tree):
+        if isinstance(tree, int):
+            return tf.gather(self.words, [tree])
+        return tf.tanh(tf.concat([self.encode(tree[0]), self.encode(tree[1])], 1) @ self.both + self.b)
+
+    def step(self, tree):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.encode(tree) ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class Episode(Program):
+    exact = False
+
+    def build(self):
+        self.policy = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(2)])
+        self.rng = np.random.default_rng(3)
+
+    @property
+    def variables(self):
+        return [v.value for v in self.policy.trainable_variables]
+
+    def step(self, x):
+        state = x[:1, 0]
+        with tf.GradientTape() as tape:
+            logs = []
+            while True:
+                logits = self.policy(state)
+                p = tf.nn.softmax(logits).numpy()[0]
+                action = int(self.rng.random() < p[1])
+                logs.append(tf.nn.log_softmax(logits)[0, action])
+                state = state * (0.8 if action else 1.1) + tf.constant(self.rng.normal(size=(1, 6)), tf.float32)
+                if self.rng.random() < 0.15 or len(logs) == 15:
+                    break
+            loss = -tf.reduce_mean(tf.stack(logs))
+        weights = self.policy.trainable_variables
+        for v, g in zip(weights, tape.gradient(loss, weights)):
+            v.assign_sub(0.05 * g)
+        self.seen.append(len(logs))
+        return loss
+
+
+@program
+class StateAndRandomness(Program):
+    def build(self):
+        self.count = tf.Variable(0, dtype=tf.int32)
+        self.dropout = keras.layers.Dropout(0.4, seed=3)
+
+    def step(self, x):
+        total = tf.zeros([3, 6])
+        for i in range(x.shape[1]):
+            self.count.assign_add(1)
+            total = total + self.dropout(x[:, i], training=True) + tf.random.uniform([3, 6])
+            if i % 3 == 2:
+                self.b.assign(tf.reduce_mean(total) + self.b * 0.5)
+        return total, self.count.read_value()
+
+
+@program
+class TrainingInTheLoop(Program):
+    def step(self, x):
+        losses = []
+        for i in range(x.shape[1]):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x[:, i] @ self.w + self.b) ** 2)
+            self.train(tape, loss, [self.w, self.b])
+            losses.append(loss)
+        return losses
+
+
+@program
+class PersistentTape(Program):
+    exact = False
+
+    def step(self, x):
+        with tf.GradientTape(persistent=True) as tape:
+            h = tf.zeros([3, 8])
+            states = []
+            for i in range(x.shape[1]):
+                h = self.cell(x[:, i], h)
+                states.append(h)
+            first, second = tf.reduce_mean(h ** 2), tf.reduce_sum(tf.sin(states[0]))
+        a = tape.gradient(first, [self.w, self.u])
+        b = tape.gradient(second, [self.w, self.u, states[0]])
+        c = tape.gradient(first, states[0])
+        return a, b, c
+
+
+@program
+class SecondOrder(Program):  # TensorFlow's own tapes do the work; what varies is traced, until the policy leaves the steps alone
+    exact = False
+    steps = 20
+    most_graphs = most_fallbacks = 20
+
+    def step(self, x):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                h = tf.zeros([3, 8])
+                for i in range(x.shape[1]):
+                    h = self.cell(x[:, i], h)
+                loss = tf.reduce_mean(h ** 2)
+            g = inner.gradient(loss, self.w)
+            penalty = loss + tf.reduce_sum(g ** 2)
+        self.train(outer, penalty, [self.w, self.u])
+        return penalty
+
+    minimum = 0
+
+
+@program
+class CustomGradient(Program):
+    minimum = 0
+
+    def step(self, x):
+        @tf.custom_gradient
+        def clipped(t):
+            return t * 1.0, lambda dy: tf.clip_by_value(dy, -0.01, 0.01)
+
+        with tf.GradientTape() as tape:
+            h = tf.zeros([3, 8])
+            for i in range(x.shape[1]):
+                h = clipped(self.cell(x[:, i], h))
+            loss = tf.reduce_mean(h ** 2)
+        self.train(tape, loss, [self.w, self.u])
+        return loss
+
+
+@program
+class Embeddings(Program):
+    exact = False
+
+    def build(self):
+        self.table = self.variable([11, 6])
+
+    def inputs(self, rng):
+        return (tf.constant(rng.integers(0, 11, (3, rng.integers(1, 9)))),)
+
+    def step(self, ids):
+        with tf.GradientTape() as tape:
+            h = tf.zeros([3, 8])
+            whole = tf.nn.embedding_lookup(self.table, ids)
+            for i in range(ids.shape[1]):
+                h = self.cell(tf.gather(self.table, ids[:, i]) + whole[:, i], h)
+            loss = tf.reduce_mean(h ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class Exceptions(Program):
+    def step(self, x):
+        total = tf.zeros([3])
+        for i in range(x.shape[1]):
+            try:
+                if i % 4 == 3:
+                    raise KeyError(i)
+                total = total + x[:, i, 0]
+            except KeyError:
+                total = total - 1.0
+            finally:
+                self.seen.append(i)
+        return total
+
+
+@program
+class StateOnSelf(Program):
+    def build(self):
+        self.h = tf.zeros([3, 8])
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            for i in range(x.shape[1]):
+                self.h = self.cell(x[:, i], self.h)
+            loss = tf.reduce_mean(self.h ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+def frozen(value):
+    return [t.numpy() if hasattr(t, "numpy") else t for t in tf.nest.flatten(value)]
+
+
+def run(cls, wrap, late):
+    keras.utils.set_random_seed(5)
+    random.seed(5)
+    made = cls()
+    step = wrap(made.step)
+    rng = np.random.default_rng(11)
+    results, kinds = [], ""
+    for _ in range(made.steps):
+        before = step.stats() if hasattr(step, "stats") else None
+        value = step(*made.inputs(rng))
+        results.append(value if late else frozen(value))
+        if before is not None:
+            after = step.stats()
+            kinds += "C" if after.coexecuted_steps > before.coexecuted_steps else "F" if after.fallbacks > before.fallbacks else "."
+    if late:
+        results = [frozen(value) for value in results]
+    return results, [v.numpy() for v in made.variables], made.seen, step, kinds
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["now", "late"])
+@pytest.mark.parametrize("cls", PROGRAMS, ids=lambda cls: cls.__name__)
+def test_equal_to_eager(cls, late):
+    expected = run(cls, lambda step: step, late)
+    actual = run(cls, lambda step: terra.coexecute(step, wait_for_graph=True), late)
+    step, kinds = actual[3:]
+    for number, (a, b) in enumerate(zip(expected[0], actual[0], strict=True)):
+        for x, y in zip(a, b, strict=True):
+            if cls.exact:
+                np.testing.assert_array_equal(x, y, err_msg=f"step {number} ({kinds})")
+            else:
+                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6, err_msg=f"step {number} ({kinds})")
+    for x, y in zip(expected[1], actual[1], strict=True):
+        np.testing.assert_allclose(x, y, rtol=0 if cls.exact else 1e-4, atol=0 if cls.exact else 1e-6)
+    assert expected[2] == actual[2]
+    stats = step.stats()
+    report = f"{kinds}\n{stats}\n{terra.explain(step)}"
+    assert stats.graphs <= cls.most_graphs, report
+    assert stats.fallbacks <= cls.most_fallbacks, report
+    assert kinds.endswith("C" * getattr(cls, "minimum", 8)), report

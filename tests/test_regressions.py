@@ -1,0 +1,187 @@
+"""Programs that once went wrong: each is compared with eager execution, and must be co-executed."""
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import reset_seeds
+
+import terra
+
+
+def compare(make, calls, argument=lambda i: ()):
+    """Run `make()`'s step eagerly and co-executed from the same seeds; results must be bitwise equal. Returns the statistics."""
+    reset_seeds()
+    step = make()
+    expected = [frozen(step(*argument(i))) for i in range(calls)]
+    reset_seeds()
+    step = terra.coexecute(make(), wait_for_graph=True)
+    for i, result in enumerate(expected):
+        assert frozen(step(*argument(i))) == result, f"call {i}"
+    return step.stats()
+
+
+def frozen(result):
+    return tf.nest.map_structure(lambda t: (t.dtype, tuple(t.shape), t.numpy().tobytes()) if tf.is_tensor(t) else t, result)
+
+
+def normal(*shape, seed=1):
+    return tf.constant(np.random.default_rng(seed).standard_normal(shape).astype("float32"))
+
+
+# ------------------------------------------------------------------------------------- constants that differ from branch to branch
+
+def alternating_losses(first, second, counts=lambda i: i < 3):
+    def make():
+        w, seen = tf.Variable(normal(4, 4)), [0]
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                y = x @ w
+                loss = first(y) if counts(seen[0]) else second(y)
+            w.assign_sub(0.01 * tape.gradient(loss, w))
+            seen[0] += 1
+            return loss, w * 1.0
+        return step
+    return make
+
+
+def test_a_constant_that_is_fed_elsewhere_in_the_step():
+    """The divisor is a constant where it divides the loss; in the gradient, where the other branch has another divisor, it is fed."""
+    stats = compare(alternating_losses(tf.reduce_mean, lambda y: tf.reduce_mean(y) / 3), 12, lambda i: (normal(4, 4, seed=2),))
+    assert stats.fallbacks <= 1 and stats.traces == 2 and stats.coexecuted_steps >= 8
+
+
+def test_a_fed_value_where_another_branch_has_a_constant():
+    """In one gradient the first division by a constant is the one that in the other gradient is the second: the way there is told by how often it came before."""
+    for counts in (lambda i: i < 3, lambda i: i % 2):
+        stats = compare(
+            alternating_losses(lambda y: tf.reduce_mean(tf.tanh(y)), lambda y: tf.reduce_mean(tf.nn.relu(y)) / 3, counts), 14, lambda i: (normal(4, 4, seed=2),))
+        assert stats.fallbacks <= 1 and stats.traces == 2 and stats.coexecuted_steps >= 9
+
+
+# ------------------------------------------------------------------------------------- shapes that depend on data
+
+def kept(i):
+    """Data of which another number of rows is to be kept each time."""
+    return normal(9, 4, seed=i), tf.constant(np.arange(9) < 1 + (3 * i) % 7)
+
+
+def test_a_number_of_elements_that_depends_on_data():
+    def make():
+        w = tf.Variable(normal(4, 4))
+
+        def step(x, keep):
+            with tf.GradientTape() as tape:
+                y = tf.boolean_mask(x @ w, keep)
+                loss = tf.reduce_sum(tf.square(y * 2.0))
+            w.assign_sub(0.01 * tape.gradient(loss, w))
+            return loss, y
+        return step
+
+    stats = compare(make, 16, kept)
+    assert stats.fallbacks == 0 and stats.traces <= 2 and stats.coexecuted_steps >= 13
+
+
+def test_rows_that_are_compared_with_each_other():
+    """As detectors do: what one image holds is broadcast against a grid of boxes."""
+    def make():
+        grid = tf.Variable(normal(6, 6, 4))
+
+        def step(boxes, present):
+            with tf.GradientTape() as tape:
+                found = tf.boolean_mask(boxes, present)
+                sides = tf.minimum(grid[:, :, tf.newaxis, 2:], found[:, 2:]) - tf.maximum(grid[:, :, tf.newaxis, :2], found[:, :2])
+                loss = tf.reduce_mean(tf.reduce_max(tf.reduce_prod(sides, axis=-1), axis=-1))
+            grid.assign_sub(0.1 * tape.gradient(loss, grid))
+            return loss
+        return step
+
+    stats = compare(make, 24, kept)
+    assert stats.fallbacks <= 1 and stats.coexecuted_steps >= 19
+
+
+def test_a_rank_that_depends_on_data():
+    """The first time it is a scalar: nothing says that it always is."""
+    def make():
+        return lambda x, keep: tf.squeeze(tf.boolean_mask(x[:, 0], keep)) * 2.0
+
+    stats = compare(make, 16, kept)
+    assert stats.fallbacks == 0 and stats.coexecuted_steps >= 13
+
+
+def test_python_looks_at_a_shape_that_depends_on_data():
+    def make():
+        w, seen = tf.Variable(normal(4, 4)), []
+
+        def step(x, keep):
+            y = tf.boolean_mask(x @ w, keep)
+            seen.append(y.shape[0])
+            z = tf.concat([y, y], axis=1) * (1.0 / y.shape[0])
+            seen.append((z.ndim, z.shape.as_list()))
+            return z, tf.rank(z), tf.shape(z)[0], tuple(seen)
+        return step
+
+    stats = compare(make, 16, kept)
+    assert stats.fallbacks <= 1 and stats.coexecuted_steps >= 12
+
+
+def test_random_numbers_for_a_batch_of_another_size():
+    def make():
+        return lambda x: tf.nn.dropout(x * 1.0, 0.5)
+
+    stats = compare(make, 16, lambda i: (normal(3 + i, 4),))
+    assert stats.fallbacks <= 1 and stats.coexecuted_steps >= 12
+
+
+# ------------------------------------------------------------------------------------- random operations whose seeds are attributes
+
+@pytest.mark.parametrize("loss_function", [tf.nn.sampled_softmax_loss, tf.nn.nce_loss])
+def test_candidate_samplers(loss_function):
+    def make():
+        weights, bias = tf.Variable(normal(50, 4)), tf.Variable(normal(50))
+
+        def step(inputs, labels):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(loss_function(weights, bias, labels, inputs, num_sampled=5, num_classes=50, remove_accidental_hits=True))
+            for v, g in zip((weights, bias), tape.gradient(loss, (weights, bias))):
+                v.assign_sub(0.1 * tf.convert_to_tensor(g))
+            return loss, weights * 1.0
+        return step
+
+    stats = compare(make, 14, lambda i: (normal(3, 4, seed=i), tf.constant([[i % 7], [2], [3 + i]])))
+    assert stats.fallbacks <= 1 and stats.traces <= 3 and stats.coexecuted_steps >= 10
+
+
+def test_fractional_pooling():
+    def make():
+        v = tf.Variable(normal(1, 9, 9, 2))
+
+        def step():
+            with tf.GradientTape() as tape:
+                pooled = tf.nn.fractional_max_pool(v * 2.0, 1.5, pseudo_random=True, seed=5)[0]
+                loss = tf.reduce_sum(tf.square(pooled))
+            v.assign_sub(0.01 * tape.gradient(loss, v))
+            return loss, pooled
+        return step
+
+    stats = compare(make, 12)
+    assert stats.fallbacks <= 1 and stats.coexecuted_steps >= 8
+
+
+# ------------------------------------------------------------------------------------- rewrites of the graph
+
+@pytest.mark.parametrize("pool, shape", [(tf.nn.max_pool2d, (4, 16, 16, 8)), (tf.nn.max_pool3d, (2, 8, 8, 8, 4))])
+def test_gradients_of_overlapping_pools_are_summed_in_the_same_order(pool, shape):
+    def make():
+        v = tf.Variable(normal(*shape))
+        weights = normal(shape[0], *[n // 2 for n in shape[1:-1]], shape[-1], seed=2)
+
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(pool(tf.nn.relu(v), 3, 2, "SAME") * weights)
+            gradient = tape.gradient(loss, v)
+            v.assign_sub(0.01 * gradient)
+            return loss, gradient
+        return step
+
+    stats = compare(make, 6)
+    assert stats.fallbacks == 0 and stats.coexecuted_steps >= 4
