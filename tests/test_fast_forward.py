@@ -447,7 +447,7 @@ def test_sparse_gradients_are_skipped():
         model(WORDS[0])
         return train(model, model.trainable_variables)
 
-    stats = both(make, [(WORDS[k % 3],) for k in range(10)], jumps=3)
+    stats = both(make, [(WORDS[k % 3],) for k in range(10)], jumps=2.5)
     assert stats.fallbacks == 0
 
 
@@ -458,10 +458,11 @@ def wide():
 
 
 WIDE = [tf.constant(RNG.normal(size=(8, 16)).astype("float32")) for _ in range(4)]
+OTHERS = [t + 1.0 for t in WIDE]
 NARROW = [tf.constant(RNG.normal(size=(1, 16)).astype("float32")) for _ in range(4)]
 
 
-@pytest.mark.parametrize("tensors", [WIDE, NARROW])
+@pytest.mark.parametrize("tensors", [OTHERS, NARROW])
 @pytest.mark.parametrize("read", [False, True])
 def test_a_tensor_from_outside_is_an_argument(tensors, read):
     def make():
@@ -532,7 +533,7 @@ def test_a_tensor_that_was_fed_before():
         layer, turn = wide(), iter(range(100))
 
         def forward(x):
-            noise = WIDE[next(turn) % 4]
+            noise = OTHERS[next(turn) % 4]
             return layer(x + noise) + layer(noise)
 
         return train(forward, layer.trainable_variables)
@@ -588,7 +589,7 @@ def test_feeds_and_seeds_are_replayed_and_told_to_the_tape():
 
         def step(x, how):
             with tf.GradientTape(persistent=True) as tape:
-                loss = tf.reduce_mean(dropout(layer(WIDE[next(turn) % 4]), training=True) * layer(x))
+                loss = tf.reduce_mean(dropout(layer(OTHERS[next(turn) % 4]), training=True) * layer(x))
                 if how == 1:
                     loss = loss * 2.0
                 if how == 2:

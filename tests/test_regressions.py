@@ -1,4 +1,5 @@
 """Programs that once went wrong: each is compared with eager execution, and must be co-executed."""
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -124,6 +125,22 @@ def test_python_looks_at_a_shape_that_depends_on_data():
     assert stats.fallbacks <= 1 and stats.coexecuted_steps >= 12
 
 
+def test_a_shape_that_python_has_seen_before_a_skipped_call():
+    """The metric divides by the number of values, which it reads in Python: skipped, it would go on with the number of the step that was recorded."""
+    def make():
+        mean, seen = keras.metrics.Mean(), []
+
+        def step(x, keep):
+            values = tf.boolean_mask(x[:, 0], keep)
+            seen.append(values.shape[0])
+            mean.update_state(values)
+            return mean.result(), tuple(seen)
+        return step
+
+    stats = compare(make, 20, lambda i: (normal(9, 4, seed=i), tf.constant(np.arange(9) < (7 if i < 12 else 3 + i % 3))))
+    assert stats.coexecuted_steps >= 14 and stats.fallbacks <= 1
+
+
 def test_random_numbers_for_a_batch_of_another_size():
     def make():
         return lambda x: tf.nn.dropout(x * 1.0, 0.5)
@@ -185,3 +202,93 @@ def test_gradients_of_overlapping_pools_are_summed_in_the_same_order(pool, shape
 
     stats = compare(make, 6)
     assert stats.fallbacks == 0 and stats.coexecuted_steps >= 4
+
+
+# ------------------------------------------------------------------------------------- several tapes at once
+
+def networks():
+    generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8)])
+    critic = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+    optimizers = [keras.optimizers.Adam(), keras.optimizers.Adam()]
+    for optimizer, model in zip(optimizers, (generator, critic)):
+        optimizer.build(model.trainable_variables)
+    return generator, critic, *optimizers
+
+
+def update(optimizer, tape, loss, model):
+    variables = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+def adversarial():
+    """The step of TensorFlow's GAN tutorial."""
+    generator, critic, of_generator, of_critic = networks()
+
+    def step(x):
+        with tf.GradientTape() as first, tf.GradientTape() as second:
+            on_real, on_fake = critic(x, training=True), critic(generator(x[:, :4], training=True), training=True)
+            loss, critic_loss = tf.reduce_mean(on_fake), tf.reduce_mean(on_real) - tf.reduce_mean(on_fake)
+        update(of_generator, first, loss, generator)
+        update(of_critic, second, critic_loss, critic)
+        return loss, critic_loss
+    return step
+
+
+def gradient_penalty():
+    """The gradient of a gradient: the inner tape is asked while the outer one records."""
+    _, critic, _, optimizer = networks()
+
+    def step(x):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                value = critic(x, training=True)
+            slope = inner.gradient(value, x)
+            loss = tf.reduce_mean(value) + tf.reduce_mean(tf.square(tf.norm(slope, axis=1) - 1.0))
+        update(optimizer, outer, loss, critic)
+        return loss, slope
+    return step
+
+
+def overlapping():
+    """Tapes that begin and end one after the other, one of which is asked twice, and in between does not record."""
+    generator, critic, *_ = networks()
+
+    def step(x):
+        first, second = tf.GradientTape(persistent=True), tf.GradientTape()
+        first.__enter__()
+        y = generator(x[:, :4])
+        second.__enter__()
+        z = critic(y)
+        with first.stop_recording():
+            penalty = tf.reduce_sum(z * z)
+        first.__exit__(None, None, None)
+        loss = tf.reduce_sum(z) + penalty
+        second.__exit__(None, None, None)
+        gradients = first.gradient([z, penalty], generator.trainable_variables), second.gradient(loss, critic.trainable_variables)
+        return loss, gradients, first.gradient(y, generator.trainable_variables)
+    return step
+
+
+def falling_back():
+    """Now and then the step goes another way while both tapes record."""
+    step_of, calls = adversarial(), []
+    v = tf.Variable(1.0)
+
+    def step(x):
+        calls.append(1)
+        with tf.GradientTape() as first, tf.GradientTape() as second:
+            y = v * tf.reduce_sum(x)
+            if len(calls) in (5, 7):
+                y = tf.sin(y)
+            z = tf.square(y) * v
+        v.assign(0.5 + 0.1 * tf.sin(first.gradient(y, v) + second.gradient(z, v)))
+        return y, z, v * 1.0, step_of(x)
+    return step
+
+
+@pytest.mark.parametrize("make, jumps", [(adversarial, 5), (gradient_penalty, 2), (overlapping, 3), (falling_back, 3)])
+def test_several_tapes_at_once(make, jumps):
+    stats = compare(make, 16, lambda i: (normal(4, 8, seed=i),))
+    assert stats.coexecuted_steps >= 10 and stats.fallbacks <= 2
+    assert stats.fast_forwards >= jumps * (stats.coexecuted_steps - 4)

@@ -2,7 +2,7 @@
 
 AutoGraph's program: complex computation with decisions in each iteration of a loop that is left as soon as no beam goes on. Here the beams' texts are
 Python strings, so each iteration also reads which beams it goes on with.
-AutoGraph: fails (iterating over a symbolic tensor); it needs tensors in the place of the strings.
+AutoGraph: fails ('SymbolicTensor' has no `numpy`); it needs tensors in the place of the strings.
 """
 
 import keras

@@ -48,16 +48,39 @@ def padded_shape(metas):
     return tf.cast(tf.reduce_max(metas[:, 2:], axis=0), tf.int32).numpy()
 
 
+def stride(level):
+    """Pixels from cell to cell of a level's map."""
+    return 4 * 2**level
+
+
 def pyramid_anchors(shape, levels, size):
     """Boxes of every ratio around the middle of every cell, for each level's map of a picture of that shape."""
     anchors = []
     for level in range(levels):
-        stride, side = 4 * 2**level, size * 2**level
-        rows, columns = -(-shape // stride)
-        y, x, ratio = np.meshgrid((np.arange(rows) + 0.5) * stride, (np.arange(columns) + 0.5) * stride, RATIOS, indexing="ij")
+        side = size * 2**level
+        y, x = ((np.arange(-(-pixels // stride(level))) + 0.5) * stride(level) for pixels in shape)
+        y, x, ratio = np.meshgrid(y, x, RATIOS, indexing="ij")
         half_height, half_width = 0.5 * side * np.sqrt(ratio), 0.5 * side / np.sqrt(ratio)
         anchors.append(np.stack([y - half_height, x - half_width, y + half_height, x + half_width], axis=-1).reshape(-1, 4))
     return np.concatenate(anchors).astype(np.float32)
+
+
+def interpolation(start, end, cells, number):
+    """(box, place, cell): how much each cell counts at `number` places from `start` to `end` on an axis."""
+    places = start[:, tf.newaxis] + (end - start)[:, tf.newaxis] * ((np.arange(number) + 0.5) / number) - 0.5
+    places = tf.clip_by_value(places, 0.0, cells - 1.0)
+    return tf.nn.relu(1.0 - tf.abs(places[..., tf.newaxis] - np.arange(cells)))
+
+
+def crops(features, boxes, number):
+    """(box, row, column, channel): a map, interpolated at `number` by `number` places in boxes that are in cells.
+
+    tf.image.crop_and_resize does this, but on a CPU the threads of its gradient overwrite each other's sums: no two runs of a program are equal.
+    """
+    height, width, _ = features.shape
+    top, left, bottom, right = tf.unstack(boxes, axis=1)
+    rows = tf.einsum("bry,yxd->brxd", interpolation(top, bottom, height, number), features)
+    return tf.einsum("bcx,brxd->brcd", interpolation(left, right, width, number), rows)
 
 
 def sample(chosen, most):
@@ -162,17 +185,15 @@ class BoxNetwork(keras.layers.Layer):
         labels = tf.concat([tf.gather(kinds, hit) + 1, tf.zeros(negatives.shape[0], tf.int32)], axis=0)
         return sampled, labels, corrections(tf.gather(proposals, positives), tf.gather(boxes, hit))
 
-    def align(self, maps, boxes, shape):
+    def align(self, maps, boxes):
         """What the maps show in the boxes, in a few rows and columns: large boxes look at coarse maps."""
         _, sides = centres_and_sides(boxes)
         levels = tf.math.log(tf.sqrt(tf.reduce_prod(sides, axis=1)) / (1.75 * self.anchor) + 1e-6) / np.log(2.0)
         levels = tf.clip_by_value(tf.cast(tf.floor(levels), tf.int32), 0, len(maps) - 1)
-        parts = boxes / np.tile(shape - 1, 2).astype(np.float32)
         pooled, order = [], []
         for level, features in enumerate(maps):
             places = tf.where(levels == level)[:, 0]
-            crops = tf.image.crop_and_resize(features, tf.gather(parts, places), tf.zeros_like(places, tf.int32), (self.pool, self.pool))
-            pooled.append(crops)
+            pooled.append(crops(features, tf.gather(boxes, places) / stride(level), self.pool))
             order.append(places)
         return tf.gather(tf.concat(pooled, axis=0), tf.argsort(tf.concat(order, axis=0)))
 
@@ -201,8 +222,7 @@ class FasterRCNN(keras.Model):
         """The four losses of each picture."""
         maps = self.pyramid(images, training=True)
         all_scores, all_found = self.proposing(maps)
-        shape = padded_shape(metas)
-        anchors = pyramid_anchors(shape, len(maps), self.anchor)
+        anchors = pyramid_anchors(padded_shape(metas), len(maps), self.anchor)
         losses = []
         for index, meta in enumerate(metas.numpy()):
             scores, found = all_scores[index], all_found[index]
@@ -210,7 +230,7 @@ class FasterRCNN(keras.Model):
             present_boxes, present_kinds = tf.boolean_mask(boxes[index], present), tf.boolean_mask(kinds[index], present)
             proposals = self.proposing.propose(scores, found, anchors, meta)
             sampled, labels, targets = self.looking.targets(proposals, present_boxes, present_kinds)
-            pooled = self.looking.align([features[index : index + 1] for features in maps[:-1]], sampled, shape)
+            pooled = self.looking.align([features[index] for features in maps[:-1]], sampled)
             losses += self.proposing.loss(scores, found, anchors, present_boxes)
             losses += self.looking.loss(*self.looking(pooled), labels, targets)
         return losses

@@ -2,7 +2,7 @@
 
 One of Janus' eleven programs (there on the One Billion Word benchmark): the trainer keeps the state on `self`, starts anew with each pass
 through the text, and keeps a running perplexity as a Python number, which it prints now and then.
-AutoGraph: fails (`float` of a symbolic tensor). Without the running number it would be wrong: the state, the counter and the branch on it freeze.
+AutoGraph: wrong. The state is that of the first batch in each step, the counter stays at 1 and the perplexity is a symbolic tensor.
 """
 
 import math

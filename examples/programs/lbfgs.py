@@ -2,7 +2,7 @@
 
 AutoGraph's program, after an eager implementation with lists of past steps: the lists grow until the memory is full, a pair is only kept if its
 curvature is positive, and computed values decide whether a step is made shorter and when to stop.
-AutoGraph: fails (`float` of a symbolic tensor); it needs lists of a declared type and no `break` on a Python number.
+AutoGraph: fails (a symbolic tensor is compared in Python's `min`); behind that, it needs lists of a declared type.
 """
 
 import collections

@@ -85,8 +85,8 @@ def _running():
     if step is None or not step.may_fast_forward():
         return None
     runner = step.skeleton
-    if runner.tapes.recording is None and not tfi.tape_set_is_empty():
-        return None  # a tape that records at once would miss what is skipped
+    if (runner.tapes.recording is None) is not tfi.tape_set_is_empty():
+        return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it
     if not runner.modules_checked:
         runner.modules_checked = True
         if not guards.modules.hold():  # somebody has replaced a function of the framework
@@ -151,7 +151,7 @@ def _gradient(tape, target, sources, *args, **kwargs):
     """`tape.gradient`, skipped where what the tape recorded is known."""
     runner = _running()
     lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
-    if lazy is None or lazy.opaque or tape._recording or not tfi.tape_set_is_empty():
+    if lazy is None or lazy.opaque or tape._recording:
         return tape.gradient(target, sources, *args, **kwargs)
     jumps = runner.step.counts.fast_forwards
     more = ("gradient", lazy.start, lazy.path, runner.path, tuple(lazy.events), tape._persistent, *runner.fed_signature(),

@@ -21,6 +21,7 @@ try:
     from tensorflow.python.eager import cancellation, context, executor
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
+    from tensorflow.python.framework import constant_op as _constant_op
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
 
@@ -138,6 +139,11 @@ def note_drawn_seeds(noted):
         return seed
 
     c._internal_operation_seed = drawing
+
+
+def eager_constant(value, dtype):
+    """An eager tensor of a Python value, whatever graph is being built."""
+    return _constant_op.convert_to_eager_tensor(value, ctx(), dtype)
 
 
 def new_graph():

@@ -2,9 +2,9 @@
 
 In the skeleton a tape is wanted for one thing only: that `tape.gradient` issues the backward operations. If that call is skipped (see `fast_forward`), nobody
 needs the tape; if layers were skipped, their operations were never issued and could not be recorded. So what would be recorded on a tape is kept in a list,
-and told to the tape (*flushed*) when something asks it: a gradient that is not skipped, a query, a nested tape, a fallback.
+and told to the tape (*flushed*) when something asks it: a gradient that is not skipped, a query, a fallback. Of several tapes at once, each has such a list.
 
-This is done only for a tape that was begun in the co-executed step while no other tape was active; all other recording is immediate, as in TensorFlow.
+This is done only for tapes that were begun in the co-executed step while no tape from outside was active; all other recording is immediate, as in TensorFlow.
 """
 
 import sys
@@ -33,14 +33,28 @@ class LazyTape:
 
 
 class Tapes:
-    """The lazy tapes of one step: at most one is recording, others are closed and may still be asked."""
+    """The lazy tapes of one step: those that record, and closed ones, which may still be asked.
 
-    def __init__(self, owner, enabled):
+    While one is recording, all active tapes are. `several`: whether more than one may be.
+    """
+
+    def __init__(self, owner, enabled, several=False):
         self.owner = owner  # the PythonRunner
+        self.step = owner.step
         self.enabled = enabled
-        self.recording = None
+        self.several = several
+        self.open = ()
+        self.recording = None  # the first of them
         self.closed = {}
         self.accessed = []  # variables that the tapes were told of, in order
+
+    def set_open(self, lazies):
+        self.open = lazies
+        self.recording = lazies[0] if lazies else None
+
+    def may_join(self):
+        """Whether one more tape may record lazily now."""
+        return self.several if self.open else tfi.tape_set_is_empty()
 
     def begun(self, tape, watches_variables):
         """The lazy tape for a new one."""
@@ -48,15 +62,25 @@ class Tapes:
 
     def record(self, op, inputs, attrs, outputs):
         """An operation that the active tapes are to know of."""
-        if self.recording is not None:
-            self.recording.pending.append((op, inputs, attrs, outputs))
+        if self.open:
+            for lazy in self.open:
+                lazy.pending.append((op, inputs, attrs, outputs))
         else:
             record_on_tapes(op, inputs, attrs, outputs)
 
+    def skipped(self, region):
+        """A region was jumped over."""
+        for lazy in self.open:
+            lazy.pending.append(region)
+
+    def state(self):
+        """What must not change while a call is recorded that is to be skipped."""
+        return [x for lazy in self.open for x in (lazy, lazy.opaque, lazy.flushes, len(lazy.events))]
+
     def of(self, tape):
-        lazy = self.recording
-        if lazy is not None and lazy.tape is tape:
-            return lazy
+        for lazy in self.open:
+            if lazy.tape is tape:
+                return lazy
         return self.closed.get(id(tape))
 
     def flush(self, lazy):
@@ -66,14 +90,16 @@ class Tapes:
             return
         lazy.pending = []
         lazy.flushes += 1
-        other = self.recording
+        add, remove = tfi.tape_originals["TFE_Py_TapeSetAdd"], tfi.tape_originals["TFE_Py_TapeSetRemove"]
+        others = [other for other in self.open if other is not lazy]
+        closed = lazy not in self.open
         stopped = tfi.tape_is_stopped()
         if stopped:
             tfi.tape_restart()
-        if lazy is not other:
-            if other is not None:
-                tfi.tape_originals["TFE_Py_TapeSetRemove"](other.tape)
-            tfi.tape_originals["TFE_Py_TapeSetAdd"](lazy.tape)
+        for other in others:
+            remove(other.tape)
+        if closed:
+            add(lazy.tape)
         try:
             for item in pending:
                 if type(item) is tuple:
@@ -82,23 +108,23 @@ class Tapes:
                     for record in self.owner.expand(item):
                         record_on_tapes(*record)
         finally:
-            if lazy is not other:
-                tfi.tape_originals["TFE_Py_TapeSetRemove"](lazy.tape)
-                if other is not None:
-                    tfi.tape_originals["TFE_Py_TapeSetAdd"](other.tape)
+            if closed:
+                remove(lazy.tape)
+            for other in others:
+                add(other.tape)
             if stopped:
                 tfi.tape_stop()
 
     def flush_recording(self):
-        if self.recording is not None:
-            self.flush(self.recording)
+        for lazy in self.open:
+            self.flush(lazy)
 
     def give_up(self):
         """From here on all recording is immediate."""
         for lazy in list(self.closed.values()):
             self.flush(lazy)
         self.flush_recording()
-        self.recording = None
+        self.set_open(())
         self.closed = {}
 
     def diverged(self, runner):
@@ -118,11 +144,11 @@ class Tapes:
 
     def finish(self):
         """The step is over: a tape that the program still holds is told everything, the others are forgotten."""
-        for lazy in [*self.closed.values(), *([self.recording] if self.recording is not None else [])]:
+        for lazy in [*self.closed.values(), *self.open]:
             if sys.getrefcount(lazy.tape) > _OWN_REFERENCES:
                 self.flush(lazy)
             lazy.pending = []
-        self.recording = None
+        self.set_open(())
         self.closed = {}
 
 
@@ -137,12 +163,12 @@ def _tapes():
 
 def _tape_new(persistent, watch_accessed_variables):
     tapes = _tapes()
-    alone = tapes is not None and tapes.enabled and tfi.tape_set_is_empty() and not tfi.tape_is_stopped()
-    if tapes is not None and not alone:
+    lazily = tapes is not None and tapes.enabled and not tapes.step.paused and not tfi.tape_is_stopped() and tapes.may_join()
+    if tapes is not None and not lazily:
         tapes.give_up()
     tape = tfi.tape_originals["TFE_Py_TapeSetNew"](persistent, watch_accessed_variables)
-    if alone:
-        tapes.recording = tapes.begun(tape, watch_accessed_variables)
+    if lazily:
+        tapes.set_open((*tapes.open, tapes.begun(tape, watch_accessed_variables)))
     return tape
 
 
@@ -150,8 +176,9 @@ def _tape_add(tape):
     tapes = _tapes()
     if tapes is not None:
         lazy = tapes.closed.pop(id(tape), None)
-        if tapes.recording is None and tfi.tape_set_is_empty() and lazy is not None:
-            tapes.recording = lazy
+        if lazy is not None and tapes.may_join():
+            lazy.events.append(("recording again", tapes.owner.node))
+            tapes.set_open((*tapes.open, lazy))
         else:
             if lazy is not None:
                 tapes.flush(lazy)
@@ -161,9 +188,13 @@ def _tape_add(tape):
 
 def _tape_remove(tape):
     tapes = _tapes()
-    if tapes is not None and tapes.recording is not None and tapes.recording.tape is tape:
-        tapes.closed[id(tape)] = tapes.recording
-        tapes.recording = None
+    if tapes is not None:
+        for lazy in tapes.open:
+            if lazy.tape is tape:
+                lazy.events.append(("closed", tapes.owner.node))
+                tapes.closed[id(tape)] = lazy
+                tapes.set_open(tuple([other for other in tapes.open if other is not lazy]))
+                break
     return tfi.tape_originals["TFE_Py_TapeSetRemove"](tape)
 
 
@@ -178,12 +209,13 @@ def _watch(name):
 
 
 def _ask(name, opaque=False):
-    """An entry point that needs the recording tape to be up to date."""
+    """An entry point that needs the recording tapes to be up to date."""
     def ask(*args):
         tapes = _tapes()
-        if tapes is not None and tapes.recording is not None:
+        if tapes is not None and tapes.open:
             tapes.flush_recording()
-            tapes.recording.opaque += opaque
+            for lazy in tapes.open:
+                lazy.opaque += opaque
         return tfi.tape_originals[name](*args)
     return ask
 

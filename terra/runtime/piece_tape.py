@@ -19,8 +19,8 @@ from terra.runtime import opschema
 from terra.runtime.graph_runner import runner
 from terra.runtime.lazy_tape import LazyTape, Tapes
 from terra.runtime.program import ValueKey
-from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
-from terra.runtime.tracer import SMALL, real
+from terra.runtime.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
+from terra.runtime.tracer import RESOURCE_ENUM, SMALL, real
 from terra.runtime.values import launched
 
 EagerTensor = tfi.EagerTensor
@@ -59,13 +59,15 @@ class Composite:
 class Path:
     """One way through the program of a piece, with its shapes: the operations that tapes are told, and the plans of their gradients."""
 
-    __slots__ = ("template", "handles", "plans", "needed", "_derived", "consumed")
+    __slots__ = ("template", "handles", "static", "plans", "needed", "read", "_derived", "consumed")
 
-    def __init__(self, template, handles):
+    def __init__(self, template, handles, static):
         self.template = template  # [(op, inputs, attributes, output keys)]; an input is a key, a _Fed, or the tensor itself
         self.handles = handles  # of the variables that it uses
+        self.static = static  # whether no shape depends on data: else there can be no plan
         self.plans = {}
         self.needed = None  # keys of the values that the plans use; None before there is one
+        self.read = ()  # which of the tensors from outside gradient functions read the values of
         self._derived = {}
         self.consumed = {x for _, inputs, _, _ in template for x in inputs if type(x) is ValueKey}
 
@@ -142,7 +144,7 @@ class PlanRecord:
 class _Owner:
     """Stands for a runner where a tape begins: rolled steps do not skip gradients as a whole."""
 
-    node = path = None
+    node = path = step = None
 
 
 class PieceTapes(Tapes):
@@ -287,7 +289,7 @@ def _path(composite, mode):
                     handles.append(x)
             named.append(fed.get(id(x), x))
         template.append((op, named, attrs, [t._key for t in outputs]))
-    return Path(template, handles)
+    return Path(template, handles, _static(mode))
 
 
 def _records(composite):
@@ -416,7 +418,7 @@ class _Backward:
         for uid, _ in outputs:
             self._shorten(uid)
         pattern = (mask, tuple([(key, *map(type, gradients[uid])) for uid, key in outputs]))
-        plan = path.plans.get(pattern) if not inner else None
+        plan = path.plans.get((pattern, _values(path, composite))) if not inner else None
         if plan is not None and plan.program is self._piece(composite).program:
             results = self._dispatch(plan, composite, _flat([g for uid, _ in outputs for g in gradients[uid]]))
         else:
@@ -445,31 +447,39 @@ class _Backward:
         records = _records(composite)
         tensors = {t._id: t for _, _, _, outs in records for t in outs}
         handles = path.handles
-        sources = [handles[j + len(handles)] if j < 0 else composite.fed[j] for j in mask] + [tensors[uid] for uid, _ in inner]
+        stand_ins = {id(x): _stand_in(x) for x in composite.fed if type(x) is EagerTensor and x._datatype_enum() != RESOURCE_ENUM}
+        fed = [stand_ins.get(id(x), x) for x in composite.fed]
+        if stand_ins:
+            records = [(op, [stand_ins.get(id(x), x) for x in inputs], attrs, outs) for op, inputs, attrs, outs in records]
+        sources = [handles[j + len(handles)] if j < 0 else fed[j] for j in mask] + [tensors[uid] for uid, _ in inner]
         given = _flat([g for uid, _ in outputs for g in gradients[uid]])
         traced = step.traced
-        self._begin(composite, composite.fed)
+        self._begin(composite)
+        read = []
+        note_reads(read)
         try:
             results = self._ask_tape(records, [tensors[uid] for uid, _ in outputs], [gradients[uid] for uid, _ in outputs], sources)
+            note_reads(None)
             mode = step.mode
             plan = None
             if step.function.options.fast_forward and mode is not step.between and hasattr(mode, "program") and not inner:
-                plan = _plan(mode, path, composite, records, given, results)
+                plan = _plan(mode, path, fed, records, given, results)
             step.cut()
         finally:
+            note_reads(None)
             step.one_region = False
         if plan is not None and step.traced == traced:
-            path.plans[pattern] = plan
-            path.needed = (path.needed or set()) | plan.targets | _reads(composite)
+            places = {id(x): k for k, x in enumerate(fed)}
+            if all(id(t) in places and t._num_elements() <= SMALL for t in read):
+                path.read = tuple(sorted({*path.read, *(places[id(t)] for t in read)}))
+                path.plans[pattern, _values(path, composite)] = plan
+                path.needed = (path.needed or set()) | plan.targets | _reads(composite)
         return results
 
-    def _begin(self, composite, fed):
-        """Begin the piece of a composite's backward pass. What was fed to the forward one is data, though Python may have made it."""
+    def _begin(self, composite):
+        """Begin the piece of a composite's backward pass."""
         step = self.step
         step.cut()
-        for x in fed:
-            if type(x) is EagerTensor:
-                step.data[id(x)] = x
         step.begin_piece(("gradient", id(composite.piece)))
         step.one_region = True
 
@@ -486,8 +496,7 @@ class _Backward:
         step.cut()
         alone = composite.piece is None
         if not alone:
-            own = {t._id for _, _, _, outs in records for t in outs}
-            self._begin(composite, [x for _, inputs, _, _ in records for x in inputs if x._id not in own])
+            self._begin(composite)
         else:
             step.pause()
         try:
@@ -574,15 +583,33 @@ def _flat(gradients):
     return [t for g in gradients for t in ((g.values, g.indices, g.dense_shape) if type(g) is tfi.tf.IndexedSlices else (g,))]
 
 
-def _plan(mode, path, composite, records, given, results):
+def _static(mode):
+    """Whether no shape depends on data."""
+    return all(type(shape) is tuple for node, _, _ in mode.log for shapes in node.shapes.values() for shape in shapes)
+
+
+def _stand_in(x):
+    """A tensor of Terra's for one that Python made: it counts as data, and it is seen when its value is read."""
+    enum = x._datatype_enum()
+    t = make_tensor(tfi.INTERN_DTYPES[enum], enum, x._shape_tuple(), None, None, x)
+    t._value = x
+    return t
+
+
+def _values(path, composite):
+    """What the gradient functions read of the tensors from outside."""
+    return tuple([real(composite.fed[k])._numpy_internal().tobytes() for k in path.read])
+
+
+def _plan(mode, path, fed_forward, records, given, results):
     """The plan for what `mode`, a PieceRunner at the end of a backward piece, has walked; None if it got a tensor of unknown origin."""
     program = mode.program
-    if mode.node.end_selects is None:
+    if mode.node.end_selects is None or not path.static or not _static(mode):
         return None
     origin = {}
     for k, x in enumerate(given):
         origin.setdefault(id(x), _Source(0, k))
-    for k, x in enumerate(composite.fed):
+    for k, x in enumerate(fed_forward):
         origin.setdefault(id(x), _Source(1, k))
     named = [r for r in records if all(type(t) is TerraTensor for t in r[3])]
     for (_, _, _, keys), (_, _, _, outs) in zip(path.template, named, strict=True):
@@ -597,7 +624,9 @@ def _plan(mode, path, composite, records, given, results):
             return None  # it draws random numbers
         refs = list(refs)
         for k, slot in enumerate(node.slots):
-            source = origin.get(id(refs[k])) if type(refs[k]) is not ValueKey and slot.kind is not CONST else None
+            source = origin.get(id(refs[k])) if type(refs[k]) is not ValueKey else None
+            if source is not None and slot.kind is CONST:
+                return None  # it happened to have that value
             if slot.kind is FEED:
                 if source is None:
                     if not _is_constant(refs[k], mode.step):

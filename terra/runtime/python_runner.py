@@ -16,7 +16,7 @@ from terra.runtime.graph_runner import runner
 from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import expand
+from terra.runtime.regions import expand, known_to_host
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
@@ -52,10 +52,10 @@ class PythonRunner:
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not program.early
         self.unconverted = None
-        self.outside_events = 0  # imperative-only operations and chosen branches
+        self.outside_events = 0  # imperative-only operations, chosen branches, and further reads of fetched values
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.path = 0  # a digest of the branches taken
-        self.tapes = Tapes(self, step.lazy_tapes)
+        self.tapes = Tapes(self, step.lazy_tapes, several=True)
         self._jumps = []  # (place in the log, region)
         self._index = {}  # value key -> placeholder, of the first `_indexed` issued ones
         self._indexed = 0
@@ -210,7 +210,7 @@ class PythonRunner:
 
     def fed_signature(self):
         """What was fed so far, with its shapes."""
-        return [x for key, shape, _ in self.fed.values() for x in (key, shape)]
+        return [x for key, shape, tensor in self.fed.values() for x in (key, shape, known_to_host(self, tensor))]
 
     def note_jump(self, region):
         self._jumps.append((len(self.log), region))
@@ -468,7 +468,7 @@ class PythonRunner:
             elif kind == "queue":
                 values.append(spec[1].ref)
             else:
-                values.append(tfi.tf.constant(selects, dtype=tfi.tf.int32))
+                values.append(tfi.eager_constant(selects, tfi.dtypes.int32))
         return values
 
     @staticmethod
@@ -493,6 +493,9 @@ class PythonRunner:
         self.arguments = self._arguments(None, None)
         self.outputs = runner.dispatch(self.program, self.arguments, self.manager)
         self.failures = runner.failures
+
+    def read_again(self):
+        self.outside_events += 1
 
     def materialise(self, tensor):
         """Python reads the value of a placeholder: fetch it from the running graph."""

@@ -93,7 +93,7 @@ class Inputs:
             return
         known = runner.fed.get(id(x))
         if known is not None:
-            found += known[:2]
+            found += (*known[:2], known_to_host(runner, x))
             self.fed.add(known[0])
             return
         for k, other in enumerate(self.foreign):
@@ -105,6 +105,14 @@ class Inputs:
             raise Unskippable
         self.foreign.append(x)
         found.append((enum, x._shape_tuple(), runner._from_outside(x)))
+
+
+def known_to_host(runner, x):
+    """What identifies the value of a tensor that was fed, if operations on it may run on the host at once (see `tracer.host_static`); else None."""
+    if type(x) is not EagerTensor or id(x) in runner.step.data:
+        return None
+    enum, shape = x._datatype_enum(), x._shape_tuple()
+    return const_key(x, enum, shape) if enum in opschema.HOST_KNOWN_ENUMS and is_small_constant(enum, shape) else None
 
 
 class Region:
@@ -150,7 +158,7 @@ class Recording:
         self.lazy = runner.tapes.recording
         if self.lazy is not None:
             self.pending_length = len(self.lazy.pending)
-            self.tape_state = (self.lazy.opaque, self.lazy.flushes, len(self.lazy.events))
+        self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
     def region(self, result, inputs, knows_fed):
@@ -161,8 +169,7 @@ class Recording:
         runner, lazy = self.runner, self.lazy
         if runner.step.skeleton is not runner or runner.events() != self.events or runner.node is self.start:
             raise Unskippable
-        if runner.tapes.recording is not lazy or (
-                lazy is not None and self.tape_state != (lazy.opaque, lazy.flushes, len(lazy.events))):
+        if runner.tapes.state() != self.tape_state:
             raise Unskippable
         if self.random != _random_state():
             raise Unskippable
@@ -368,7 +375,7 @@ def jump(runner, region, inputs):
     tapes = runner.tapes
     if tapes.recording is not None:
         if region.records:
-            tapes.recording.pending.append(region)
+            tapes.skipped(region)
         for variable in region.accessed:
             tfi.variable_accessed(variable)
     tapes.accessed += region.accessed

@@ -38,14 +38,21 @@ class TerraTensor(tfi.EagerTensorBase):
 
     @property
     def _tf_should_use_wrapped_value(self):
-        return self._value if self._value is not None else self._owner.materialise(self)
+        return self._eager()
 
     def _eager(self):
         """The eager tensor behind this one, waiting or fetching if need be."""
-        return self._value if self._value is not None else self._owner.materialise(self)
+        value = self._value
+        if value is None:
+            return self._owner.materialise(self)
+        if self._owner is not None:
+            self._owner.read_again()
+        return value
 
     def _numpy_internal(self):
-        return (self._value if self._value is not None else self._owner.materialise(self))._numpy_internal()
+        if _reads[0] is not None:
+            _reads[0].append(self)
+        return self._eager()._numpy_internal()
 
     def _datatype_enum(self):
         return self._enum
@@ -121,6 +128,15 @@ def _size(t, dim):
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
 _recording = [False]
+
+# Where a list is put to learn which values Python reads (through numpy, as the framework's own code does).
+_reads = [None]
+
+
+def note_reads(noted):
+    """Append each tensor whose value Python reads to the list `noted` from now on; None ends that."""
+    _reads[0] = noted
+
 
 _new = object.__new__
 _uid = tfi.new_uid
