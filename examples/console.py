@@ -55,13 +55,11 @@ def error_line(error):
     AutoGraph puts "in user code:" and a traceback before the message, so there it is the last line that counts. Keras says
     first which layer was called, and puts the message in bold.
     """
-    plain = re.sub(r"\x1b\[\d*m", "", str(error))
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    kind = type(error).__name__
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
+    if lines and lines[0].startswith("in user code"):
+        start = max((index for index, line in enumerate(lines) if line.startswith(f"{kind}:")), default=len(lines) - 1)
+        lines = [lines[start].removeprefix(f"{kind}:").strip(), *lines[start + 1 :]]
     while len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
         del lines[0]
-    if not lines:
-        return type(error).__name__
-    if lines[0].startswith("in user code"):
-        starts = [line for line in lines if line.startswith(f"{type(error).__name__}:")]
-        return starts[-1] if starts else lines[-1]
-    return f"{type(error).__name__}: {lines[0]}"
+    return f"{kind}: {lines[0]}" if lines else kind

@@ -619,3 +619,159 @@ def test_an_array_changed_in_place():
     calls = [(WIDE[k % 3],) for k in range(10)]
     calls[6:6] = [change]
     both(make, calls, jumps=2)
+
+
+# -- single functions and operators ----------------------------------------------------------------------------------------------
+
+
+def handwritten():
+    """(variables, step): functions, operators, slices and assignments by hand."""
+    w, b, momentum = tf.Variable(tf.ones((16, 16)) * 0.1), tf.Variable(tf.zeros(16)), tf.Variable(tf.zeros((16, 16)))
+
+    def step(x, change=None, rate=0.1, at=2, bias=True):
+        if change is not None:
+            change()
+        with tf.GradientTape() as tape:
+            h = tf.matmul(x, w) + b if bias else x @ w
+            left, right = tf.split(tf.nn.tanh(h), 2, axis=-1)
+            h = tf.concat([left * right, -left, x[:, at:at + 2]], axis=-1) + 0.5
+            loss = tf.reduce_mean(tf.math.square(h)) * rate
+        first, second = tape.gradient(loss, [w, b])
+        momentum.assign(0.9 * momentum + first)
+        w.assign_sub(rate * momentum)
+        if second is not None:
+            b.assign_add(-second)
+        return loss, h[0], h[..., 1]
+
+    return step, lambda: [w, b, momentum]
+
+
+def test_functions_and_operators_are_skipped():
+    stats = both(handwritten, [(WIDE[k % 3],) for k in range(10)], jumps=15)
+    assert stats.fallbacks == 0
+
+
+def test_python_values_among_the_arguments():
+    calls = [(WIDE[0], None, rate, at) for rate, at in [(0.1, 2)] * 6 + [(0.2, 2), (0.1, 3), (0.1, 2), (0.0, 2), (-0.0, 2), (0.0, 5), (0.1, 2), (0.1, 2)]]
+    both(handwritten, calls, jumps=5)
+
+
+def test_branches_with_the_same_function():
+    both(handwritten, [(WIDE[0], None, 0.1, 2, k % 3 != 0) for k in range(20)], jumps=8)
+
+
+def test_signed_zero():
+    zeros = [0.0] * 6 + [-0.0, 0.0, -0.0]
+
+    def make():
+        turn = iter(zeros)
+        return lambda x: 1.0 / (tf.zeros_like(x) * next(turn)), lambda: []
+
+    both(make, [(WIDE[0],)] * len(zeros), jumps=1)
+
+
+@pytest.mark.parametrize("when", ["between", "within"])
+@pytest.mark.parametrize("space, name", [(tf.nn, "tanh"), (tf, "matmul"), (tf.math, "square"), (tf, "split"), (tf.Tensor, "__add__"), (tf.Tensor, "__getitem__")])
+def test_replaced_functions_and_operators(monkeypatch, space, name, when):
+    original = getattr(space, name)
+    seen = []
+
+    def replacement(*args, **kwargs):
+        seen.append(name)
+        result = original(*args, **kwargs)
+        return [part * 2.0 for part in result] if type(result) is list else result * 2.0
+
+    runs = []
+    for coexecuted in (False, True):
+        step, state = handwritten()
+        wrapped = terra.coexecute(step, wait_for_graph=True) if coexecuted else step
+        values = []
+        for k in range(14):
+            within = k == 7 and when == "within"
+            if k == 7 and not within:
+                monkeypatch.setattr(space, name, replacement)
+            values += wrapped(WIDE[k % 3], (lambda: monkeypatch.setattr(space, name, replacement)) if within else None)
+        monkeypatch.undo()
+        runs.append([np.asarray(v) for v in (*values, *state())])
+        seen.append("end")
+    for a, b in zip(*runs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    half = len(seen) // 2
+    assert seen[:half] == seen[half:] and len(seen) > 2
+    assert wrapped.stats().fast_forwards > 0
+
+
+def test_variables_and_tensors_are_told_apart():
+    def make():
+        variables = [tf.Variable(tf.fill((8, 16), float(k))) for k in range(3)]
+        turn = iter([0, 1, 2, 0] * 10)
+
+        def step(x):
+            first, second = next(turn), next(turn)
+            return tf.add(x, variables[first]) * variables[second] + tf.add(variables[first], x)
+
+        return step, lambda: variables
+
+    both(make, [(WIDE[0],)] * 16, jumps=1)
+
+
+def test_recording_stopped_and_device_set():
+    def make():
+        w = tf.Variable(2.0)
+        turn = iter([0] * 6 + [1, 0, 2, 0, 1, 2, 0, 0])
+
+        def step(x):
+            how = next(turn)
+            with tf.GradientTape() as tape:
+                h = x * w
+                if how == 1:
+                    with tape.stop_recording():
+                        h = h * tf.sigmoid(h)
+                elif how == 2:
+                    with tf.device("cpu:0"):
+                        h = h * tf.sigmoid(h)
+                else:
+                    h = h * tf.sigmoid(h)
+            return tape.gradient(h, w)
+
+        return step, lambda: [w]
+
+    both(make, [(WIDE[0],)] * 14, jumps=1)
+
+
+def test_the_users_functions_among_the_arguments_run():
+    seen = []
+
+    def make():
+        def double(row):
+            seen.append(1)
+            return row * 2.0
+
+        return lambda x: tf.map_fn(double, tf.nn.relu(x)), lambda: []
+
+    both(make, [(WIDE[0],)] * 8, jumps=1)
+    assert len(seen) == 2 * 8 * 8
+
+
+def test_random_functions_draw_their_seeds():
+    def make():
+        return lambda x: tf.nn.dropout(x, 0.5) + tf.random.normal((8, 16)), lambda: []
+
+    both(make, [(WIDE[0],)] * 8, jumps=1)
+
+
+def test_keras_functions():
+    def make():
+        kernel = keras.Variable(np.full((16, 16), 0.1, "float32"))
+
+        def step(x):
+            h = keras.activations.gelu(keras.ops.matmul(x, kernel)) + keras.ops.mean(x, axis=-1, keepdims=True)
+            kernel.assign(kernel * 0.9)
+            return h
+
+        return step, lambda: [kernel]
+
+    def swap():
+        pass
+
+    both(make, [(WIDE[0],)] * 5 + [swap] + [(WIDE[1],)] * 5, jumps=2)

@@ -52,10 +52,10 @@ def test_a_constant_that_is_fed_elsewhere_in_the_step():
 
 
 def test_a_fed_value_where_another_branch_has_a_constant():
-    """In one gradient the first division by a constant is the one that in the other gradient is the second: the way there is told by how often it came before."""
+    """In one gradient the first division by a constant is the one that in the other is the second: which one it is follows from how often it came before."""
     for counts in (lambda i: i < 3, lambda i: i % 2):
-        stats = compare(
-            alternating_losses(lambda y: tf.reduce_mean(tf.tanh(y)), lambda y: tf.reduce_mean(tf.nn.relu(y)) / 3, counts), 14, lambda i: (normal(4, 4, seed=2),))
+        make = alternating_losses(lambda y: tf.reduce_mean(tf.tanh(y)), lambda y: tf.reduce_mean(tf.nn.relu(y)) / 3, counts)
+        stats = compare(make, 14, lambda i: (normal(4, 4, seed=2),))
         assert stats.fallbacks <= 1 and stats.traces == 2 and stats.coexecuted_steps >= 9
 
 

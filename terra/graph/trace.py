@@ -27,7 +27,8 @@ class RawEvent:
     """One event of a step as it was executed.
 
     refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
-    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: a tuple, or what is known (a Partial, None) if it depends on data, per flat output.
+    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it depends on
+    data.
     """
 
     __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device")

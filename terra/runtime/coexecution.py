@@ -1,6 +1,8 @@
 """A co-executed function: its phases, its steps, its traces and its programs."""
 
+import contextlib
 import functools
+import gc
 import logging
 import os
 import sys
@@ -30,7 +32,22 @@ log = logging.getLogger("terra")
 
 FEW_ITERATIONS = 4  # a loop that ran no more often is unrolled for two different trip counts, too
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
+SETTLED = 3  # traces in a row that were nothing new to a piece
 FEW_TREES = 2  # traces with recursion that are merged before steps are cut into pieces
+
+
+
+@contextlib.contextmanager
+def no_garbage_collection():
+    """Merging makes many objects that stay, and no garbage: looking for some would take as long as the merging."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
 
 instances = weakref.WeakSet()  # all co-executed functions, for reports
 
@@ -247,25 +264,29 @@ class Coexecuted:
         varying = self._varying(at_once=True)
         if not varying <= self.pieces.places.varying:
             self._roll(varying)
-        elif self.pieces.dirty and self._generating is None and (fell_back or not step.learned):
-            self._generate()
+        elif self.pieces.dirty and self._generating is None:
+            if fell_back or not step.learned:
+                self.pieces.due = set(self.pieces.dirty)
+            elif not self.pieces.ready:  # iterations of a loop need not wait for what comes once in a step
+                self.pieces.due = {piece for piece in self.pieces.dirty if piece.quiet >= SETTLED}
+            if self.pieces.due:
+                self._generate()
 
     # -- traces and graphs -----------------------------------------------------------------------------------------------------
 
     def _merge(self, step, raw):
         raw.creates_variables = step.creates_variables
         fell_back = step.fallback_reason is not None
-        with self._lock:
+        if self.located and type(step) is Step and self.options.loops != "unroll":
+            self.note_loops(raw.events)
+            varying = self._varying()
+            if varying or (self.store.n_traces >= FEW_TREES and any(places.is_recursive(event.location) for event in raw.events)):
+                self._roll(varying)
+                return
+        with self._lock, no_garbage_collection():
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)
             self._stats.traces = self.store.n_traces
-        if changed and self.located and isinstance(step, Step) and self.options.loops != "unroll":
-            self.note_loops(raw.events)
-            varying = self._varying()
-            recursive = self.store.n_traces > FEW_TREES and any(places.is_recursive(e.location) for e in raw.events)
-            if varying or recursive:
-                self._roll(varying)
-                return
         if fell_back:
             self.policy.fell_back(step.fallback_reason)
         else:
@@ -335,9 +356,10 @@ class Coexecuted:
         self.program = program
 
     def _generate_pieces(self, of):
-        """Programs for all pieces of which something new is known: one generation."""
-        while of.dirty:
-            piece = of.dirty.pop()
+        """Programs for the pieces that are due: one generation."""
+        while of.due:
+            piece = of.due.pop()
+            of.dirty.discard(piece)
             with self._lock:
                 program = self._make_program(piece.store)
                 piece.version = program.version

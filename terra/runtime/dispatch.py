@@ -10,7 +10,7 @@ import threading
 from threading import get_ident
 
 from terra.runtime import internals as tfi
-from terra.runtime import lazy_tape
+from terra.runtime import lazy_tape, slicing
 from terra.runtime.graph_runner import runner
 from terra.runtime.tensor import TerraTensor, shape_slice
 
@@ -97,20 +97,21 @@ def end_open_step():
 
 
 _hooks_lock = threading.Lock()
+_getitem = slicing.getitem(tfi.tensor_getitem)
 
 
 def install():
     """Put the hooks in place; `active` is set before, so that no other thread removes them."""
     with _hooks_lock:
         if not tfi.hooks_installed():
-            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS)
+            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS, _getitem)
 
 
 def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
     with _hooks_lock:
         if active is None and not runner.flights:
-            tfi.remove_hooks()
+            tfi.remove_hooks(_getitem)
 
 
 runner.on_idle = remove_if_idle

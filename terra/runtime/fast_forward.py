@@ -11,13 +11,15 @@ What must hold for a jump (else the call simply runs, and every operation is val
 * its arguments are the same: tensors by the value of the step that they are, with their shapes, variables by object, Python values by value;
 * nothing that it reads has changed: the attributes of the object and of all its parts, with the contents of lists and dicts, and the methods
   of their classes (see `guards`); device, default float type, Keras' call context and scopes are the same;
-* the recorded call fed nothing, read nothing, ran nothing imperatively, chose no branch, and changed none of that Python state itself;
+* the recorded call fed nothing, read nothing, ran nothing imperatively, and changed none of that Python state itself;
 * for `tape.gradient`: the tape was begun in the step at the same place, with the same path since, and recorded no Python function.
 """
 
 from types import MethodType
 
-from terra.runtime import guards, location
+import numpy as np
+
+from terra.runtime import dispatch, guards, location
 from terra.runtime import internals as tfi
 from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
@@ -29,13 +31,17 @@ _METHODS = {
 }
 _MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 _MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
+_FRUITLESS = 40  # recordings after which a place is given up that is seldom jumped over
 _replacements = {}
 
 
 def substitute(callee):
-    """What to call in place of `callee` at a call site, or None: a function that jumps if it can."""
+    """The function to call in place of the method `callee` at a call site, or None: one that jumps if it can."""
     if type(callee) is MethodType:
         function = callee.__func__
+        made = fast_calls.substitute_method(callee)
+        if made is not None:
+            return made
         if function is tfi.tape_gradient_method:
             return _gradient
         package = guards.stock_package(function.__module__)
@@ -51,7 +57,7 @@ def substitute(callee):
 def skipping(function):
     """The method `function` of a stock class, but jumping where it can."""
     def method(self, *args, **kwargs):
-        runner = _running()
+        runner = running()
         if runner is None or guards.stock_package(type(self).__module__) is None:
             return function(self, *args, **kwargs)
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
@@ -72,15 +78,14 @@ class Skipping:
 
     def __call__(self, *args, **kwargs):
         callee = self.callee
-        runner = _running()
+        runner = running()
         if runner is None:
             return callee(*args, **kwargs)
         return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
 
 
-def _running():
+def running():
     """The PythonRunner of the step that co-executes on this thread, if a call may be skipped now."""
-    from terra.runtime import dispatch  # it imports what imports this module
     step = dispatch.active
     if step is None or not step.may_fast_forward():
         return None
@@ -89,10 +94,31 @@ def _running():
         return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it
     if not runner.modules_checked:
         runner.modules_checked = True
-        if not guards.modules.hold():  # somebody has replaced a function of the framework
-            runner.program.regions.clear()
-            runner.program.unskippable.clear()
+        program, version = runner.program, guards.modules.look()
+        if program.modules_version != version:  # somebody has replaced a function of the framework
+            program.modules_version = version
+            program.regions.clear()
+            program.unskippable.clear()
     return runner
+
+
+class Known(dict):
+    """What is recorded at one place: the call's signature -> regions; `quick`: what `fast_calls` looks at first."""
+
+    __slots__ = ("quick", "recorded", "jumps")
+
+    def __init__(self):
+        self.quick = []
+        self.recorded = self.jumps = 0
+
+    def add(self, signature, region):
+        self.recorded += 1
+        regions = self.setdefault(signature, [])
+        regions.append(region)
+        if len(regions) > _MOST_REGIONS:
+            del regions[0]
+        if len(self) > _MOST_SIGNATURES:
+            del self[next(iter(self))]
 
 
 def attempt(runner, function, owner, args, kwargs, call, more=None):
@@ -100,10 +126,15 @@ def attempt(runner, function, owner, args, kwargs, call, more=None):
 
     more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
     """
-    place = (runner.node, function, id(owner))
+    place = (runner.node, function, id(owner), runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
         return call()  # it was never skippable
+    return attempt_at(place, known, runner, owner, args, kwargs, call, more)[0]
+
+
+def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
+    """The same for a place that is looked up already: returns (the call's result, the region if one was recorded)."""
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
     keep = [owner]
@@ -111,14 +142,16 @@ def attempt(runner, function, owner, args, kwargs, call, more=None):
         _describe(runner, args, found, keep, inputs)
         _describe(runner, kwargs, found, keep, inputs)
     except Unskippable:
-        return call()
+        return call(), None
     if more is not None:
         found += more
     signature = tuple(found)
-    regions = known.get(signature, ()) if known is not None else ()
-    for region in regions:
-        if region.fits(runner, inputs):
-            return jump(runner, region, inputs)
+    if known is not None:
+        for region in known.get(signature, ()):
+            if region.fits(runner, inputs):
+                known.jumps += 1
+                return jump(runner, region, inputs), None
+    program = runner.program
     recording = Recording(runner)
     try:
         guard = guards.Guard(owner, keep[1:])
@@ -130,26 +163,23 @@ def attempt(runner, function, owner, args, kwargs, call, more=None):
             raise Unskippable
         region = recording.region(result, inputs, more is not None)
     except Unskippable:
-        if known is None and len(runner.program.unskippable) < 10_000:
-            count = runner.program.unskippable[place] = runner.program.unskippable.get(place, 0) + 1
+        if known is None and len(program.unskippable) < 10_000:
+            count = program.unskippable[place] = program.unskippable.get(place, 0) + 1
             if count >= 3:
-                runner.program.regions[place] = False
-        return result
+                program.regions[place] = False
+        return result, None
     region.guard, region.keep = guard, keep
     if known is None:
-        known = runner.program.regions[place] = {}
-    regions = known.setdefault(signature, [])
-    regions.append(region)
-    if len(regions) > _MOST_REGIONS:
-        del regions[0]
-    if len(known) > _MOST_SIGNATURES:
-        del known[next(iter(known))]
-    return result
+        known = program.regions[place] = Known()
+    known.add(signature, region)
+    if known.recorded > _FRUITLESS and known.recorded > known.jumps:
+        program.regions[place] = False
+    return result, region
 
 
 def _gradient(tape, target, sources, *args, **kwargs):
     """`tape.gradient`, skipped where what the tape recorded is known."""
-    runner = _running()
+    runner = running()
     lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
     if lazy is None or lazy.opaque or tape._recording:
         return tape.gradient(target, sources, *args, **kwargs)
@@ -173,7 +203,7 @@ def _describe(runner, value, found, keep, inputs):
     if kind is TerraTensor or kind is EagerTensor:
         inputs.describe(runner, value, found)
     elif kind in SCALARS:
-        found.append((kind, value))
+        found.append((kind, value) if value != 0 or kind is not float else (kind, str(value)))  # 0.0 == -0.0
     elif kind is tuple or kind is list:
         found.append((kind, len(value)))
         for x in value:
@@ -189,8 +219,14 @@ def _describe(runner, value, found, keep, inputs):
     elif tfi.is_variable(value):
         found.append(id(value))
         keep.append(value)
-    elif kind is tfi.tf.UnconnectedGradients or kind is tfi.tf.DType:
+    elif kind is slice:
+        found.append(kind)
+        for x in (value.start, value.stop, value.step):
+            _describe(runner, x, found, keep, inputs)
+    elif kind is tfi.tf.UnconnectedGradients or kind is tfi.tf.DType or value is Ellipsis:
         found.append(value)
+    elif isinstance(value, np.generic) or (isinstance(value, type) and issubclass(value, np.generic)):
+        found.append((kind, str(value)))
     else:
         raise Unskippable
 
@@ -207,6 +243,14 @@ def install():
         if guards.is_stock_object(callee):
             there.callee = there.target = None  # the answer is cheap, and the location would keep the object alive
             return Skipping(callee)
+        made = fast_calls.substitute(callee)
+        if made is not None:
+            there.callee, there.target = callee, made
+            return made
         return inner(there, callee)
 
     location.set_resolver(resolve)
+    fast_calls.install()
+
+
+from terra.runtime import fast_calls  # noqa: E402  (it builds on this module)

@@ -53,6 +53,15 @@ def is_stock_object(callee):
     return known
 
 
+def root_of_function(function, variables):
+    """The package, `keras` or `tf_keras`, whose settings matter to a function that is given these variables; None if there is none."""
+    for thing in (function, *map(type, variables)):
+        root = thing.__module__.split(".", 1)[0]
+        if root != "tensorflow" and root in _FRAMEWORKS:
+            return root
+    return None
+
+
 class Guard:
     """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said."""
 
@@ -61,13 +70,14 @@ class Guard:
     def __init__(self, owner, variables):
         self.containers = []  # (container, the objects it held)
         self.arrays = []  # (array, its bytes)
-        self.root = None if type(owner) is FunctionType else type(owner).__module__.split(".", 1)[0]
+        plain = type(owner) is FunctionType  # it depends on its arguments alone
+        self.root = root_of_function(owner, variables) if plain else type(owner).__module__.split(".", 1)[0]
         self.settings = settings(self.root)
-        if self.root is None:
-            return  # a function of TensorFlow's own depends on its arguments alone
         walk = _Walk(self.containers, self.arrays)
-        walk.object(owner)
-        for variable in variables or getattr(owner, "_trainable_variables", ()):
+        if not plain:
+            walk.object(owner)
+            variables = variables or getattr(owner, "_trainable_variables", ())
+        for variable in variables:
             walk.variable(variable)
         walk.finish()
 
@@ -88,13 +98,15 @@ class _Modules:
     """The functions of the framework's modules that layers call by name: looked at once a step."""
 
     _NAMES = ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.core",
-              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn")
+              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn",
+              "tensorflow.python.ops.math_ops", "tensorflow.python.ops.array_ops", "tensorflow.python.ops.nn_ops")
 
     def __init__(self):
         self._held = {}
+        self.version = 0  # counts the times when one was replaced
 
-    def hold(self):
-        """Whether they are what they were last time."""
+    def look(self):
+        """The version they have now."""
         same = True
         spaces = [vars(tfi.tf.nn), vars(tfi.tf.math)] + [vars(sys.modules[n]) for n in self._NAMES if n in sys.modules]
         for space in spaces:
@@ -102,7 +114,9 @@ class _Modules:
             if held is None or len(held) != len(values) or not all(map(is_, values, held)):
                 same = same and held is None
                 self._held[id(space)] = tuple(values)
-        return same
+        if not same:
+            self.version += 1
+        return self.version
 
 
 modules = _Modules()

@@ -24,8 +24,10 @@ try:
     from tensorflow.python.framework import constant_op as _constant_op
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
+    from tensorflow.python.ops import resource_variable_ops
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
+    ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
     EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives
     FallbackException = eager_core._FallbackException  # sends a generated wrapper down its converting path
     NotOkStatusException = eager_core._NotOkStatusException  # what the C entry points raise for a bad status
@@ -54,6 +56,7 @@ try:
         "TFE_Py_RecordGradient", "TFE_Py_TapeVariableAccessed", "TFE_Py_ForwardAccumulatorSetAdd")}
     tape_gradient_method = tf.GradientTape.gradient
     aggregate_gradients = _backprop._aggregate_grads  # the sum of several gradients of one tensor, as tapes make it
+    tensor_getitem = tf.Tensor.__getitem__
     variable_accessed = pywrap_tfe.TFE_Py_TapeVariableAccessed
 
     set_executor_for_thread = pywrap_tfe.TFE_ContextSetExecutorForThread
@@ -139,6 +142,11 @@ def note_drawn_seeds(noted):
         return seed
 
     c._internal_operation_seed = drawing
+
+
+def slices_like_numpy():
+    """Whether indexing follows numpy's rules, not TensorFlow's."""
+    return ops._numpy_style_slicing
 
 
 def eager_constant(value, dtype):
@@ -246,9 +254,11 @@ def is_variable(x):
     return isinstance(x, tf.Variable) or (hasattr(x, "_value") and isinstance(x._value, tf.Variable))
 
 
-def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks):
-    """Replace the C entry points; `remove_hooks` puts the originals back."""
+def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, getitem):
+    """Replace the C entry points and indexing; `remove_hooks` puts the originals back."""
     with _hook_lock:
+        if tf.Tensor.__getitem__ is tensor_getitem:  # else somebody has replaced it
+            tf.Tensor.__getitem__ = getitem
         for name, hook in tape_hooks.items():
             setattr(pywrap_tfe, name, hook)
         pywrap_tfe.TFE_Py_TensorShapeSlice = shape_slice
@@ -257,8 +267,10 @@ def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks):
         pywrap_tfe.TFE_Py_ExecuteCancelable = cancelable
 
 
-def remove_hooks():
+def remove_hooks(getitem):
     with _hook_lock:
+        if tf.Tensor.__getitem__ is getitem:
+            tf.Tensor.__getitem__ = tensor_getitem
         for name, original in tape_originals.items():
             setattr(pywrap_tfe, name, original)
         pywrap_tfe.TFE_Py_FastPathExecute = fast_execute

@@ -37,13 +37,13 @@ _MANY_OWNERS = 3  # a list with values of so many earlier pieces is one that a l
 class Piece:
     """One piece of a function: its traces, and the program made of them."""
 
-    __slots__ = ("store", "program", "version", "backward")
+    __slots__ = ("store", "program", "version", "quiet")
 
     def __init__(self):
         self.store = TraceStore()
         self.program = None
         self.version = 0  # of the store, when the program was made
-        self.backward = {}  # what `piece_tape` knows of the gradients of its paths
+        self.quiet = 0  # traces since something was new
 
 
 class Pieces:
@@ -53,6 +53,7 @@ class Pieces:
         self.places = Places(varying)
         self.table = {}  # place of the first operation (or a key of `piece_tape`'s) -> Piece
         self.dirty = set()  # pieces whose program is not up to date
+        self.due = set()  # those of them that are to get a new one now
         self.lengths = {}  # (place, operation) -> lengths that its lists have had
 
     def get(self, key):
@@ -114,6 +115,7 @@ class PiecewiseStep(Step):
         self.launched = 0  # pieces that were dispatched
         self.flight = None  # the last of them
         self.kept = [] if function.keeps_last else None
+        self.modules_version = None  # of the framework's functions, once fast-forward has looked at them in this step
         self.one_region = False  # whether the piece goes on whatever the location
 
     # -- from one piece to the next --------------------------------------------------------------------------------------------
@@ -124,7 +126,12 @@ class PiecewiseStep(Step):
         cursor.current, cursor.region = self.pieces.places(cursor.here)
         self.piece = piece = self.pieces.get(key or cursor.current)
         self.store = piece.store
-        self.mode = PieceTracer(self) if piece.program is None else PieceRunner(self, piece.program)
+        program = piece.program
+        if program is None:
+            self.mode = PieceTracer(self)
+        else:
+            self.mode = PieceRunner(self, program)
+            self.mode.modules_checked = program.modules_version == self.modules_version
 
     def leaves_region(self):
         """The location has changed: note it; True if it belongs to another piece."""
@@ -143,8 +150,11 @@ class PiecewiseStep(Step):
             return
         held = interrupts.hold()
         try:
-            if type(mode) is PieceRunner and not mode.end():
-                mode = self.mode  # it diverged
+            if type(mode) is PieceRunner:
+                if mode.modules_checked:
+                    self.modules_version = mode.program.modules_version
+                if not mode.end():
+                    mode = self.mode  # it diverged
             if type(mode) is PieceTracer:
                 self._end_traced(mode)
         finally:
@@ -160,7 +170,9 @@ class PiecewiseStep(Step):
         piece, function = self.piece, self.function
         raw.creates_variables = False
         with function._lock:
-            self.learned |= piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
+            new = piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
+        piece.quiet = 0 if new else piece.quiet + 1
+        self.learned |= new
         function.note_loops(raw.events)
         if piece.store.version != piece.version:
             self.pieces.dirty.add(piece)

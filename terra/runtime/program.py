@@ -44,7 +44,8 @@ class ProgramNode:
 
     __slots__ = (
         "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
-        "successors", "unclear", "expected", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes", "unreliable",
+        "successors", "unclear", "expected", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes",
+        "unreliable",
     )
 
 
@@ -81,6 +82,7 @@ class Program:
         self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
         self.paths = {}  # what `piece_tape` knows of the paths through it
         self.feed_positions = {spec[1]: k for k, spec in enumerate(generated.arg_specs) if spec[0] == "feed"}
+        self.modules_version = 0  # of the framework's functions that `regions` were recorded with
         self.unskippable = {}  # such a place -> how often a call could not be recorded
 
     def _key(self, node, out):

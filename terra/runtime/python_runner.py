@@ -52,8 +52,9 @@ class PythonRunner:
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not program.early
         self.unconverted = None
-        self.outside_events = 0  # imperative-only operations, chosen branches, and further reads of fetched values
+        self.outside_events = 0  # imperative-only operations, and further reads of fetched values
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
+        self.chosen = []  # what Case Select was told
         self.path = 0  # a digest of the branches taken
         self.tapes = Tapes(self, step.lazy_tapes, several=True)
         self._jumps = []  # (place in the log, region)
@@ -426,7 +427,7 @@ class PythonRunner:
     # -- communication ---------------------------------------------------------------------------------------------------------
 
     def _select(self, selects):
-        self.outside_events += 1
+        self.chosen.append(selects)
         self.path = hash((self.path, selects))
         generated = self.program.generated
         if self.late:

@@ -119,7 +119,8 @@ class Region:
     """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
-        "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "end", "latest", "result", "records", "accessed", "shapes")
+        "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "accessed",
+        "shapes")
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
@@ -139,7 +140,8 @@ class Region:
 
 def _random_state():
     """What draws of Python's and numpy's own generators change."""
-    return random.getstate(), repr(np.random.get_state())
+    name, key, *rest = np.random.get_state()
+    return random.getstate(), name, key.tobytes(), rest
 
 
 class Recording:
@@ -149,6 +151,7 @@ class Recording:
         self.runner = runner
         self.start = runner.node
         self.log_length = len(runner.log)
+        self.n_chosen = len(runner.chosen)
         self.issued_length = len(runner.issued)
         self.events = runner.events()
         self.fed = set(runner.fed)
@@ -183,6 +186,7 @@ class Recording:
         if len(region.feeds) != runner.step.counts.feeds - self.feeds:
             raise Unskippable
         region.draws = self._draws(region)
+        region.selects = runner.chosen[self.n_chosen:]
         region.end = runner.node
         region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
@@ -365,11 +369,13 @@ def jump(runner, region, inputs):
     runner.step.counts.fast_forwards += 1
     entries = region.entries
     if region.patches or region.draws:
-        entries = _this_steps(runner, region, inputs)
+        entries = this_steps(runner, region, inputs)
     runner.note_jump(region)
     runner.log += entries
     for multi, key in region.latest:
         runner.latest[multi] = key
+    for selects in region.selects:
+        runner._select(selects)
     runner.node = region.end
     runner.expected = region.end.expected
     tapes = runner.tapes
@@ -382,7 +388,7 @@ def jump(runner, region, inputs):
     return _rebuild(region.result, runner, region, inputs)
 
 
-def _this_steps(runner, region, inputs):
+def this_steps(runner, region, inputs):
     """The entries of a region with what belongs to this step: feeds, tensor arguments, drawn seeds."""
     entries = list(region.entries)
     if region.draws:

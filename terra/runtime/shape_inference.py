@@ -45,6 +45,11 @@ def output_shapes(info, enums, keys, handles, n_out):
     enums: dtype enum per flat input. keys: per flat input its shape, None if that is unknown, or (dtype enum, shape, bytes) where the value is known.
     handles: the variable's handle per flat input, or None.
     """
+    rule = _RULES.get(info.op_type)
+    if rule is not None:
+        shapes = rule(info.attrs, keys)
+        if shapes is not None:
+            return shapes
     if info.schema is None or info.schema.is_function or info.category not in (opschema.GRAPH, opschema.VARIABLE, opschema.RANDOM):
         return None
     graph = _scratch.fresh()
@@ -64,6 +69,48 @@ def output_shapes(info, enums, keys, handles, n_out):
         else:
             shapes.append((tuple if shape.is_fully_defined() else Partial)(shape.as_list()))
     return tuple(shapes)
+
+
+def _elementwise(attrs, keys):
+    shape = keys[0]
+    return (shape,) if type(shape) is tuple and not _is_value(shape) and all(other == shape for other in keys[1:]) else None
+
+
+def _strided_slice(attrs, keys):
+    """A loop that slices sequences of many lengths asks for each place in each length."""
+    shape, *bounds = keys
+    if type(shape) is not tuple or not all(map(_is_value, bounds)):
+        return None
+    begin, end, strides = [np.frombuffer(value, np.int64 if enum == _INT64 else np.int32).tolist() for enum, _, value in bounds]
+    index = []
+    for k, (first, last, stride) in enumerate(zip(begin, end, strides)):
+        bit = 1 << k
+        if attrs["ellipsis_mask"] & bit:
+            index.append(Ellipsis)
+        elif attrs["new_axis_mask"] & bit:
+            index.append(None)
+        elif attrs["shrink_axis_mask"] & bit:
+            if stride <= 0:
+                return None
+            index.append(first)
+        else:
+            index.append(slice(None if attrs["begin_mask"] & bit else first, None if attrs["end_mask"] & bit else last, stride))
+    try:
+        return (np.broadcast_to(_NOTHING, shape)[tuple(index)].shape,)
+    except (IndexError, ValueError):  # eager execution will say what is wrong with it
+        return None
+
+
+def _is_value(key):
+    return type(key) is tuple and len(key) == 3 and type(key[2]) is bytes
+
+
+_NOTHING = np.zeros(())
+_INT64 = tfi.dtypes.int64.as_datatype_enum
+_RULES = {"StridedSlice": _strided_slice}
+_RULES.update(dict.fromkeys(
+    ("AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "Tanh", "Sigmoid", "Relu", "Exp", "Log", "Neg", "Square", "Sqrt", "Rsqrt", "Identity",
+     "Sin", "Cos", "Abs", "TanhGrad", "SigmoidGrad", "ReluGrad"), _elementwise))
 
 
 def open_shapes(info, enums, keys, handles, seen, unreliable):

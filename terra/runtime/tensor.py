@@ -67,6 +67,15 @@ class TerraTensor(tfi.EagerTensorBase):
                 self._shp = shape
         return shape
 
+    @property
+    def shape(self):
+        known = self._tensor_shape
+        if known is None:
+            known = tfi.tensor_shape.TensorShape(self._shape_tuple())
+            if type(self._shp) is tuple:  # else each look at it counts
+                self._tensor_shape = known
+        return known
+
     def _rank(self):
         return len(self._shape_tuple() if self._shp is None else self._shp)
 

@@ -1,0 +1,82 @@
+"""`x[:, t]` in a step, without TensorFlow's Python for it.
+
+Indexing by Python numbers costs some 80 us in TensorFlow, nearly all for packing begin, end and strides into tensors; a loop over time does it once in each iteration. While a
+step runs, an index of plain ints, slices, `...` and None goes straight to the StridedSlice operation, with the constants made here. Everything else, and whatever
+is no step's, is left to TensorFlow.
+"""
+
+from threading import get_ident
+
+from terra.runtime import internals as tfi
+from terra.runtime.tensor import TerraTensor
+
+_LARGEST = 2 ** 31 - 1
+_INT32 = tfi.dtypes.int32
+_BITS = [1 << k for k in range(32)]
+
+
+def _parse(spec):
+    """(begin, end, strides, masks as attributes) of an index, or None if it is not a plain one."""
+    if type(spec) is not tuple:
+        spec = (spec,)
+    begin, end, strides = [], [], []
+    begin_mask = end_mask = ellipsis_mask = new_axis_mask = shrink_mask = 0
+    if len(spec) > len(_BITS):
+        return None
+    for s, bit in zip(spec, _BITS):
+        kind = type(s)
+        if kind is int:
+            if not -_LARGEST <= s < _LARGEST:
+                return None
+            begin.append(s)
+            end.append(s + 1)
+            strides.append(1)
+            shrink_mask |= bit
+        elif kind is slice:
+            for bound, values, default in ((s.start, begin, 0), (s.stop, end, 0), (s.step, strides, 1)):
+                if bound is None:
+                    values.append(default)
+                elif type(bound) is int and -_LARGEST <= bound <= _LARGEST:
+                    values.append(bound)
+                else:
+                    return None
+            if s.start is None:
+                begin_mask |= bit
+            if s.stop is None:
+                end_mask |= bit
+        elif s is Ellipsis or s is None:
+            begin.append(0)
+            end.append(0)
+            strides.append(1)
+            if s is None:
+                new_axis_mask |= bit
+            else:
+                ellipsis_mask |= bit
+        else:
+            return None
+    return begin, end, strides, (
+        "begin_mask", begin_mask, "end_mask", end_mask, "ellipsis_mask", ellipsis_mask, "new_axis_mask", new_axis_mask,
+        "shrink_axis_mask", shrink_mask)
+
+
+def getitem(original):
+    """A stand-in for `tf.Tensor.__getitem__`."""
+    from terra.runtime import dispatch  # it installs what is made here
+
+    def __getitem__(tensor, spec):
+        step = dispatch.active
+        if step is not None and step.thread == get_ident() and not step.paused and tfi.tf.executing_eagerly() and not tfi.slices_like_numpy():
+            kind = type(tensor)
+            if kind is TerraTensor or kind is tfi.EagerTensor:
+                parsed = _parse(spec)
+                if parsed is not None and parsed[0]:
+                    begin, end, strides, masks = parsed
+                    try:
+                        return dispatch._fast(
+                            tfi.ctx(), "StridedSlice", None, tensor, tfi.eager_constant(begin, _INT32), tfi.eager_constant(end, _INT32),
+                            tfi.eager_constant(strides, _INT32), *masks)
+                    except (tfi.NotOkStatusException, tfi.OpError):  # TensorFlow's own code is to say what is wrong
+                        pass
+        return original(tensor, spec)
+
+    return __getitem__
