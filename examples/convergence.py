@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable
 
 import terra
-from examples.benchmark.measure import TOLERANCE, max_rel_diff
+from examples.benchmark.measure import max_rel_diff, tolerance_of
 from examples.check import run
 from examples.console import Progress
 from examples.programs import load
@@ -70,6 +70,7 @@ class Result:
     coexecuted: int
     eager_s: float
     terra_s: float
+    tolerance: float
 
     @property
     def start(self):
@@ -84,7 +85,7 @@ class Result:
         return max_rel_diff(self.terra, self.eager) if len(self.terra) == len(self.eager) else float("inf")
 
     def faults(self):
-        if not self.difference <= TOLERANCE:
+        if not self.difference <= self.tolerance:
             yield f"TERRA IS WRONG: its curve differs from eager's by {self.difference:.1e}"
         if not self.coexecuted:
             yield "no step was co-executed"
@@ -107,7 +108,7 @@ def train(name, seed, progress):
         made[way] = run(load(family.program), family.size, seed, family.steps, wrap, lambda: progress.advance(f"{name}: {family.program}, {way}"))
     eager, ours = made["eager"], made["Terra"]
     coexecuted = ours.step.stats().coexecuted_steps
-    return Result(name, family, family.curve(eager), family.curve(ours), coexecuted, sum(eager.seconds), sum(ours.seconds))
+    return Result(name, family, family.curve(eager), family.curve(ours), coexecuted, sum(eager.seconds), sum(ours.seconds), tolerance_of(ours.step))
 
 
 def write_plot(results, path):

@@ -52,7 +52,8 @@ class Stats:
     """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
     A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls of
-    framework code that were skipped, `rolled_loops` the loops whose trip count varies and whose iterations therefore share a graph. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
+    framework code that were skipped, `rolled_loops` the loops whose trip count varies and whose iterations therefore share a graph, `pieces`
+    the parts that steps are cut into for that (and at recursive calls), each with a graph of its own. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
     or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 
@@ -67,6 +68,7 @@ class Stats:
     fetches: int = 0
     fast_forwards: int = 0
     rolled_loops: int = 0
+    pieces: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0
 

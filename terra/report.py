@@ -36,7 +36,13 @@ def explain(function):
         f"TraceGraph: {stats.traces} traces, {len(graph)} nodes, {sum(c.n_choices > 1 for c in graph.switch_cases())} switch-cases; "
         f"{stats.graphs} graphs generated in {stats.generation_s * 1e3:.0f} ms.",
     ]
-    if function.program is not None:
+    if function.pieces is not None:
+        table = function.pieces.table.values()
+        nodes = sum(len(piece.store.graph) for piece in table)
+        lines.append(
+            f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or functions are recursive: {len(table)} pieces "
+            f"with {nodes} nodes in all, {sum(piece.program is not None for piece in table)} of them with a graph.")
+    elif function.program is not None:
         form = "starts with the step, because Python reads values in the middle" if function.program.early \
             else "is dispatched when the skeleton is done, because Python reads no value in the middle"
         lines.append(f"The graph {form}.")

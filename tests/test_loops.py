@@ -15,6 +15,7 @@ STEPS = 36
 class Program:
     """Variables, a step and its inputs; made anew for each run."""
 
+    tolerance = 1e-4
     exact = True  # else gradients of values used in and behind a piece are summed in another order
     steps = STEPS
     most_graphs = 3
@@ -130,6 +131,7 @@ class Lstm(Program):
 @program
 class KerasCells(Program):
     exact = False
+    tolerance = 1e-2  # Adam makes much of last bits
 
     def build(self):
         self.lstm, self.gru, self.dense = keras.layers.LSTMCell(8), keras.layers.GRUCell(8), keras.layers.Dense(4, activation="relu")
@@ -172,8 +174,9 @@ class WhileWithReads(Program):
 @program
 class Nested(Program):
     exact = False
-    most_graphs = 7
+    most_graphs = 9
     most_fallbacks = 6
+    minimum = 4  # it has many paths
 
     def inputs(self, rng):
         return tf.constant(rng.normal(size=(3, 6)), tf.float32), [int(n) for n in rng.integers(0, 4, rng.integers(1, 6))]
@@ -251,6 +254,7 @@ class Comprehension(Program):
 @program
 class GrowingAttention(Program):
     exact = False
+    tolerance = 1e-3
 
     def step(self, x):
         with tf.GradientTape() as tape:
@@ -269,6 +273,8 @@ class GrowingAttention(Program):
 @program
 class Tree(Program):
     exact = False
+    most_graphs = 4  # leaves, nodes, and trees that are one leaf
+    minimum = 6
 
     def inputs(self, rng):
         def tree(n):
@@ -494,12 +500,158 @@ def test_equal_to_eager(cls, late):
             if cls.exact:
                 np.testing.assert_array_equal(x, y, err_msg=f"step {number} ({kinds})")
             else:
-                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6, err_msg=f"step {number} ({kinds})")
+                np.testing.assert_allclose(x, y, rtol=cls.tolerance, atol=0.01 * cls.tolerance, err_msg=f"step {number} ({kinds})")
     for x, y in zip(expected[1], actual[1], strict=True):
-        np.testing.assert_allclose(x, y, rtol=0 if cls.exact else 1e-4, atol=0 if cls.exact else 1e-6)
+        np.testing.assert_allclose(x, y, rtol=0 if cls.exact else cls.tolerance, atol=0 if cls.exact else 0.01 * cls.tolerance)
     assert expected[2] == actual[2]
     stats = step.stats()
     report = f"{kinds}\n{stats}\n{terra.explain(step)}"
     assert stats.graphs <= cls.most_graphs, report
     assert stats.fallbacks <= cls.most_fallbacks, report
     assert kinds.endswith("C" * getattr(cls, "minimum", 8)), report
+
+
+def test_choice_by_option():
+    def make(**options):
+        w = tf.Variable(2.0)
+
+        def step(n):
+            total = tf.constant(0.0)
+            for k in range(n):
+                total = total * w + float(k)
+            return total
+
+        return terra.coexecute(step, wait_for_graph=True, **options)
+
+    expected = [sum(k * 2.0 ** (n - 1 - k) for k in range(n)) for n in range(9)]
+    for options, counts, pieces in (
+        ({"loops": "unroll"}, (6, 6, 7, 7, 8, 8, 6, 7), False),
+        ({"loops": "roll"}, (2, 2, 3, 3, 2, 3, 2, 3), True),
+        ({}, (2, 2, 3, 3, 2, 3, 2, 3), False),  # short, and two counts only
+        ({}, (2, 3, 4, 2, 3, 4, 5, 6), True),
+        ({}, (7, 7, 8, 8, 8, 7, 8, 7), True),
+    ):
+        step = make(**options)
+        for n in counts:
+            assert float(step(n)) == expected[n]
+        assert (step.stats().pieces > 0) is pieces, (options, counts, step.stats())
+        assert step.stats().rolled_loops == pieces
+        assert step.stats().coexecuted_steps >= 2, (options, counts, step.stats())
+    with pytest.raises(terra.errors.OptionError, match="'auto', 'roll', 'unroll', not 'no'"):
+        make(loops="no")
+
+
+def test_explain_tells_about_pieces():
+    step = terra.coexecute(Rnn().step, wait_for_graph=True)
+    rng = np.random.default_rng(0)
+    for n in (5, 6, 7, 8, 9, 10, 11):
+        step(tf.constant(rng.normal(size=(3, n, 6)), tf.float32))
+    assert "cut into pieces, because 1 loops" in terra.explain(step)
+
+
+def test_run_ahead_over_rolled_steps():
+    """Nothing is read until the end: the steps' pieces queue up, their order is that of the program."""
+    def run_with(wrap):
+        keras.utils.set_random_seed(3)
+        program = RnnOfFunction()
+        step = wrap(program.step)
+        rng = np.random.default_rng(4)
+        losses = [step(*program.inputs(rng))[0] for _ in range(40)]
+        return [float(loss) for loss in losses], [v.numpy() for v in program.variables]
+
+    expected = run_with(lambda step: step)
+    actual = run_with(lambda step: terra.coexecute(step, wait_for_graph=True, run_ahead=5))
+    np.testing.assert_allclose(expected[0], actual[0], rtol=1e-4)
+    for a, b in zip(expected[1], actual[1]):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("where", [2, 9])
+def test_kernel_failure_in_an_iteration(where):
+    """What iterations before the failing one have assigned stays, nothing behind it happens."""
+    def run_with(wrap):
+        v = tf.Variable(0.0)
+
+        def step(n, bad):
+            for k in range(n):
+                v.assign_add(1.0)
+                tf.debugging.assert_less(v * 0.0, 1.0)
+                tf.gather([1.0, 2.0], 5 if k == bad else 0)
+            return v.read_value()
+
+        step = wrap(step)
+        seen = []
+        for n in (4, 5, 6, 7, 8, 10, 11, 12):
+            seen.append(float(step(n, -1)))
+        try:
+            step(12, where)
+            terra.sync()
+        except tf.errors.InvalidArgumentError as error:
+            seen.append(type(error).__name__)
+        seen.append(float(v))
+        seen.append(float(step(5, -1)))
+        return seen
+
+    assert run_with(lambda step: step) == run_with(lambda step: terra.coexecute(step, wait_for_graph=True, run_ahead=0))
+
+
+def test_exception_between_pieces():
+    def run_with(wrap):
+        v = tf.Variable(0.0)
+
+        def step(n, bad):
+            for k in range(n):
+                v.assign_add(float(k))
+                if k == bad:
+                    raise KeyError(k)
+                v.assign(v * 0.5)
+            return v.read_value()
+
+        step = wrap(step)
+        seen = []
+        for n in range(3, 16):
+            try:
+                seen.append(float(step(n, 2 if n % 4 == 3 else -1)))
+            except KeyError as error:
+                seen.append(repr(error))
+            seen.append(float(v))
+        return seen, step
+
+    expected, _ = run_with(lambda step: step)
+    actual, step = run_with(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert expected == actual
+    assert step.stats().coexecuted_steps > 2 and step.stats().pieces
+
+
+def test_shapes_along_a_known_path_are_no_fallback():
+    """Batch sizes, image sizes and lengths at random: one graph, and no fallback once it is there."""
+    def run_with(wrap):
+        keras.utils.set_random_seed(2)
+        model = keras.Sequential([keras.Input((None, None, 2)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(),
+                                  keras.layers.GlobalMaxPooling2D(), keras.layers.Dropout(0.2, seed=1), keras.layers.Dense(3)])
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+
+        def step(images, labels):
+            with tf.GradientTape() as tape:
+                logits = model(images, training=True)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)) + tf.reduce_mean(images[:, ::2]) * 0.1
+            weights = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+            return loss, tf.shape(logits), tf.concat([images, images], axis=1)
+
+        step = wrap(step)
+        rng = np.random.default_rng(1)
+        seen = []
+        for _ in range(24):
+            batch, height, width = rng.integers(2, 9), rng.integers(5, 17), rng.integers(5, 17)
+            seen.append(frozen(step(tf.constant(rng.normal(size=(batch, height, width, 2)), tf.float32), tf.constant(rng.integers(0, 3, batch)))))
+        return seen, step
+
+    expected, _ = run_with(lambda step: step)
+    actual, step = run_with(lambda step: terra.coexecute(step, wait_for_graph=True))
+    for a, b in zip(expected, actual, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+    stats = step.stats()
+    assert stats.graphs == 1 and stats.fallbacks == 0 and stats.coexecuted_steps >= 20, stats

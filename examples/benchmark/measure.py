@@ -21,6 +21,9 @@ from examples.console import error_line
 from examples.programs import load
 
 TOLERANCE = 1e-5  # of Terra's losses and Python state, relative to eager's
+# Where loops vary or functions recurse, Terra sums some gradients in another order: a last bit, which training then lets grow. Such a program must keep the tolerance
+# above for its first steps, this one to the end.
+ROLLED_TOLERANCE, FIRST_STEPS = 1e-2, 20
 # tf.function rewrites the arithmetic of its graphs, and training lets small differences grow. So it is judged by the warm-up alone, and with more patience.
 TF_FUNCTION_TOLERANCE = 1e-2
 TF_FUNCTION_PATIENCE_S = 60.0  # with the warm-up, where each step may be traced again
@@ -241,8 +244,9 @@ class TerraMode(Mode):
         row.fetches = (self.after.fetches - self.before.fetches) / steps
         row.python_stall = (self.after.python_stall_s - self.before.python_stall_s) / (steps * self.mean_ms / 1e3)
         row.max_rel_diff = max_rel_diff(self.losses, eager.losses)
-        in_state = state_difference(python_state(self.imperative_step), python_state(eager.imperative_step), TOLERANCE)
-        if not row.max_rel_diff <= TOLERANCE:
+        tolerance = tolerance_of(self.step)
+        in_state = state_difference(python_state(self.imperative_step), python_state(eager.imperative_step), tolerance)
+        if not within_tolerance(self.losses, eager.losses, tolerance):
             row.error = f"losses differ from eager's by {row.max_rel_diff:.1e}"
         elif in_state:
             row.error = in_state
@@ -339,6 +343,16 @@ def finish():
     """Wait for all work in flight."""
     terra.sync()
     tf.test.experimental.sync_devices()
+
+
+def tolerance_of(step):
+    """How far the losses of a co-executed step may be from eager's in the end."""
+    return ROLLED_TOLERANCE if step.stats().pieces else TOLERANCE
+
+
+def within_tolerance(losses, expected, tolerance):
+    """Whether two lists of losses agree: within `tolerance`, and the first of them closer."""
+    return max_rel_diff(losses, expected) <= tolerance and max_rel_diff(losses[:FIRST_STEPS], expected[:FIRST_STEPS]) <= TOLERANCE
 
 
 def max_rel_diff(values, expected):

@@ -32,7 +32,7 @@ log = logging.getLogger("terra")
 
 FEW_ITERATIONS = 4  # a loop that ran no more often is unrolled for two different trip counts, too
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
-SETTLED = 3  # traces in a row that were nothing new to a piece
+SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a graph while others of the step are not yet known
 FEW_TREES = 2  # traces with recursion that are merged before steps are cut into pieces
 
 
@@ -413,6 +413,7 @@ class Coexecuted:
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
         snapshot.fast_forwards = self.counts.fast_forwards
         snapshot.python_stall_s = self.counts.python_stall
+        snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):
             snapshot.add(own)
         return snapshot

@@ -10,7 +10,7 @@ user's among the arguments makes a call unskippable, as everywhere.
 import sys
 from types import FunctionType
 
-from terra.runtime import fast_forward, guards
+from terra.runtime import dispatch, fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import SCALARS, this_steps
@@ -86,12 +86,12 @@ def _skipping(function):
 
 def _operator(name):
     base = tfi.EagerTensorBase
-    original = getattr(base, name)
+    known = (getattr(base, name), dispatch._getitem if name == "__getitem__" else None)
 
     def operator(*operands):
         function = getattr(base, name)
         runner = fast_forward.running()
-        if runner is None or function is not original:  # somebody has replaced it
+        if runner is None or function not in known:  # somebody has replaced it
             return function(*operands)
         return _attempt(runner, function, operands, _NONE)
 
@@ -114,7 +114,7 @@ def install():
 class _Quick:
     """What the arguments of a recorded call were, and how to give its result."""
 
-    __slots__ = ("recording", "device", "settings", "names", "pattern", "region", "outputs", "sequence", "value")
+    __slots__ = ("recording", "device", "guarded", "names", "pattern", "length", "region", "plain", "hidden", "outputs", "sequence", "value")
 
 
 def _attempt(runner, function, args, kwargs):
@@ -123,9 +123,14 @@ def _attempt(runner, function, args, kwargs):
     if known is False:
         return function(*args, **kwargs)
     if known is not None:
-        given = (*args, *kwargs.values()) if kwargs else args
+        if kwargs:
+            given, names = (*args, *kwargs.values()), tuple(kwargs)
+        else:
+            given, names = args, ()
         for quick in known.quick:
-            if len(quick.pattern) == len(given) and _alike(runner, quick.pattern, given) and _still(runner, quick, kwargs):
+            if quick.length == len(given) and _alike(runner, quick.pattern, given) and quick.names == names and \
+                    quick.recording is (runner.tapes.recording is not None) and \
+                    (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
                 known.jumps += 1
                 return _jump(runner, quick)
     result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, lambda: function(*args, **kwargs))
@@ -160,47 +165,38 @@ def _alike(runner, pattern, given):
     return True
 
 
-def _still(runner, quick, kwargs):
-    """Whether the rest is as it was when the call was recorded."""
-    if quick.recording is (runner.tapes.recording is None) or (kwargs or quick.names) and quick.names != tuple(kwargs):
-        return False
-    if quick.settings is None:
-        return tfi.device_name() == quick.device
-    return quick.region.guard.holds()
-
-
 def _jump(runner, quick):
     """`regions.jump` for a region with little to do."""
     region = quick.region
     runner.step.counts.fast_forwards += 1
-    runner.note_jump(region)
-    runner.log += this_steps(runner, region, None) if region.patches else region.entries
-    for multi, key in region.latest:
-        runner.latest[multi] = key
-    for selects in region.selects:
-        runner._select(selects)
+    if quick.hidden:
+        runner.note_jump(region)
+    if quick.plain:
+        runner.log += region.entries
+    else:
+        runner.log += this_steps(runner, region, None) if region.patches else region.entries
+        for multi, key in region.latest:
+            runner.latest[multi] = key
+        for selects in region.selects:
+            runner._select(selects)
+        if quick.recording:
+            for variable in region.accessed:
+                tfi.variable_accessed(variable)
+        runner.tapes.accessed += region.accessed
     end = runner.node = region.end
     runner.expected = end.expected
-    tapes = runner.tapes
-    accessed = region.accessed
-    if quick.recording:
-        if region.records:
-            tapes.skipped(region)
-        for variable in accessed:
-            tfi.variable_accessed(variable)
-    if accessed:
-        tapes.accessed += accessed
+    if quick.recording and region.records:
+        runner.tapes.skipped(region)
     outputs = quick.outputs
     if outputs is None:
         return quick.value
-    issued = runner.issued
     if quick.sequence is None:
         dtype, enum, shape, key = outputs
         made = make_tensor(dtype, enum, shape, key, runner, None)
-        issued.append(made)
+        runner.issued.append(made)
         return made
     made = [make_tensor(dtype, enum, shape, key, runner, None) for dtype, enum, shape, key in outputs]
-    issued += made
+    runner.issued += made
     return made if quick.sequence is list else tuple(made)
 
 
@@ -214,11 +210,13 @@ def _learn(runner, place, region, args, kwargs):
         quick.pattern = tuple([_pattern(runner, x) for x in (*args, *kwargs.values())])
     except LookupError:
         return
+    quick.length = len(quick.pattern)
     quick.names = tuple(kwargs)
     quick.region = region
+    quick.plain = not (region.patches or region.latest or region.selects or region.accessed)
     quick.recording = runner.tapes.recording is not None
     guard = region.guard
-    quick.settings = guard.settings if guard.root is not None or guard.containers else None
+    quick.guarded = guard.root is not None or bool(guard.containers)
     quick.device = guard.settings[0]
     result = region.result
     quick.outputs = quick.sequence = quick.value = None
@@ -233,6 +231,8 @@ def _learn(runner, place, region, args, kwargs):
             return
     except KeyError:  # it gives one of its arguments back
         return
+    keys = [] if quick.outputs is None else [quick.outputs[3]] if quick.sequence is None else [key for _, _, _, key in quick.outputs]
+    quick.hidden = set(keys) != set(region.shapes)  # whether it has values that are not made at once
     known.quick.insert(0, quick)
     del known.quick[_MOST_QUICK:]
 

@@ -87,7 +87,7 @@ class Skipping:
 def running():
     """The PythonRunner of the step that co-executes on this thread, if a call may be skipped now."""
     step = dispatch.active
-    if step is None or not step.may_fast_forward():
+    if step is None or not step.may_fast_forward() or not tfi.executing_eagerly():
         return None
     runner = step.skeleton
     if (runner.tapes.recording is None) is not tfi.tape_set_is_empty():

@@ -109,7 +109,14 @@ def remove_function(name):
 
 def device_name():
     """The device that `tf.device` asks for on this thread, or None."""
-    return context.context().device_name
+    c = context._context
+    return None if c is None else c._thread_local_data.device_name
+
+
+def executing_eagerly():
+    """Whether operations of this thread run eagerly, not into a graph that is being built."""
+    c = context._context
+    return c is None or c._thread_local_data.is_eager
 
 
 def flush_zeros_cache():

@@ -357,7 +357,7 @@ class _Backward:
             if found is None:
                 results.append(tfi.tf.zeros_like((sources_raw or sources)[k]) if unconnected == "zero" else None)
             else:
-                results.append(found[0] if len(found) == 1 else tfi.aggregate_gradients(found))
+                results.append(self._sum(found, k))
         self.step.cut()
         return results
 
@@ -435,8 +435,22 @@ class _Backward:
         """Sum the gradients of a value here if there are so many that they must come from a loop."""
         found = self.gradients[uid]
         if len(found) > MOST_SUMMED_INSIDE:
-            self.step.cut()
-            self.gradients[uid] = [tfi.aggregate_gradients(found)]
+            self.gradients[uid] = [self._sum(found, "inside")]
+
+    def _sum(self, found, which):
+        """The sum of the gradients of source number `which` ("inside": of a value between pieces), on its own if their number varies."""
+        lengths = self.step.pieces.lengths.setdefault(("sum", which), set())
+        lengths.add(len(found))
+        if len(found) == 1:
+            return found[0]
+        self.step.cut()
+        if len(lengths) == 1:
+            return tfi.aggregate_gradients(found)
+        self.step.pause()
+        try:
+            return _data(tfi.aggregate_gradients(found))
+        finally:
+            self.step.resume()
 
     def _piece(self, composite):
         return self.step.pieces.get(("gradient", id(composite.piece)))
@@ -506,6 +520,8 @@ class _Backward:
             step.one_region = False
             if alone:
                 step.resume()
+        if alone:
+            results = [_data(x) for x in results]
         for x, result in zip(mask, results):
             if result is not None:
                 gradients.setdefault(x._id, []).append(result)
@@ -594,6 +610,15 @@ def _stand_in(x):
     t = make_tensor(tfi.INTERN_DTYPES[enum], enum, x._shape_tuple(), None, None, x)
     t._value = x
     return t
+
+
+def _data(x):
+    """A gradient that was computed imperatively: it is no constant, however small."""
+    if type(x) is EagerTensor:
+        return _stand_in(x)
+    if type(x) is tfi.tf.IndexedSlices:
+        return tfi.tf.IndexedSlices(_data(x.values), _data(x.indices), x.dense_shape)
+    return x
 
 
 def _values(path, composite):
