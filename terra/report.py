@@ -2,6 +2,7 @@
 
 import os
 
+from terra.graph.trace import CONST
 from terra.runtime import opschema
 from terra.runtime.coexecution import BoundStep, Coexecuted
 
@@ -46,6 +47,7 @@ def explain(function):
         form = "starts with the step, because Python reads values in the middle" if function.program.early \
             else "is dispatched when the skeleton is done, because Python reads no value in the middle"
         lines.append(f"The graph {form}.")
+    lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()])
     fetches = [n for n in graph.nodes if n.payload.event.info.category == opschema.FETCH]
     feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]
     lines += _places("Values that Python reads in the middle of the step", fetches)
@@ -62,6 +64,22 @@ def explain(function):
     if function.policy.pause_left:
         lines.append(f"It runs imperatively for the next {function.policy.pause_left} steps: {function.policy.reason}.")
     return "\n".join(lines)
+
+
+def _assumptions(stores):
+    """What is speculated of tensors from outside, most special first: their values, their shapes (which are only remembered, never built in), their types."""
+    constants = sum(kind[0] == CONST for store in stores for node in store.graph.nodes for kind in node.payload.kinds)
+    relaxed = [location for store in stores for (_, location), _, _ in store.relaxed]
+    lines = [f"Assumed: {constants} inputs are small constants, whose values are part of the graph (compared at each step); the types of all others. "
+             "Shapes are not assumed: a new one is looked up."]
+    if relaxed:
+        places = {}
+        for location in relaxed:
+            origin = location.origin()
+            place = f"{os.path.basename(origin[0])}:{origin[1]}" if origin else "the step's own function"
+            places[place] = places.get(place, 0) + 1
+        lines.append("No longer assumed constant, because they changed: " + ", ".join(p if n == 1 else f"{p} ({n})" for p, n in places.items()) + ".")
+    return lines
 
 
 def _places(title, nodes):

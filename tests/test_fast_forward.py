@@ -671,7 +671,7 @@ def test_signed_zero():
 
 
 @pytest.mark.parametrize("when", ["between", "within"])
-@pytest.mark.parametrize("space, name", [(tf.nn, "tanh"), (tf, "matmul"), (tf.math, "square"), (tf, "split"), (tf.Tensor, "__add__"), (tf.Tensor, "__getitem__")])
+@pytest.mark.parametrize("space, name", [(tf.nn, "tanh"), (tf, "matmul"), (tf.math, "square"), (tf, "split"), (tf.Tensor, "__add__"), (tf.Tensor, "__getitem__"), (tf.Variable, "__rmul__")])
 def test_replaced_functions_and_operators(monkeypatch, space, name, when):
     original = getattr(space, name)
     seen = []
@@ -775,3 +775,186 @@ def test_keras_functions():
         pass
 
     both(make, [(WIDE[0],)] * 5 + [swap] + [(WIDE[1],)] * 5, jumps=2)
+
+
+# -- the wrapper round a user's `call` -------------------------------------------------------------------------------------------
+
+
+class Noting(keras.layers.Layer):
+    """A user's layer that notes what its `call` sees."""
+
+    seen = []
+
+    def __init__(self, inner=(), **kwargs):
+        super().__init__(**kwargs)
+        self.inner = list(inner)
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x, training=None):
+        context = keras.src.backend.common.global_state.get_global_attribute("current_call_ctx")
+        path = keras.src.backend.common.name_scope.current_path()
+        Noting.seen.append((self.name, training, x.dtype.name, context.entry_layer.name, path, tf.get_current_name_scope()))
+        for layer in self.inner:
+            x = layer(x)
+        return x * self.scale
+
+
+class Plain(Noting):
+    """One without a `training` argument."""
+
+    def call(self, x):
+        return Noting.call(self, x, training="none")
+
+
+def nested(change=None, at=7, steps=14, coexecuted=True, training=lambda k: True):
+    """(results, what the layers saw, statistics) of a step with nested user layers; `change(layers)` runs before step `at`."""
+    keras.utils.set_random_seed(4)
+    keras.backend.clear_session()
+    Noting.seen = []
+    layers = {"dropout": keras.layers.Dropout(0.5, seed=1), "dense": keras.layers.Dense(16)}
+    layers["low"] = Noting([layers["dropout"], layers["dense"]], name="low")
+    layers["plain"] = Plain([layers["low"]], name="plain")
+    layers["top"] = top = Noting([layers["plain"], Noting(name="side")], name="top")
+    top(WIDE[0])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(top.trainable_variables)
+
+    def step(x, training):
+        with tf.GradientTape() as tape:
+            y = top(x) if training is None else top(x, training=training)
+            loss = tf.reduce_mean(y ** 2) + sum(top.losses)
+        optimizer.apply_gradients(zip(tape.gradient(loss, top.trainable_variables), top.trainable_variables))
+        return loss, y, len(top.losses)
+
+    wrapped = terra.coexecute(step, wait_for_graph=True) if coexecuted else step
+    Noting.seen, results = [], []
+    for k in range(steps):
+        if change is not None and k == at:
+            change(layers)
+        try:
+            results += [np.asarray(t) for t in wrapped(WIDE[k % 3], training(k))]
+        except Exception as error:
+            results.append(np.frombuffer(f"{type(error)} {error}".encode(), "uint8"))
+            assert keras.src.backend.common.global_state.get_global_attribute("current_call_ctx") is None
+    results += [np.asarray(w) for w in top.get_weights()]
+    return results, Noting.seen, wrapped.stats() if coexecuted else None
+
+
+def check_nested(change=None, **kwargs):
+    expected, seen, _ = nested(change, coexecuted=False, **kwargs)
+    actual, seen_too, stats = nested(change, **kwargs)
+    for k, (a, b) in enumerate(zip(expected, actual, strict=True)):
+        np.testing.assert_array_equal(a, b, err_msg=f"item {k}")
+    assert seen == seen_too
+    assert stats.coexecuted_steps > 3, stats
+    return stats
+
+
+def test_the_wrapper_is_not_entered(monkeypatch):
+    entered = []
+    original = keras.layers.Layer._get_call_context
+    monkeypatch.setattr(keras.layers.Layer, "_get_call_context", lambda self: entered.append(self.name) or original(self))
+    check_nested()
+    assert entered.count("low") < 14 + 8, entered  # (eagerly 14 times)
+
+
+@pytest.mark.parametrize("training", [lambda k: None, lambda k: False, lambda k: k % 3 == 0, lambda k: [True, None][k % 2]])
+def test_training_reaches_the_layers_within(training):
+    check_nested(training=training, steps=20)
+
+
+def regularize(layers):
+    layers["low"].activity_regularizer = keras.regularizers.L2(0.1)
+
+
+def specify(layers):
+    layers["low"].input_spec = keras.layers.InputSpec(ndim=5)
+
+
+def mixed(layers):
+    layers["low"].dtype_policy = keras.DTypePolicy("mixed_bfloat16")
+
+
+def patched_instance(layers):
+    original = layers["low"].call
+    vars(layers["low"])["call"] = lambda x, training=None: original(x, training) + 1.0
+
+
+
+def failing(layers):
+    def fail(x, training=None):
+        raise ValueError("no")
+    vars(layers["low"])["call"] = fail
+
+
+def unbuilt(layers):
+    vars(layers["low"])["built"] = False
+
+
+@pytest.mark.parametrize("change", [regularize, specify, mixed, patched_instance, failing, unbuilt])
+def test_layer_of_the_users_changes(change):
+    check_nested(change)
+
+
+@pytest.mark.parametrize("cls, name", [(Noting, "call"), (Noting, "compute_mask"), (keras.layers.Layer, "_resolve_and_populate_arg"), (keras.layers.Layer, "__call__")])
+def test_method_of_a_users_class_replaced(monkeypatch, cls, name):
+    original = getattr(cls, name)
+    calls = []
+
+    def replacement(self, *args, **kwargs):
+        calls.append(self.name)
+        return original(self, *args, **kwargs)
+
+    def change(layers):
+        monkeypatch.setattr(cls, name, replacement)
+
+    expected, seen, _ = nested(change, coexecuted=False)
+    monkeypatch.undo()
+    noted, calls[:] = list(calls), []
+    actual, seen_too, stats = nested(change)
+    for a, b in zip(expected, actual, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert seen == seen_too and stats.coexecuted_steps > 3
+    if name != "__call__" and cls is not keras.layers.Layer:  # (stock layers are skipped)
+        assert calls == noted
+
+
+def test_masks_reach_a_users_layer():
+    def make():
+        class Masked(keras.layers.Layer):
+            supports_masking = True
+
+            def call(self, x, scale=1.0):
+                return x * scale
+
+        embedding, layer, pool = keras.layers.Embedding(20, 4, mask_zero=True), Masked(), keras.layers.GlobalAveragePooling1D()
+        turn = iter([False] * 6 + [True, False] * 4)
+        embedding(WORDS[0])
+
+        def forward(x):
+            h = embedding(x)
+            return pool(layer(h) if next(turn) else layer(tf.identity(h)))
+
+        return train(forward, embedding.trainable_variables)
+
+    both(make, [(WORDS[k % 3],) for k in range(14)], jumps=1)
+
+
+def test_lists_among_the_arguments_and_losses():
+    def make():
+        class Consuming(keras.layers.Layer):
+            def call(self, tensors, flag=False):
+                last = tensors.pop()
+                self.add_loss(tf.reduce_sum(last))
+                return last * 2.0 if flag else last
+
+        layer = Consuming()
+
+        def step(x):
+            tensors = [x, x + 1.0]
+            results = [layer(tensors), layer(tensors, flag=True), layer(tensors=tensors)]
+            return results, len(tensors), layer.losses
+
+        return step, lambda: layer.losses
+
+    both(make, [(WIDE[k % 3],) for k in range(8)], jumps=0.1)

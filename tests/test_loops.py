@@ -416,6 +416,23 @@ class CustomGradient(Program):
 
 
 @program
+class WatchedConstants(Program):
+    exact = False
+
+    def step(self, x):
+        scale, shift = tf.constant(2.0), tf.constant([0.5, 0.25, 1.0])
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([scale, shift, self.w])
+            total = tf.constant(0.0)
+            for i in range(x.shape[1]):
+                total += scale * tf.reduce_sum(shift[:, None] * (x[:, i] @ self.w))
+            loss = total * scale
+        a, b, c, d = tape.gradient(loss, [scale, shift, self.w, self.u])
+        self.w.assign_sub(0.001 * c)
+        return a, b, c, d is None
+
+
+@program
 class Embeddings(Program):
     exact = False
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.fallback import policy
 
 
 def adds_up(stats):
@@ -166,7 +167,7 @@ def test_without_transform():
 
 
 def test_max_traces_keeps_the_working_graph():
-    step, v = counting_step(max_traces=2, wait_for_graph=True)
+    step, v = counting_step(max_traces=2, wait_for_graph=True, loops="unroll")
     for i in range(8):
         step(extra=i % 2)
     known = step.stats()
@@ -312,7 +313,8 @@ def test_a_function_that_always_diverges_is_left_alone(caplog):
     assert stats.imperative_steps > 60 and stats.tracing_steps > 25
 
 
-def test_a_function_is_tried_again_after_a_pause(caplog):
+def test_a_function_is_tried_again_after_a_pause(caplog, monkeypatch):
+    monkeypatch.setattr(policy, "SLOWER", 1000.0)  # so small a step does not pay
     step, v = counting_step(wait_for_graph=True, max_traces=1)
     for _ in range(4):
         step()
@@ -325,6 +327,28 @@ def test_a_function_is_tried_again_after_a_pause(caplog):
     after = adds_up(step.stats())
     assert after.coexecuted_steps > stats.coexecuted_steps + 50
     assert float(v) == after.steps
+
+
+def test_co_execution_that_does_not_pay_is_given_up(caplog):
+    """Some imperative steps are made to compare with; the faster way goes on."""
+    decided = policy.Policy("step")
+    for _ in range(policy.SAMPLES):
+        decided.took(True, 1.0)
+    assert decided.wants_sample() and not decided.pause_left
+    for _ in range(policy.FEW_SAMPLES):
+        decided.took(False, 0.5)
+    assert not decided.wants_sample()
+    with caplog.at_level(logging.WARNING, "terra"):
+        decided.took(True, 1.0)
+    assert decided.pause_left == policy.FIRST_PAUSE and "co-execution took 1e+03 ms a step, imperative execution 5e+02" in caplog.text
+
+
+def test_co_execution_that_pays_goes_on():
+    decided = policy.Policy("step")
+    for _ in range(5 * policy.SAMPLES):
+        decided.took(False, 1.0)
+        decided.took(True, 1.1)
+    assert not decided.pause_left
 
 
 def test_fallbacks_name_the_users_line(caplog):

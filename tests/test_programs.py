@@ -29,9 +29,9 @@ WAYS = {
     "melgan": (12, 2, 1),  # the discriminators are trained from a later step on
     "lstm_stateful": (12, 3, 0),  # no state at first, then that of the step before, then a new one where a text begins
     "dynamic_rnn": (24, 2, 2),  # another number of rounds of the loop in each step
-    "tree_rnn": (24, 3, 1),  # another tree in each step
-    "tree_lstm": (24, 3, 1),
-    "rntn": (24, 3, 1),
+    "tree_rnn": (24, 3, 2),  # another tree in each step
+    "tree_lstm": (24, 3, 2),
+    "rntn": (24, 3, 2),
     "topdown_tree_lstm": (24, 3, 6),  # values decide what the tree becomes
 }
 

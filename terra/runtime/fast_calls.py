@@ -3,7 +3,7 @@
 Around one operation or a few, the framework runs some 20 us of Python: dispatch, name scopes, conversions. Where such a call was recorded (see
 `fast_forward`), the next one first meets a *quick* entry: its arguments are compared one by one, without a signature being made, and the cursor moves on.
 
-Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors. A function of the
+Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables. A function of the
 user's among the arguments makes a call unskippable, as everywhere.
 """
 
@@ -84,9 +84,9 @@ def _skipping(function):
     return call
 
 
-def _operator(name):
-    base = tfi.EagerTensorBase
-    known = (getattr(base, name), dispatch._getitem if name == "__getitem__" else None)
+def _operator(base, name):
+    """The operator of a subclass of `base`: that of `base`, but jumping where it can."""
+    known = (getattr(base, name), dispatch._getitem if name == "__getitem__" and base is tfi.EagerTensorBase else None)
 
     def operator(*operands):
         function = getattr(base, name)
@@ -103,10 +103,12 @@ _NONE = {}
 
 
 def install():
-    """Give Terra's tensors operators that jump where they can."""
+    """Give Terra's tensors, and TensorFlow's variables, operators that jump where they can."""
     for name in _OPERATORS:
-        if hasattr(tfi.EagerTensorBase, name):
-            setattr(TerraTensor, name, _operator(name))
+        for base, cls in ((tfi.EagerTensorBase, TerraTensor), (tfi.tf.Variable, tfi.ResourceVariable)):
+            original = getattr(base, name, None)
+            if type(original) is FunctionType and _is_of("tensorflow", original.__globals__["__name__"]) and name not in vars(cls):
+                setattr(cls, name, _operator(base, name))
 
 
 # -- jumping -------------------------------------------------------------------------------------------------------------------

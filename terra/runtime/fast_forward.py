@@ -247,10 +247,11 @@ def install():
         if made is not None:
             there.callee, there.target = callee, made
             return made
-        return inner(there, callee)
+        form = inner(there, callee)
+        return (user_layers.wrap(callee) or form) if form is callee else form
 
     location.set_resolver(resolve)
     fast_calls.install()
 
 
-from terra.runtime import fast_calls  # noqa: E402  (it builds on this module)
+from terra.runtime import fast_calls, user_layers  # noqa: E402  (they build on this module)

@@ -68,7 +68,7 @@ class Guard:
     __slots__ = ("containers", "arrays", "root", "settings")
 
     def __init__(self, owner, variables):
-        self.containers = []  # (container, the objects it held)
+        self.containers = []  # (container, or a view of its values; the objects it held; how many)
         self.arrays = []  # (array, its bytes)
         plain = type(owner) is FunctionType  # it depends on its arguments alone
         self.root = root_of_function(owner, variables) if plain else type(owner).__module__.split(".", 1)[0]
@@ -79,13 +79,11 @@ class Guard:
             variables = variables or getattr(owner, "_trainable_variables", ())
         for variable in variables:
             walk.variable(variable)
-        walk.finish()
 
     def holds(self):
         """Whether nothing has changed."""
-        for container, held in self.containers:
-            values = container.values() if hasattr(container, "values") else container
-            if len(container) != len(held) or not all(map(is_, values, held)):
+        for values, held, n in self.containers:
+            if len(values) != n or not all(map(is_, values, held)):
                 if not _equal(values, held):
                     return False
         for array, held in self.arrays:
@@ -95,25 +93,34 @@ class Guard:
 
 
 class _Modules:
-    """The functions of the framework's modules that layers call by name: looked at once a step."""
+    """The functions of the framework's modules, and the methods of its classes, that its code calls by name: looked at once a step."""
 
     _NAMES = ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.core",
               "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn",
               "tensorflow.python.ops.math_ops", "tensorflow.python.ops.array_ops", "tensorflow.python.ops.nn_ops")
 
     def __init__(self):
-        self._held = {}
-        self.version = 0  # counts the times when one was replaced
+        self._held = {}  # module or class -> what it held
+        self.version = 0  # counts the times when something was replaced
+        self.watch(tfi.tf.nn)
+        self.watch(tfi.tf.math)
+
+    def watch(self, space):
+        """Look at the module or class `space`, too."""
+        if space not in self._held:
+            values = vars(space).values()
+            self._held[space] = (values, tuple(values))
 
     def look(self):
         """The version they have now."""
         same = True
-        spaces = [vars(tfi.tf.nn), vars(tfi.tf.math)] + [vars(sys.modules[n]) for n in self._NAMES if n in sys.modules]
-        for space in spaces:
-            values, held = space.values(), self._held.get(id(space))
-            if held is None or len(held) != len(values) or not all(map(is_, values, held)):
-                same = same and held is None
-                self._held[id(space)] = tuple(values)
+        for name in self._NAMES:
+            if name in sys.modules:
+                self.watch(sys.modules[name])
+        for space, (values, held) in list(self._held.items()):
+            if len(values) != len(held) or not all(map(is_, values, held)):
+                same = False
+                self._held[space] = (values, tuple(values))
         if not same:
             self.version += 1
         return self.version
@@ -147,13 +154,12 @@ def settings(root):
 
 
 class _Walk:
-    """Visits an object and its parts, each once, and lists their containers."""
+    """Visits an object and its parts, each once, and lists their containers; their classes are watched from then on."""
 
     def __init__(self, containers, arrays):
         self.containers = containers
         self.arrays = arrays
         self.seen = set()
-        self.classes = set()
         self.todo = []
 
     def object(self, owner):
@@ -166,13 +172,15 @@ class _Walk:
     def variable(self, variable):
         if id(variable) not in self.seen:
             self.seen.add(id(variable))
-            attributes = vars(variable)
-            self.containers.append((attributes, tuple(attributes.values())))
+            self._note(vars(variable))
 
-    def finish(self):
-        for cls in self.classes:
-            methods = vars(cls)
-            self.containers.append((methods, tuple(methods.values())))
+    def _note(self, container):
+        """Returns what it holds."""
+        values = container.values() if isinstance(container, dict) else container
+        held = tuple(values)
+        if type(container) is not tuple:
+            self.containers.append((values, held, len(held)))
+        return held
 
     def _attributes(self, owner):
         kind = type(owner)
@@ -180,17 +188,14 @@ class _Walk:
             raise Unskippable
         for cls in kind.__mro__[:-1]:
             if stock_package(cls.__module__) is not None:
-                self.classes.add(cls)
+                modules.watch(cls)
         self._container(vars(owner))
 
     def _container(self, container):
         if id(container) in self.seen:
             return
         self.seen.add(id(container))
-        held = tuple(container.values()) if isinstance(container, dict) else tuple(container)
-        if type(container) is not tuple:
-            self.containers.append((container, held))
-        self.todo += held
+        self.todo += self._note(container)
 
     def _value(self, value):
         kind = type(value)

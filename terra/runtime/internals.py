@@ -119,6 +119,18 @@ def executing_eagerly():
     return c is None or c._thread_local_data.is_eager
 
 
+def enter_name_scope(name):
+    """Begin a name scope of eager operations; returns what `leave_name_scope` wants."""
+    data = context._context._thread_local_data
+    outer = data.scope_name
+    data.scope_name = f"{outer or ''}{name}/"
+    return outer
+
+
+def leave_name_scope(outer):
+    context._context._thread_local_data.scope_name = outer
+
+
 def flush_zeros_cache():
     """Forget cached zero tensors, so that each step asks for them again, in tracing and in the skeleton alike."""
     c = context.context()

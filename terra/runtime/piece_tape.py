@@ -24,6 +24,7 @@ from terra.runtime.tracer import RESOURCE_ENUM, SMALL, real
 from terra.runtime.values import launched
 
 EagerTensor = tfi.EagerTensor
+MOST_PATHS = 2000  # remembered for each piece
 MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward piece sums itself
 
 
@@ -170,6 +171,7 @@ class PieceTapes(Tapes):
     def watched(self, lazy, name, thing):
         self.step.cut()
         handle = getattr(thing, "handle", thing)
+        self.step.data[id(handle)] = handle  # no constant, though Python may have made it
         lazy.watches.append((len(lazy.pending), handle))
 
     def before_host(self, flat):
@@ -212,6 +214,8 @@ class PieceTapes(Tapes):
         if path is None or path.needed is None:
             composite.records = _expanded(mode, items)
             if path is None:
+                if len(program.paths) > MOST_PATHS:
+                    program.paths.clear()
                 path = program.paths[key] = _path(composite, mode)
         composite.path = path
         if path is not None and path.needed is not None:

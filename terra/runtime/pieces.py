@@ -508,11 +508,6 @@ class PieceRunner(_InPiece, PythonRunner):
         return True
 
 
-def begin(function, args, kwargs):
-    """A rolled step of `function`."""
-    return PiecewiseStep(function, args, kwargs)
-
-
 class LastPieces:
     """The graph's side of a rolled step, kept so that it can be run again without a skeleton (for measurements)."""
 
