@@ -384,12 +384,12 @@ def test_disturbed_at_every_operation(name, how):
 
 @pytest.mark.parametrize("name", ["fused_updates", "keras_adam"])
 def test_disturbed_under_fast_forward(name):
-    """Framework code is skipped where its outcome is known, up to the operation that is out of place."""
+    """Framework code is skipped where its outcome is known: then there is no operation to disturb, else there is a fallback."""
     build = PROGRAMS[name]
     expected, n, _ = run(build, "extra_op", lambda f: f, None, 3)
     actual, _, step = run(build, "extra_op", terra_wrap(True, max_traces=3), n, 3)
     same(expected[:-1], actual[:-1])  # (all but the names of the operations)
-    assert step.stats().coexecuted_steps >= n // 3 and step.stats().fallbacks > 0
+    assert step.stats().coexecuted_steps >= n // 3 and step.stats().fast_forwards > n
 
 
 @pytest.mark.parametrize("name", ["adam_by_hand", "read_between_updates", "tapes_early", "branches"])
@@ -415,7 +415,7 @@ def test_an_operation_that_changed_state_is_never_applied_twice():
         with watch:
             return step(x)
 
-    run_step = terra.coexecute(watched, wait_for_graph=True, max_traces=2)
+    run_step = terra.coexecute(watched, wait_for_graph=True, max_traces=2, fast_forward=False)
     for i in range(WARM_UP):
         run_step(tf.zeros([1]))
     for k in range(n):

@@ -4,8 +4,6 @@ import contextlib
 import functools
 import gc
 import logging
-import os
-import sys
 import threading
 import time
 import types

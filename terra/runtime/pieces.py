@@ -8,7 +8,7 @@ how many graphs there are: not trip counts, not the shapes of trees, not the num
 
 It differs from the supplement, where a loop node becomes a While operation whose predicate is a Case Select for each iteration. Pieces need no such channel, no
 accumulators (values of all iterations are plain tensors, which Python keeps in its lists), allow any recursion, and a piece that leaves the known paths is replayed
-alone: what the step did before it stays done, since pieces are dispatched in program order. The gradients of rolled steps are in `terra.runtime.piece_tape`.
+alone: what the step did before it stays done, since pieces are dispatched in program order. The gradients of rolled steps are in `terra.runtime.piece_gradient`.
 
 Operations on lists whose length varies (a stack over all iterations, the sum of their gradients) run on their own between the pieces.
 """
@@ -21,6 +21,7 @@ from terra.runtime import interrupts, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.opschema import get_schema
+from terra.runtime.piece_gradient import gradient
 from terra.runtime.piece_tape import PieceTapes
 from terra.runtime.places import Places
 from terra.runtime.python_runner import PythonRunner
@@ -51,7 +52,7 @@ class Pieces:
 
     def __init__(self, varying):
         self.places = Places(varying)
-        self.table = {}  # place of the first operation (or a key of `piece_tape`'s) -> Piece
+        self.table = {}  # place of the first operation (or a key of `piece_gradient`'s) -> Piece
         self.dirty = set()  # pieces whose program is not up to date
         self.due = set()  # those of them that are to get a new one now
         self.lengths = {}  # (place, operation) -> lengths that its lists have had
@@ -107,7 +108,7 @@ class PiecewiseStep(Step):
         for t in self.arg_list:  # arguments are data like any other from outside of a piece
             self.data[id(t)] = t
         self.args, self.arg_list = {}, []
-        self.tapes = PieceTapes(self)
+        self.tapes = PieceTapes(self, gradient)
         self.between = self.mode = _Between(self)
         self.between.tapes = self.tapes
         self.traced = 0  # pieces that ran imperatively

@@ -80,7 +80,7 @@ class Program:
         self.name = generated.name
         self.attrs = None
         self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
-        self.paths = {}  # what `piece_tape` knows of the paths through it
+        self.paths = {}  # what `piece_tape` and `piece_gradient` know of the paths through it
         self.feed_positions = {spec[1]: k for k, spec in enumerate(generated.arg_specs) if spec[0] == "feed"}
         self.modules_version = 0  # of the framework's functions that `regions` were recorded with
         self.unskippable = {}  # such a place -> how often a call could not be recorded
