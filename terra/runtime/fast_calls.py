@@ -106,6 +106,8 @@ def install():
     """Give Terra's tensors, and TensorFlow's variables, operators that jump where they can."""
     for name in _OPERATORS:
         for base, cls in ((tfi.EagerTensorBase, TerraTensor), (tfi.tf.Variable, tfi.ResourceVariable)):
+            if name == "__getitem__" and cls is tfi.ResourceVariable:
+                continue  # a slice of a variable can be assigned to
             original = getattr(base, name, None)
             if type(original) is FunctionType and _is_of("tensorflow", original.__globals__["__name__"]) and name not in vars(cls):
                 setattr(cls, name, _operator(base, name))

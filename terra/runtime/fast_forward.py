@@ -33,6 +33,7 @@ _MOST_REGIONS = 4  # kept per place and signature: a step that alternates betwee
 _MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _FRUITLESS = 40  # recordings after which a place is given up that is seldom jumped over
 _replacements = {}
+_variable_kinds = set()  # classes of variables
 
 
 def substitute(callee):
@@ -216,7 +217,8 @@ def _describe(runner, value, found, keep, inputs):
         found.append(kind)
         for x in (value.values, value.indices, value.dense_shape):
             _describe(runner, x, found, keep, inputs)
-    elif tfi.is_variable(value):
+    elif kind in _variable_kinds or tfi.is_variable(value):
+        _variable_kinds.add(kind)
         found.append(id(value))
         keep.append(value)
     elif kind is slice:

@@ -96,8 +96,7 @@ class _Modules:
     """The functions of the framework's modules, and the methods of its classes, that its code calls by name: looked at once a step."""
 
     _NAMES = ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.core",
-              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn",
-              "tensorflow.python.ops.math_ops", "tensorflow.python.ops.array_ops", "tensorflow.python.ops.nn_ops")
+              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn")
 
     def __init__(self):
         self._held = {}  # module or class -> what it held

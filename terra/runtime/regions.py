@@ -75,13 +75,16 @@ class Inputs:
 
     def describe(self, runner, x, found):
         """Append what identifies the tensor `x` to `found`."""
+        if type(x) is TerraTensor and x._owner is runner:
+            if x._keras_mask is not None:
+                raise Unskippable
+            key = x._key
+            found.append(key)
+            found.append(x._shp)
+            self.values[key] = x
+            return
         if getattr(x, "_keras_mask", None) is not None:
             raise Unskippable
-        if type(x) is TerraTensor and x._owner is runner:
-            found.append(x._key)
-            found.append(x._shp)
-            self.values[x._key] = x
-            return
         argument = runner.step.args.get(id(x))
         if argument is not None:
             index = argument[0]

@@ -34,6 +34,7 @@ class TerraTensor(tfi.EagerTensorBase):
 
     __class__ = EagerTensor  # a plain class attribute: isinstance() looks at it thousands of times a step, a property would cost a call each
     _handle_data = None
+    _keras_mask = None  # Keras asks each tensor for it, and an attribute that is missing costs 1 us
     is_packed = False
 
     @property
