@@ -22,13 +22,14 @@ from examples.benchmark import report
 from examples.console import Progress
 
 TOLERANCE = 1e-4  # of the losses, relative to eager's: rolled steps sum some gradients in another order
-FEATURES, CLASSES, BATCH = 16, 4, 16
+FEATURES, CLASSES, BATCH, LAYERS = 16, 4, 16, 2
 
 
 def build(units, seed=1):
     """A new training step `step(sequences, labels)` for a recurrent classifier."""
     keras.utils.set_random_seed(seed)
-    cell, logits = keras.layers.LSTMCell(units), keras.layers.Dense(CLASSES)
+    cell = keras.layers.StackedRNNCells([keras.layers.LSTMCell(units) for _ in range(LAYERS)])
+    logits = keras.layers.Dense(CLASSES)
     cell.build((BATCH, FEATURES))
     logits.build((BATCH, units))
     variables = cell.trainable_variables + logits.trainable_variables
@@ -38,7 +39,7 @@ def build(units, seed=1):
 
     def step(sequences, labels):
         with tf.GradientTape() as tape:
-            state = [tf.zeros((BATCH, units)), tf.zeros((BATCH, units))]
+            state = [[tf.zeros((BATCH, units)), tf.zeros((BATCH, units))] for _ in range(LAYERS)]
             for t in range(sequences.shape[1]):
                 output, state = cell(sequences[:, t], state)
             loss = loss_fn(labels, logits(output))
@@ -75,7 +76,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m examples.lengths", description=__doc__.splitlines()[0])
     parser.add_argument("--steps", metavar="N", type=int, default=60, help="batches in an epoch (default 60)")
     parser.add_argument("--longest", metavar="L", type=int, default=200, help="largest length (default 200)")
-    parser.add_argument("--units", metavar="U", type=int, default=64, help="of the LSTM cell (default 64)")
+    parser.add_argument("--units", metavar="U", type=int, default=64, help="of each LSTM cell (default 64)")
     parser.add_argument("--no-tf-function", action="store_true", help="leave tf.function out: its tracing takes most of the run")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the table")
     options = parser.parse_args(argv)
@@ -89,7 +90,7 @@ def main(argv=None):
         modes["tf.function"] = tf.function(build(options.units))
     print(report.machine())
     print(f"{options.steps} batches of {len({x.shape[1] for x, _ in data})} lengths from {min(x.shape[1] for x, _ in data)} to "
-          f"{max(x.shape[1] for x, _ in data)}; LSTM cell of {options.units} units in a Python loop\n")
+          f"{max(x.shape[1] for x, _ in data)}; {LAYERS} LSTM cells of {options.units} units in a Python loop\n")
     found = {}
     with Progress(2 * len(modes) * options.steps, "measuring", options.quiet) as progress:
         for number in range(2):

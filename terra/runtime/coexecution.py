@@ -64,6 +64,7 @@ class Coexecuted:
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
+        self._recursive = set()  # locations in recursive calls
         self._trip_counts = {}  # (location around a loop, loop id) -> trip counts seen
         self.fallback_reasons = {}  # reason with its line -> how often
         self.generation_error = None
@@ -259,6 +260,8 @@ class Coexecuted:
             else:
                 self.policy.traced(True)
         step.mode = None
+        if not step.launched:  # else only a part of what ran is known
+            self.note_loops(step.locations)
         varying = self._varying(at_once=True)
         if not varying <= self.pieces.places.varying:
             self._roll(varying)
@@ -276,9 +279,13 @@ class Coexecuted:
         raw.creates_variables = step.creates_variables
         fell_back = step.fallback_reason is not None
         if self.located and type(step) is Step and self.options.loops != "unroll":
-            self.note_loops(raw.events)
+            locations = {event.location for event in raw.events}
+            self.note_loops(locations)
             varying = self._varying()
-            if varying or (self.store.n_traces >= FEW_TREES and any(places.is_recursive(event.location) for event in raw.events)):
+            recursive = {here for here in locations if places.is_recursive(here)}
+            deeper = recursive - self._recursive  # layers inside of layers of their own class recurse, too, but always in the same way
+            self._recursive |= recursive
+            if varying or (deeper and self.store.n_traces >= FEW_TREES):
                 self._roll(varying)
                 return
         with self._lock, no_garbage_collection():
@@ -292,9 +299,9 @@ class Coexecuted:
         if self.store.version != self._generated_version and (fell_back or not changed) and self._generating is None:
             self._generate()
 
-    def note_loops(self, events):
-        """Remember how often the loops of a trace ran."""
-        for key, count in places.trip_counts({event.location for event in events}).items():
+    def note_loops(self, locations):
+        """Remember how often the loops ran in a step that issued operations at these locations."""
+        for key, count in places.trip_counts(locations).items():
             self._trip_counts.setdefault(key, set()).add(count)
 
     def _varying(self, at_once=False):

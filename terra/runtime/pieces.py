@@ -112,6 +112,7 @@ class PiecewiseStep(Step):
         self.between = self.mode = _Between(self)
         self.between.tapes = self.tapes
         self.traced = 0  # pieces that ran imperatively
+        self.locations = set()  # of the operations in them
         self.learned = False  # whether they were new in any way
         self.launched = 0  # pieces that were dispatched
         self.flight = None  # the last of them
@@ -174,7 +175,7 @@ class PiecewiseStep(Step):
             new = piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
         piece.quiet = 0 if new else piece.quiet + 1
         self.learned |= new
-        function.note_loops(raw.events)
+        self.locations.update([event.location for event in raw.events])
         if piece.store.version != piece.version:
             self.pieces.dirty.add(piece)
 

@@ -315,8 +315,8 @@ class Recording:
     def _template(self, value):
         kind = type(value)
         if kind is TerraTensor or kind is EagerTensor:
-            if getattr(value, "_keras_mask", None) is not None:
-                raise Unskippable
+            if getattr(value, "__dict__", None):
+                raise Unskippable  # something was attached to it: a mask of Keras', the `assign` of a slice
             if kind is TerraTensor and value._owner is self.runner:
                 if value._key not in self.region.shapes and value._key not in self.inputs.values:
                     raise Unskippable
