@@ -74,7 +74,7 @@ def epoch(step, data, progress, name):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m examples.lengths", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", metavar="N", type=int, default=60, help="batches in an epoch (default 60)")
+    parser.add_argument("--steps", metavar="N", type=int, default=196, help="batches in an epoch (default 196: each length once)")
     parser.add_argument("--longest", metavar="L", type=int, default=200, help="largest length (default 200)")
     parser.add_argument("--units", metavar="U", type=int, default=64, help="of each LSTM cell (default 64)")
     parser.add_argument("--no-tf-function", action="store_true", help="leave tf.function out: its tracing takes most of the run")

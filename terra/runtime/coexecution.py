@@ -37,7 +37,7 @@ FEW_TREES = 2  # traces with recursion that are merged before steps are cut into
 
 @contextlib.contextmanager
 def no_garbage_collection():
-    """Merging makes many objects that stay, and no garbage: looking for some would take as long as the merging."""
+    """Tracing, merging and rolled steps make many objects and hardly any garbage: looking for some would take as long as the work itself."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -47,6 +47,12 @@ def no_garbage_collection():
             gc.enable()
 
 
+def _makes_much(step):
+    """Whether a step that has just begun will make many objects that live as long as it does: events of a trace, or what the tapes of many pieces are told."""
+    return type(step.mode) is Tracer or isinstance(step, pieces.PiecewiseStep)
+
+
+_NOTHING = contextlib.nullcontext()
 instances = weakref.WeakSet()  # all co-executed functions, for reports
 
 
@@ -132,7 +138,8 @@ class Coexecuted:
             if step is not None:
                 try:
                     held = interrupts.release(held)
-                    result = self._python(*args, **kwargs)
+                    with no_garbage_collection() if _makes_much(step) else _NOTHING:
+                        result = self._python(*args, **kwargs)
                     held = interrupts.hold()
                     self._end(step)
                 except BaseException as error:
