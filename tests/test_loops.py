@@ -525,7 +525,7 @@ def test_equal_to_eager(cls, late):
     report = f"{kinds}\n{stats}\n{terra.explain(step)}"
     assert stats.graphs <= cls.most_graphs, report
     assert stats.fallbacks <= cls.most_fallbacks, report
-    assert kinds.endswith("C" * getattr(cls, "minimum", 8)), report
+    assert kinds[-10:].count("C") >= getattr(cls, "minimum", 8), report
 
 
 def test_choice_by_option():
