@@ -109,8 +109,6 @@ def install():
             if name == "__getitem__" and cls is tfi.ResourceVariable:
                 continue  # a slice of a variable can be assigned to
             original = getattr(base, name, None)
-            if name == "__getitem__" and cls is not TerraTensor:
-                continue  # what it gives can be assigned to
             if type(original) is FunctionType and _is_of("tensorflow", original.__globals__["__name__"]) and name not in vars(cls):
                 setattr(cls, name, _operator(base, name))
 

@@ -28,6 +28,7 @@ EagerTensor = tfi.EagerTensor
 _METHODS = {
     "optimizers": frozenset(["apply", "apply_gradients"]),
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
+    "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
 _MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 _MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes

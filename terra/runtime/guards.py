@@ -146,7 +146,7 @@ def settings(root):
     if state is not None:
         tracked = vars(state.GLOBAL_STATE_TRACKER)
         context = tracked.get("current_call_ctx")
-        found += [context is None, tracked.get("autocast_scope"), tracked.get("distribution")]
+        found += [context is None, tracked.get("autocast_scope"), tracked.get("distribution"), tracked.get("stateless_scope")]
         if context is not None:
             found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
     return found

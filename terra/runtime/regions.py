@@ -183,6 +183,7 @@ class Recording:
         self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
         self.unused = set(self.places.values())
         self.used_arguments = set()
+        self.made = set()
         self.region = region = Region()
         region.patches, region.feeds, region.checks = [], [], []
         region.entries = [self._entry(k, *entry) for k, entry in enumerate(runner.log[self.log_length:])]
@@ -210,7 +211,11 @@ class Recording:
         kept = list(refs)
         for j, (x, slot) in enumerate(zip(refs, node.slots)):
             kind = slot.kind
-            if type(x) is ValueKey or kind is RESOURCE:
+            if type(x) is ValueKey:
+                if not (self.knows_fed or x in self.made or x in self.inputs.values):
+                    raise Unskippable  # a value of the step that it was not given
+                continue
+            if kind is RESOURCE:
                 continue
             if kind is CONST:
                 kept[j] = slot.const_obj
@@ -235,6 +240,7 @@ class Recording:
                 self.used_arguments.add(slot.arg)
         if random_attrs is not None:
             region.feeds.append((node.slots[-1], k))
+        self.made.update([key for _, _, key in node.outs])
         return node, kept, random_attrs
 
     def _source(self, x):

@@ -167,7 +167,7 @@ def _does_nothing(layer, known, args, kwargs):
     except KeyError:
         return False
     state = known.state
-    if layer.input_spec or getattr(state, "autocast_scope", None) is not None or getattr(state, "distribution", None) is not None:
+    if layer.input_spec or any(getattr(state, name, None) is not None for name in ("autocast_scope", "distribution", "stateless_scope")):
         return False
     kept = known.policies.get(id(policy))
     if kept is None or kept[0] is not policy:
