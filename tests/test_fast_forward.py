@@ -1,5 +1,7 @@
 """Fast-forward of optimizers: it happens, and each of its guards, broken, gives eager's result."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -960,27 +962,19 @@ def test_lists_among_the_arguments_and_losses():
     both(make, [(WIDE[k % 3],) for k in range(8)], jumps=0.1)
 
 
-def test_stateless_calls():
+def test_stateless_scopes():
+    """In Keras' stateless scope a variable has another value, though it is the same object, at the same place of the program."""
     def make():
-        keras.utils.set_random_seed(6)
         layer = wide()
         others = [keras.Variable(np.full(v.shape, 0.05, "float32")) for v in layer.trainable_variables]
-
-        class Calling(keras.layers.Layer):
-            def call(self, x):
-                return layer(x)
-
-        outer = Calling()
         turn = iter([0] * 6 + [1, 2, 0, 1, 0, 2, 2])
 
         def step(x):
             how = next(turn)
-            values = [tf.reduce_sum(x) * 0.0 + v for v in (others if how == 1 else layer.trainable_variables)]
-            if how == 0:
-                return layer(x), layer(x)
-            mapping = list(zip(layer.trainable_variables, values))
-            with keras.StatelessScope(state_mapping=mapping):
-                return outer(x), layer(x)
+            values = [[tf.reduce_sum(x) * 0.0 + v for v in vs] for vs in (layer.trainable_variables, others)]
+            scope = keras.StatelessScope(state_mapping=list(zip(layer.trainable_variables, values[how - 1]))) if how else contextlib.nullcontext()
+            with scope:
+                return layer(x)
 
         return step, lambda: layer.trainable_variables
 

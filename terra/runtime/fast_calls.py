@@ -220,7 +220,7 @@ def _learn(runner, place, region, args, kwargs):
     quick.plain = not (region.patches or region.latest or region.selects or region.accessed)
     quick.recording = runner.tapes.recording is not None
     guard = region.guard
-    quick.guarded = guard.root is not None or bool(guard.containers)
+    quick.guarded = guard.root is not None or len(guard.containers) > 0
     quick.device = guard.settings[0]
     result = region.result
     quick.outputs = quick.sequence = quick.value = None

@@ -1,18 +1,21 @@
 """Fast-forward: skip framework code whose outcome is known (design: the light-weight imperative runtime).
 
 The skeleton pays for the framework's own Python, which in a Keras training step is nearly all of it: hundreds of small operations, the same ones at each
-step. So at an instrumented call site whose callee is framework code (a stock layer, model, loss, metric or optimizer, `tape.gradient`) the nodes that the
-call walked are recorded as a *region*. When the same call comes again at the same node of the program, the cursor jumps over the region, and the
-call is not entered.
+step. So at an instrumented call site whose callee is framework code (a stock layer, model, loss, metric or optimizer, `tape.gradient`; in `fast_calls` functions and
+operators) the nodes that the call walked are recorded as a *region*. When the same call comes again at the same node of the program, the cursor jumps over the
+region, and the call is not entered.
 
 What must hold for a jump (else the call simply runs, and every operation is validated as always):
 
 * the callee is the framework's own code, down to the last part of it: no class or function of the user's is reached from it;
-* its arguments are the same: tensors by the value of the step that they are, with their shapes, variables by object, Python values by value;
-* nothing that it reads has changed: the attributes of the object and of all its parts, with the contents of lists and dicts, and the methods
-  of their classes (see `guards`); device, default float type, Keras' call context and scopes are the same;
-* the recorded call fed nothing, read nothing, ran nothing imperatively, and changed none of that Python state itself;
-* for `tape.gradient`: the tape was begun in the step at the same place, with the same path since, and recorded no Python function.
+* its arguments are the same: tensors by the value of the step that they are, with their shapes, variables by object, Python values by value; of tensors from
+  outside of the step dtype and shape, and the value wherever the region takes it as a constant, or Python may look at it (small integers, unused ones);
+* nothing that it reads has changed: the attributes of the object and of all its parts, with the contents of lists, dicts and arrays, and the methods
+  of their classes (see `guards`); device, global seed, default float type, Keras' call context and scopes are the same;
+* the recorded call used no value of the step that it was not given, read nothing, ran nothing imperatively, drew from no generator of Python's or numpy's, and changed
+  none of that Python state itself; what it fed came with its arguments, or was made by the framework out of what is compared anyway;
+* for `tape.gradient`: the tape was begun in the step at the same place, with the same path since, and recorded no Python function; the tensors fed so far, and
+  the arguments of the step, have the same shapes.
 """
 
 from types import MethodType

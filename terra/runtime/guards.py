@@ -7,8 +7,9 @@ Whatever could run code of the user's (a subclass, a function) makes the object 
 """
 
 import sys
+from itertools import chain
 from operator import is_
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 
 import numpy as np
 
@@ -62,18 +63,64 @@ def root_of_function(function, variables):
     return None
 
 
+class Snapshot:
+    """What containers held: compared all at once, object by object."""
+
+    __slots__ = ("_views", "_lengths", "_held", "_ids")
+
+    def __init__(self):
+        self._views = []  # a container, or a view of a dict's values
+        self._lengths = []
+        self._held = []
+        self._ids = set()  # of the containers
+
+    def __len__(self):
+        return len(self._views)
+
+    def add(self, container, owner=None):
+        """Note what `container` holds; returns that, or () if it was noted already. `owner`: what lives as long as the container, if that is a view."""
+        if id(owner or container) in self._ids:
+            return ()
+        self._ids.add(id(owner or container))
+        view = container.values() if isinstance(container, (dict, MappingProxyType)) else container
+        held = tuple(view)
+        if type(container) is not tuple:
+            self._views.append(view)
+            self._lengths.append(len(held))
+            self._held += held
+        return held
+
+    def update(self, other):
+        """Note what another Snapshot has noted, too."""
+        self._ids |= other._ids
+        self._views += other._views
+        self._lengths += other._lengths
+        self._held += other._held
+
+    def holds(self):
+        """Whether they hold the same objects, or equal scalars."""
+        if list(map(len, self._views)) != self._lengths:
+            return False
+        if not all(map(is_, chain.from_iterable(self._views), self._held)):
+            now = list(chain.from_iterable(self._views))
+            if not equal(now, self._held):
+                return False
+            self._held = now  # the next time they are the same objects
+        return True
+
+
 class Guard:
     """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said."""
 
     __slots__ = ("containers", "arrays", "root", "settings")
 
     def __init__(self, owner, variables):
-        self.containers = []  # (container, or a view of its values; the objects it held; how many)
+        self.containers = Snapshot()
         self.arrays = []  # (array, its bytes)
         plain = type(owner) is FunctionType  # it depends on its arguments alone
         self.root = root_of_function(owner, variables) if plain else type(owner).__module__.split(".", 1)[0]
         self.settings = settings(self.root)
-        walk = _Walk(self.containers, self.arrays)
+        walk = Walk(self.containers, self.arrays)
         if not plain:
             walk.object(owner)
             variables = variables or getattr(owner, "_trainable_variables", ())
@@ -82,14 +129,12 @@ class Guard:
 
     def holds(self):
         """Whether nothing has changed."""
-        for values, held, n in self.containers:
-            if len(values) != n or not all(map(is_, values, held)):
-                if not _equal(values, held):
-                    return False
+        if not self.containers.holds():
+            return False
         for array, held in self.arrays:
             if array.tobytes() != held:
                 return False
-        return _equal(settings(self.root), self.settings)
+        return equal(settings(self.root), self.settings)
 
 
 class _Modules:
@@ -99,40 +144,41 @@ class _Modules:
               "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn")
 
     def __init__(self):
-        self._held = {}  # module or class -> what it held
+        self._spaces = {}  # id -> module or class
+        self._held = Snapshot()
         self.version = 0  # counts the times when something was replaced
         self.watch(tfi.tf.nn)
         self.watch(tfi.tf.math)
 
     def watch(self, space):
         """Look at the module or class `space`, too."""
-        if space not in self._held:
-            values = vars(space).values()
-            self._held[space] = (values, tuple(values))
+        if id(space) not in self._spaces:
+            self._spaces[id(space)] = space
+            self._held.add(vars(space), space)
 
     def look(self):
         """The version they have now."""
-        same = True
         for name in self._NAMES:
-            if name in sys.modules:
+            if name in sys.modules and id(sys.modules[name]) not in self._spaces:
                 self.watch(sys.modules[name])
-        for space, (values, held) in list(self._held.items()):
-            if len(values) != len(held) or not all(map(is_, values, held)):
-                same = False
-                self._held[space] = (values, tuple(values))
-        if not same:
+        if not self._held.holds():
             self.version += 1
+            self._held = Snapshot()
+            for space in self._spaces.values():
+                self._held.add(vars(space), space)
         return self.version
 
 
 modules = _Modules()
 
 
-def _equal(new, old):
+def equal(new, old):
     """The same objects, or equal scalars of one type, one by one."""
     if len(new) != len(old):
         return False
-    return all(a is b or (type(a) in SCALARS and type(a) is type(b) and a == b) for a, b in zip(new, old))
+    return all(
+        a is b or (type(a) in SCALARS and type(a) is type(b) and a == b and (a != 0 or type(a) is not float or str(a) == str(b)))  # 0.0 == -0.0
+        for a, b in zip(new, old))
 
 
 def settings(root):
@@ -152,12 +198,16 @@ def settings(root):
     return found
 
 
-class _Walk:
-    """Visits an object and its parts, each once, and lists their containers; their classes are watched from then on."""
+class Walk:
+    """Visits an object and its parts, each once, and lists their containers; the framework's classes are watched from then on.
 
-    def __init__(self, containers, arrays):
+    `reading`: its parts are only read; what they could call does not matter.
+    """
+
+    def __init__(self, containers, arrays, reading=False):
         self.containers = containers
         self.arrays = arrays
+        self.reading = reading
         self.seen = set()
         self.todo = []
 
@@ -171,19 +221,11 @@ class _Walk:
     def variable(self, variable):
         if id(variable) not in self.seen:
             self.seen.add(id(variable))
-            self._note(vars(variable))
-
-    def _note(self, container):
-        """Returns what it holds."""
-        values = container.values() if isinstance(container, dict) else container
-        held = tuple(values)
-        if type(container) is not tuple:
-            self.containers.append((values, held, len(held)))
-        return held
+            self.containers.add(vars(variable))
 
     def _attributes(self, owner):
         kind = type(owner)
-        if kind.__name__ in _NEVER:
+        if kind.__name__ in _NEVER and not self.reading:
             raise Unskippable
         for cls in kind.__mro__[:-1]:
             if stock_package(cls.__module__) is not None:
@@ -194,7 +236,7 @@ class _Walk:
         if id(container) in self.seen:
             return
         self.seen.add(id(container))
-        self.todo += self._note(container)
+        self.todo += self.containers.add(container)
 
     def _value(self, value):
         kind = type(value)
@@ -203,11 +245,13 @@ class _Walk:
         if isinstance(value, (dict, list, tuple, set)):
             self._container(value)
         elif kind is FunctionType or kind is MethodType:
-            if (value.__module__ or "").split(".", 1)[0] not in _FRAMEWORKS:
+            if (value.__module__ or "").split(".", 1)[0] not in _FRAMEWORKS and not self.reading:
                 raise Unskippable  # the user's function might do anything
         elif isinstance(value, type) or kind is BuiltinFunctionType:
             return
         elif kind is np.ndarray:
+            if self.reading:
+                return
             if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
                 raise Unskippable
             self.arrays.append((value, value.tobytes()))
@@ -215,9 +259,16 @@ class _Walk:
             self.variable(value)
         else:
             package = stock_package(kind.__module__)
+            if self.reading and package is None and any(is_librarys(cls) for cls in kind.__mro__):
+                package = "layers"  # a user's subclass: its attributes matter as those of a stock layer do
             if package is None:
-                if callable(value) and kind.__module__.split(".", 1)[0] not in _FRAMEWORKS | {"builtins", "functools"}:
+                if callable(value) and not self.reading and kind.__module__.split(".", 1)[0] not in _FRAMEWORKS | {"builtins", "functools"}:
                     raise Unskippable
             elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)
+
+
+def is_librarys(cls):
+    """Whether a class is the framework's own."""
+    return cls.__module__.split(".", 1)[0] in _FRAMEWORKS

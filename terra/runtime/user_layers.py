@@ -102,24 +102,20 @@ def _look_at(kind):
         known.module = module
         known.state = sys.modules["keras.src.backend.common.global_state"].GLOBAL_STATE_TRACKER
         for cls in kind.__mro__[:-1]:
-            if _is_librarys(cls):
+            if guards.is_librarys(cls):
                 guards.modules.watch(cls)
         known.version = guards.modules.version
-        known.held = [(vars(cls), tuple(vars(cls).values())) for cls in kind.__mro__[:-1] if not _is_librarys(cls)]
+        known.held = [(vars(cls), tuple(vars(cls).values())) for cls in kind.__mro__[:-1] if not guards.is_librarys(cls)]
         known.policies = {}
     _classes[kind] = known
     return known
-
-
-def _is_librarys(cls):
-    return cls.__module__.split(".", 1)[0] in ("keras", "tensorflow")
 
 
 def _is_simple(kind, layer):
     for name in _OWN:
         for cls in kind.__mro__[:-1]:
             if name in vars(cls):
-                if not _is_librarys(cls):
+                if not guards.is_librarys(cls):
                     return False
                 break
     return kind.compute_mask is layer.compute_mask
