@@ -10,13 +10,18 @@ Nothing here imports Keras: Keras 3 (on TensorFlow) and tf_keras differ in none 
 
 import dataclasses
 import inspect
+import sys
 
 from terra import errors
 from terra.api import coexecute
 from terra.options import Options
+from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 
 STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
+LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept
+_KERAS_TRAINER, _KERAS_CALLBACKS = "keras.src.backend.tensorflow.trainer", "keras.src.callbacks.callback_list"
+_LISTENERS = {"_on_train_batch_end": ("on_train_batch_end", "on_batch_end"), "_on_test_batch_end": ("on_test_batch_end",)}
 _MARK = "_terra_keras_steps"
 _TERRA_OPTIONS = {f.name for f in dataclasses.fields(Options)}
 
@@ -36,6 +41,10 @@ class KerasSteps:
                 self._before[name] = vars(model).get(name)
                 vars(model)[name] = step  # not setattr: Keras would look for layers and variables in it
             setattr(self, short, step)
+        for make, kept in LOOP_FUNCTIONS.items():
+            if getattr(inspect.getattr_static(model, make, None), "__module__", None) == _KERAS_TRAINER:
+                self._before[make] = vars(model).get(make)
+                vars(model)[make] = _making(model, getattr(model, make), kept)
         vars(model)[_MARK] = self
         _compile_as(model, True, False)
 
@@ -75,7 +84,7 @@ def compile(model, *args, **keywords):
     Raises: OptionError for what is no Keras model on TensorFlow, for `run_eagerly=False`, and for a model under a distribution strategy.
     """
     _check(model)
-    options = {k: keywords.pop(k) for k in list(keywords) if k in _TERRA_OPTIONS}
+    options = {k: keywords.pop(k) for k in list(keywords) if k in _TERRA_OPTIONS and (k, keywords[k]) != ("jit_compile", "auto")}  # which is Keras' own word
     Options.make(options)  # a wrong option is told before anything has changed
     if keywords.get("run_eagerly") is False:
         raise errors.OptionError("terra.compile runs the model's steps as Python, so run_eagerly=False cannot be had; leave it out, "
@@ -86,6 +95,54 @@ def compile(model, *args, **keywords):
     if args or keywords:
         model.compile(*args, **keywords)  # as the user says: this is what is saved with the model, and what `undo` goes back to
     return KerasSteps(model, options)
+
+
+def _making(model, make, kept):
+    """`make_train_function` (or `make_test_function`) of a model whose batches do not wait for each other."""
+
+    def make_function(force=False):
+        _spare_logs(sys._getframe(1).f_locals.get("callbacks"))  # `fit` and `evaluate` call this when they have made theirs
+        if getattr(model, kept) is None or force:
+            make(force)
+            setattr(model, kept, _without_optional(model, getattr(model, kept)))
+        return getattr(model, kept)
+
+    return make_function
+
+
+def _without_optional(model, run):
+    """Keras' function for one batch, without the `tf.experimental.Optional` round its outputs that makes Python wait for them.
+
+    Keras puts what the step returned into one, and takes it out again, only if it is given a tf.data iterator.
+    """
+
+    def function(iterator):
+        if model.steps_per_execution != 1 or not isinstance(iterator, tfi.tf.data.Iterator):
+            return run(iterator)
+        outputs = run(iter([next(iterator)]))
+        if type(outputs) is dict and all(isinstance(x, tfi.tf.Tensor) for x in outputs.values()):
+            return outputs
+        return tfi.tf.experimental.Optional.from_value(outputs).get_value()  # which makes tensors of numbers
+
+    return function
+
+
+def _spare_logs(callbacks):
+    """Let the callbacks of a `fit` do nothing at the end of a batch if none of them listens; Keras would read the batch's logs, and so wait for it."""
+    if type(callbacks).__module__ != _KERAS_CALLBACKS:
+        return
+    for hook, listeners in _LISTENERS.items():
+        stock = getattr(callbacks, hook)
+        if hook not in vars(callbacks) and inspect.ismethod(stock):
+            setattr(callbacks, hook, _if_heard(callbacks, listeners, stock))
+
+
+def _if_heard(callbacks, listeners, stock):
+    def hook(batch, logs=None):
+        if not all(getattr(getattr(callback, name), "_is_default", False) for callback in callbacks.callbacks for name in listeners):
+            stock(batch, logs)
+
+    return hook
 
 
 def _check(model):

@@ -16,7 +16,10 @@ class Options:
     optimize: let grappler rewrite the graph (faster for some programs on accelerators, no longer bitwise equal to eager).
     max_traces: how many distinct traces are merged before new ones are only run imperatively.
     wait_for_graph: a step waits for a graph that is being generated instead of running imperatively meanwhile.
-    fast_forward: skip the code of stock optimizers where their outcome is known; without it, all of the framework's Python runs.
+    jit_compile: let XLA compile the pure stretches of the graph, in the background; no longer bitwise equal to eager. The compiled form is kept only if
+        steps turn out to be faster with it. Steps that are cut into pieces (see `loops`) are not compiled.
+    fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute. With "framework" all of
+        the user's own code runs at each step; with False all of the framework's does, too.
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
         a loop with one or two counts and rolls the others.
     transform: instrument the function's source; without it, locations are those of the decorated function alone.
@@ -26,7 +29,8 @@ class Options:
     optimize: bool = False
     max_traces: int = 16
     wait_for_graph: bool = False
-    fast_forward: bool = True
+    jit_compile: bool = False
+    fast_forward: bool | str = True
     loops: str = "auto"
     transform: bool = True
 
@@ -39,6 +43,8 @@ class Options:
                 hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(names))}."
                 raise errors.OptionError(f"terra.coexecute has no option {name!r}; {hint}")
             expected = type(getattr(cls, name))
+            if name == "fast_forward" and value == "framework":
+                continue
             if type(value) is not expected or (expected is int and value < 0):
                 raise errors.OptionError(f"terra.coexecute's option {name!r} takes a{'n' if expected is int else ''} "
                                          f"{'non-negative int' if expected is int else expected.__name__}, not {value!r}.")
@@ -51,9 +57,10 @@ class Options:
 class Stats:
     """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
-    A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls of
-    framework code that were skipped, `rolled_loops` the loops whose trip count varies and whose iterations therefore share a graph, `pieces`
-    the parts that steps are cut into for that (and at recursive calls), each with a graph of its own. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
+    A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls that
+    were skipped, `whole_steps` the steps among them: co-executed without running the step's own code. `rolled_loops` the loops whose trip count varies and whose iterations therefore share a graph, `pieces`
+    the parts that steps are cut into for that (and at recursive calls), each with a graph of its own. `compiled_steps` counts the co-executed steps that
+    XLA's compiled code ran (`jit_compile`). Times are in seconds: `python_stall_s` is what Python waited for the graph (for a fetch,
     or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 
@@ -67,8 +74,10 @@ class Stats:
     feeds: int = 0
     fetches: int = 0
     fast_forwards: int = 0
+    whole_steps: int = 0
     rolled_loops: int = 0
     pieces: int = 0
+    compiled_steps: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0
 

@@ -47,6 +47,8 @@ def explain(function):
         form = "starts with the step, because Python reads values in the middle" if function.program.early \
             else "is dispatched when the skeleton is done, because Python reads no value in the middle"
         lines.append(f"The graph {form}.")
+    if function.program is not None and function.program.compiled is not None:
+        lines.append(function.program.compiled.describe())
     lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()])
     fetches = [n for n in graph.nodes if n.payload.event.info.category == opschema.FETCH]
     feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]

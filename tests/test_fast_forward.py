@@ -400,16 +400,17 @@ def test_custom_gradient_and_watch_and_nested_tapes_stay_right():
 def both(make, calls, jumps=1, **options):
     """Run `calls` eagerly and co-executed; all results and the state must be equal. `make()` returns (step, what gives the state).
 
-    jumps: how many calls at least are skipped in each co-executed step, on average. Returns the statistics.
+    jumps: how many calls of the framework's at least are skipped in each co-executed step, on average. Returns the statistics.
+    The program runs co-executed twice: with all of its own code, and with that skipped where it does nothing but compute.
     """
     def seen(value):
         return [np.asarray(t) for t in tf.nest.flatten(value) if t is not None]
 
     runs = []
-    for coexecuted in (False, True):
+    for coexecuted in (False, True, "framework"):
         keras.utils.set_random_seed(7)
         step, state = make()
-        wrapped = terra.coexecute(step, wait_for_graph=True, **options) if coexecuted else step
+        wrapped = terra.coexecute(step, wait_for_graph=True, fast_forward=coexecuted, **options) if coexecuted else step
         values = []
         for k, call in enumerate(calls):
             if callable(call):
@@ -418,9 +419,10 @@ def both(make, calls, jumps=1, **options):
                 values.append(seen(wrapped(*call)))
         values.append(seen(state()))
         runs.append(values)
-    for k, (expected, actual) in enumerate(zip(*runs, strict=True)):
-        for a, b in zip(expected, actual, strict=True):
-            np.testing.assert_array_equal(a, b, err_msg=f"call {k} of {len(calls)}")
+    for k, (expected, *others) in enumerate(zip(*runs, strict=True)):
+        for actual in others:
+            for a, b in zip(expected, actual, strict=True):
+                np.testing.assert_array_equal(a, b, err_msg=f"call {k} of {len(calls)}")
     stats = wrapped.stats()
     assert stats.fast_forwards >= jumps * stats.coexecuted_steps > 0, stats
     return stats
@@ -752,7 +754,7 @@ def test_the_users_functions_among_the_arguments_run():
         return lambda x: tf.map_fn(double, tf.nn.relu(x)), lambda: []
 
     both(make, [(WIDE[0],)] * 8, jumps=1)
-    assert len(seen) == 2 * 8 * 8
+    assert len(seen) == 3 * 8 * 8
 
 
 def test_random_functions_draw_their_seeds():

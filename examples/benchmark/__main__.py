@@ -1,6 +1,6 @@
 """Compare eager, tf.function and Terra on whole training programs, interleaved in one process.
 
-    python -m examples.benchmark [--programs A,B] [--scale S] [--quick] [--read-every N] [--json FILE] [--markdown FILE] [--plot FILE]
+    python -m examples.benchmark [--programs A,B] [--scale S] [--quick] [--read-every N] [--jit] [--json FILE] [--markdown FILE] [--plot FILE]
 
 Exits with 1 if Terra's losses, or what it leaves in Python, differ from eager's anywhere, or if a program was not co-executed at all.
 """
@@ -16,7 +16,7 @@ import importlib.util
 import keras
 
 from examples import programs
-from examples.benchmark import report
+from examples.benchmark import jit, report
 from examples.benchmark.measure import TOLERANCE, Plan, measure
 from examples.console import Progress
 
@@ -35,6 +35,7 @@ def parse(argv):
     parser.add_argument("--quick", action="store_true", help="small programs, fewer and shorter rounds")
     parser.add_argument("--budget", metavar="S", type=float, help="seconds for the rounds of a program (default 6; with --quick: 1)")
     parser.add_argument("--read-every", metavar="N", type=int, default=1, help="read the loss every N steps (default 1)")
+    parser.add_argument("--jit", action="store_true", help="compare with XLA: Terra and tf.function with and without jit_compile, nothing else")
     parser.add_argument("--seed", type=int, default=1, help="of weights and batches (default 1)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there")
     parser.add_argument("--markdown", metavar="FILE", help="write the tables there")
@@ -78,6 +79,8 @@ def main(argv=None):
     plan = plan_of(options)
 
     print(report.machine())
+    if options.jit:
+        return main_jit(options, plan)
     print(
         f"size {plan.size}; {plan.fewest_rounds} to {plan.rounds} rounds of up to {plan.steps} steps in each mode, for about {plan.budget_s:g} s; "
         f"loss read every {plan.read_every}; medians in ms per step; Terra's losses must equal eager's within {TOLERANCE:g}\n"
@@ -110,6 +113,20 @@ def main(argv=None):
     if options.plot:
         report.write_plot(rows, options.plot)
     return 0 if all(row.correct for row in rows) else 1
+
+
+def main_jit(options, plan):
+    print(f"size {plan.size}; medians in ms per step\n")
+    print(report.heading(jit.COLUMNS), flush=True)
+    rows = []
+    for name in options.programs:
+        rows.append(jit.measure_jit(name, plan))
+        print(report.row_text(jit.COLUMNS, rows[-1]), flush=True)
+        forget()
+    print()
+    for text in [remark for row in rows for remark in jit.remarks(row)]:
+        print(text)
+    return 0
 
 
 def forget():

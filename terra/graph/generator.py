@@ -69,6 +69,7 @@ class Generated:
         self.checkpointed = []  # handles whose old values must be kept while a step runs
         self.live_out = []
         self.selects = {}  # control edge -> ((switch-case, case), ...)
+        self.open_refs = set()  # nodes of the top function, and refs of their outputs, whose shapes may differ though those of all arguments do not
 
 
 class Scope:
@@ -334,6 +335,8 @@ class GraphGenerator:
             outputs = self._emit_random(scope, info, refs, label)
         else:
             outputs = self._emit_plain(scope, info, event, refs, label)
+        if scope is self.top and (event.signature in self.store.dynamic or not all(type(shape) is tuple for shape in event.out_shapes)):
+            self.out.open_refs.update(ref.partition(":")[0] for ref in (outputs.values() if type(outputs) is dict else outputs))
         for key, k in self.plan.keys_defined_by(node):
             if k < 0:
                 continue  # a fed value, defined with the inputs
@@ -534,6 +537,8 @@ class GraphGenerator:
         self._note_access(top, raw, name)
         for k, key in enumerate(item.outputs):
             top.env[key] = f"{name}:output:{k}"
+            if isinstance(key, Slot) and len({n.payload.event.out_shapes[out] if out >= 0 else None for n, out in key.sources}) > 1:
+                self.out.open_refs.add(top.env[key])
         self._cases.append(name)
 
     def _branch_output(self, scope, key, item):

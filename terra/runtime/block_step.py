@@ -112,6 +112,7 @@ class BlockStep(Step):
         if self._gradient_at is None:
             return self.tape_is_gone
         if isinstance(self.mode, Tracer):
+            self.mode.settle()
             return any(_updates(event) for event in self.mode.events[self._gradient_at:])
         return any(entry[0].updates for entry in self.mode.log[self._gradient_at:])
 

@@ -16,8 +16,9 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places
+from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places, whole_calls
 from terra.runtime import internals as tfi
+from terra.runtime.compiled import Compiled, NotingQueue
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
 from terra.runtime.python_runner import PythonRunner
@@ -130,6 +131,8 @@ class Coexecuted:
                 "(or use terra.compile).", self.policy.name)
 
     def _step(self, args, kwargs):
+        if self.policy.pause_left and self._generating is None and not self._retired:
+            return self._leave_alone(args, kwargs)
         start = time.perf_counter()
         before = self._stats.coexecuted_steps
         held = interrupts.hold()
@@ -139,7 +142,7 @@ class Coexecuted:
                 try:
                     held = interrupts.release(held)
                     with no_garbage_collection() if _makes_much(step) else _NOTHING:
-                        result = self._python(*args, **kwargs)
+                        result = whole_calls.run_step(step, self._python, args, kwargs)
                     held = interrupts.hold()
                     self._end(step)
                 except BaseException as error:
@@ -160,6 +163,17 @@ class Coexecuted:
             self.policy.took(coexecuted, time.perf_counter() - start)
         return result
 
+    def _leave_alone(self, args, kwargs):
+        """A step while the policy has given up: the user's own function, so that it costs next to nothing."""
+        start = time.perf_counter()
+        self._stats.steps += 1
+        self._stats.imperative_steps += 1
+        self.policy.imperative()
+        with dispatch.left_alone:
+            result = self.__wrapped__(*args, **kwargs)
+        self.policy.took(False, time.perf_counter() - start)
+        return result
+
     def begin(self, kind, args=(), kwargs=None):
         """Begin a step of class `kind` on this thread, whose operations belong to it until `_leave`; None if it is to run imperatively."""
         stats = self._stats
@@ -169,6 +183,8 @@ class Coexecuted:
             self._generating = None
         if self._retired:
             self._remove_retired()
+        if self.program is not None and self.program.compiled is not None:
+            self.program.compiled.advance(self.options.wait_for_graph)
         if self.pieces is not None and kind is Step:
             kind = pieces.PiecewiseStep
             waiting = self._generating is not None and not self.pieces.ready
@@ -223,6 +239,8 @@ class Coexecuted:
             return
         if isinstance(step.mode, PythonRunner) and step.mode.complete():
             self._stats.coexecuted_steps += 1
+            compiled = step.mode.program.compiled
+            self._stats.compiled_steps += compiled is not None and compiled.used
             self.policy.coexecuted()
             step.mode = None
             return
@@ -334,6 +352,9 @@ class Coexecuted:
 
     def note_fallback(self, reason):
         self._stats.fallbacks += 1
+        compiled = self.program.compiled if self.program is not None else None
+        if compiled is not None and compiled.used and "kernel failed" in reason:
+            compiled.failed()
         self.fallback_reasons[reason] = self.fallback_reasons.get(reason, 0) + 1
         while len(self.fallback_reasons) > 200:
             del self.fallback_reasons[next(iter(self.fallback_reasons))]
@@ -365,6 +386,8 @@ class Coexecuted:
         if self.program is not None:
             self._retired.append(self.program)
         self._stats.graphs += 1
+        if self.options.jit_compile:
+            program.compiled = Compiled(program, functools.partial(self._instantiate, program))
         self.program = program
 
     def _generate_pieces(self, of):
@@ -383,7 +406,7 @@ class Coexecuted:
 
     def _make_program(self, store):
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
-        generator = GraphGenerator(store, early, Queue, self.options.optimize)
+        generator = GraphGenerator(store, early, NotingQueue if self.options.jit_compile else Queue, self.options.optimize)
         generated = generator.generate()
         program = Program(store, generated, early)
         program.handles = dict(generator.handles)
@@ -395,7 +418,9 @@ class Coexecuted:
             tfi.add_function(fdef)
         return program
 
-    def _instantiate(self, program):
+    @staticmethod
+    def _instantiate(program, name=None, n_outputs=None):
+        """Have the runtime build the program's function, or another one with its arguments."""
         args = []
         for spec in program.generated.arg_specs:
             kind = spec[0]
@@ -407,13 +432,16 @@ class Coexecuted:
                 args.append(spec[1].ref)
             else:
                 args.append(tfi.tf.constant(program.late_selects_default, dtype=tfi.tf.int32))
-        tfi.instantiate(program.name, args, program.attrs, program.generated.n_outputs)
+        tfi.instantiate(name or program.name, args, program.attrs, n_outputs or program.generated.n_outputs)
 
     def _remove_retired(self):
         if runner.flights:
             return
-        retired, self._retired = self._retired, []
+        busy = [program for program in self._retired if program.compiled is not None and program.compiled.busy]
+        retired, self._retired = [program for program in self._retired if program not in busy], busy
         for program in retired:
+            if program.compiled is not None:
+                program.compiled.remove()
             for fdef in program.generated.fdefs:
                 tfi.remove_function(fdef.signature.name)
 
@@ -423,7 +451,7 @@ class Coexecuted:
         """A snapshot of the `Stats` of this function; of a method asked through its class, the sum over the instances."""
         snapshot = Stats(**vars(self._stats))
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
-        snapshot.fast_forwards = self.counts.fast_forwards
+        snapshot.fast_forwards, snapshot.whole_steps = self.counts.fast_forwards, self.counts.whole_steps
         snapshot.python_stall_s = self.counts.python_stall
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):

@@ -2,7 +2,7 @@
 
 The hooks are in place while a step runs, and while one is in flight; otherwise TensorFlow's own functions are. Operations of other threads, and those
 that run outside a step, go straight on, except that one which may touch a variable first waits for the steps in flight: TensorFlow itself does not order
-them.
+them. It need not if it uses nothing that they use (see `terra.runtime.iterators`).
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import threading
 from threading import get_ident
 
 from terra.runtime import internals as tfi
-from terra.runtime import lazy_tape, slicing
+from terra.runtime import iterators, lazy_tape, opschema, slicing
 from terra.runtime.graph_runner import runner
 from terra.runtime.tensor import TerraTensor, shape_slice
 
@@ -31,7 +31,7 @@ def _fast(ctx, op, name, *args):
         if _touches_variables(args):
             step.before_outside_access(op, args)
     elif (runner.flights or (step is not None and step.open_ended)) and _touches_variables(args):
-        _sync_outside()
+        _before_outside(op, args, True)
     return tfi.fast_execute(ctx, op, name, *args)
 
 
@@ -51,7 +51,7 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
         if _touches_variables(inputs):
             step.before_outside_access(op, inputs)
     elif (runner.flights or (step is not None and step.open_ended)) and _touches_variables(inputs):
-        _sync_outside()
+        _before_outside(op.decode() if type(op) is bytes else op, inputs, False)
     return execute(handle, device, op, inputs, attrs, *rest)
 
 
@@ -83,10 +83,18 @@ def _touches_variables(values):
     return False
 
 
-def _sync_outside():
-    if get_ident() not in _internal:
-        end_open_step()
-        runner.sync()
+def _before_outside(op, values, fast):
+    """An operation outside of any step is given a resource: wait for the steps in flight, unless it cannot meet them."""
+    if get_ident() in _internal:
+        return
+    end_open_step()
+    if runner.flights:
+        if fast:
+            schema = opschema.get_schema(op)
+            values = schema.flatten(values[:schema.n_inputs])
+        if not iterators.must_wait(op, values, runner.flights):
+            return
+    runner.sync()
 
 
 def end_open_step():

@@ -173,6 +173,8 @@ def _jump(runner, quick):
     """`regions.jump` for a region with little to do."""
     region = quick.region
     runner.step.counts.fast_forwards += 1
+    if runner.observer is not None:
+        runner.observer.note_jump(region)
     if quick.hidden:
         runner.note_jump(region)
     if quick.plain:
@@ -245,6 +247,8 @@ def _pattern(runner, x):
     """How an argument is compared. Raises LookupError if that takes more than a glance."""
     kind = type(x)
     if kind is TerraTensor and x._owner is runner:
+        if "_keras_logits" in x.__dict__:
+            raise LookupError
         return _VALUE, x._key, x._shp
     if kind is TerraTensor or kind is tfi.EagerTensor:
         shape = x._shape_tuple()
@@ -257,7 +261,7 @@ def _pattern(runner, x):
         if kind is float and x == 0.0:
             raise LookupError  # 0.0 == -0.0
         return _SCALAR, kind, x
-    if kind is tuple or kind is list:
+    if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None):
         return _NESTED, kind, tuple([_pattern(runner, y) for y in x])
     if kind is slice:
         return _NESTED, kind, tuple([_pattern(runner, y) for y in (x.start, x.stop, x.step)])

@@ -33,8 +33,8 @@ _METHODS = {
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
-_MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
-_MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
+MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
+MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _FRUITLESS = 40  # recordings after which a place is given up that is seldom jumped over
 _replacements = {}
 _variable_kinds = set()  # classes of variables
@@ -102,8 +102,7 @@ def running():
         program, version = runner.program, guards.modules.look()
         if program.modules_version != version:  # somebody has replaced a function of the framework
             program.modules_version = version
-            program.regions.clear()
-            program.unskippable.clear()
+            program.forget_regions()
     return runner
 
 
@@ -120,9 +119,9 @@ class Known(dict):
         self.recorded += 1
         regions = self.setdefault(signature, [])
         regions.append(region)
-        if len(regions) > _MOST_REGIONS:
+        if len(regions) > MOST_REGIONS:
             del regions[0]
-        if len(self) > _MOST_SIGNATURES:
+        if len(self) > MOST_SIGNATURES:
             del self[next(iter(self))]
 
 
@@ -144,8 +143,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
     found = [runner.tapes.recording is not None]
     keep = [owner]
     try:
-        _describe(runner, args, found, keep, inputs)
-        _describe(runner, kwargs, found, keep, inputs)
+        describe(runner, args, found, keep, inputs)
+        describe(runner, kwargs, found, keep, inputs)
     except Unskippable:
         return call(), None
     if more is not None:
@@ -202,7 +201,7 @@ def _gradient(tape, target, sources, *args, **kwargs):
     return result
 
 
-def _describe(runner, value, found, keep, inputs):
+def describe(runner, value, found, keep, inputs):
     """Append what identifies an argument to `found`. Raises Unskippable if it cannot be told cheaply."""
     kind = type(value)
     if kind is TerraTensor or kind is EagerTensor:
@@ -212,15 +211,15 @@ def _describe(runner, value, found, keep, inputs):
     elif kind is tuple or kind is list:
         found.append((kind, len(value)))
         for x in value:
-            _describe(runner, x, found, keep, inputs)
+            describe(runner, x, found, keep, inputs)
     elif kind is dict:
         found.append((kind, *value))
         for x in value.values():
-            _describe(runner, x, found, keep, inputs)
+            describe(runner, x, found, keep, inputs)
     elif kind is tfi.tf.IndexedSlices:
         found.append(kind)
         for x in (value.values, value.indices, value.dense_shape):
-            _describe(runner, x, found, keep, inputs)
+            describe(runner, x, found, keep, inputs)
     elif kind in _variable_kinds or tfi.is_variable(value):
         _variable_kinds.add(kind)
         found.append(id(value))
@@ -228,7 +227,9 @@ def _describe(runner, value, found, keep, inputs):
     elif kind is slice:
         found.append(kind)
         for x in (value.start, value.stop, value.step):
-            _describe(runner, x, found, keep, inputs)
+            describe(runner, x, found, keep, inputs)
+    elif kind is tfi.tensor_shape.TensorShape:
+        found.append((kind, tuple(value.as_list()) if value.rank is not None else None))
     elif kind is tfi.tf.UnconnectedGradients or kind is tfi.tf.DType or value is Ellipsis:
         found.append(value)
     elif isinstance(value, np.generic) or (isinstance(value, type) and issubclass(value, np.generic)):
@@ -254,10 +255,13 @@ def install():
             there.callee, there.target = callee, made
             return made
         form = inner(there, callee)
-        return (user_layers.wrap(callee) or form) if form is callee else form
+        if form is callee:
+            return user_layers.wrap(callee) or form
+        return whole_calls.of_function(there, callee, form)
 
     location.set_resolver(resolve)
+    user_layers.set_calling(whole_calls.call_layer)
     fast_calls.install()
 
 
-from terra.runtime import fast_calls, user_layers  # noqa: E402  (they build on this module)
+from terra.runtime import fast_calls, user_layers, whole_calls  # noqa: E402  (they build on this module)

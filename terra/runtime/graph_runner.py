@@ -43,10 +43,12 @@ class Queue:
 class Flight:
     """A dispatched step whose skeleton is done. It owns the tensors that outlive the step until their values are there."""
 
-    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "group")
+    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "group", "arguments", "_resources")
 
-    def __init__(self, runner, outputs, record, manager, counts):
+    def __init__(self, runner, outputs, record, manager, counts, arguments):
         self.runner = runner
+        self.arguments = arguments  # what its graphs were given
+        self._resources = None
         self.outputs = outputs
         self.record = record  # how to replay the step imperatively, should a kernel fail
         self.manager = manager
@@ -58,6 +60,23 @@ class Flight:
 
     def read_again(self):
         pass
+
+    def land(self):
+        """Its values are there, or its error: let go what was kept until then."""
+        self.done = True
+        self.record.landed()
+        self.outputs = self.record = None
+        self.arguments = self._resources = ()
+
+    def resources(self):
+        """The resources that its graphs use; None if it cannot be told."""
+        found = self._resources
+        if found is None:
+            resource = tfi.types_pb2.DT_RESOURCE
+            if any(queue.enum == resource for queue in getattr(self.record, "queues", ())):  # a new variable, fed to a graph that ran already
+                return None
+            found = self._resources = [x for arguments in self.arguments for x in arguments if x._datatype_enum() == resource]
+        return found
 
     def materialise(self, tensor):
         """Python reads a tensor that this step returned: wait for it."""
@@ -77,6 +96,7 @@ class GraphRunner:
         self._executors = None
         self.flights = collections.deque()
         self.failures = 0  # how often the executor lost what had been dispatched
+        self._dispatched = []  # arguments of the graphs started since the last launch
         self._unraised = collections.deque()  # errors of steps behind a failed one
         self._lock = threading.RLock()  # of `flights`: several threads may wait
         self.on_idle = None  # called when nothing is in flight any more
@@ -93,16 +113,22 @@ class GraphRunner:
 
     def dispatch(self, program, args, manager):
         """Start a program's function; returns its outputs' handles."""
+        self._dispatched.append(args)
+        name, n_outputs = program.form(args)
         try:
-            return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
+            outputs = self.executors.dispatch(name, args, program.attrs, n_outputs, manager)
         except (tfi.NotOkStatusException, tfi.OpError):  # a step before it has failed: the executor takes nothing more
             self.sync()
             self.executors.wait()
-            return self.executors.dispatch(program.name, args, program.attrs, program.generated.n_outputs, manager)
+            outputs = self.executors.dispatch(name, args, program.attrs, n_outputs, manager)
+        if program.compiled is not None:
+            program.compiled.started(outputs)
+        return outputs
 
     def launch(self, outputs, record, manager, counts):
         """Register a step whose skeleton is done."""
-        flight = Flight(self, outputs, record, manager, counts)
+        flight = Flight(self, outputs, record, manager, counts, self._dispatched)
+        self._dispatched = []
         self.flights.append(flight)
         return flight
 
@@ -126,9 +152,7 @@ class GraphRunner:
                     except (tfi.NotOkStatusException, tfi.OpError):
                         self._recover(first)
                     self.flights.popleft()
-                    first.done = True
-                    first.record.landed()
-                    first.outputs = first.record = None
+                    first.land()
         finally:
             flight.counts.python_stall += time.perf_counter() - start
             if not self.flights and self.on_idle is not None:
@@ -166,8 +190,7 @@ class GraphRunner:
                     errors.append(error)
             flight.done = True
             if flight is not failed or errors:
-                flight.record.landed()
-                flight.outputs = flight.record = None
+                flight.land()
         if errors:
             self._unraised.extend(errors[1:])
             raise errors[0]
@@ -181,6 +204,7 @@ class GraphRunner:
         finally:
             manager.start_cancel()
             error = self.executors.wait()
+            self._dispatched = []
         return error
 
 

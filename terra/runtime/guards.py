@@ -147,8 +147,8 @@ class _Modules:
         self._spaces = {}  # id -> module or class
         self._held = Snapshot()
         self.version = 0  # counts the times when something was replaced
-        self.watch(tfi.tf.nn)
-        self.watch(tfi.tf.math)
+        for space in (tfi.tf.nn, tfi.tf.math, tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable, tfi.tf.GradientTape):
+            self.watch(space)
 
     def watch(self, space):
         """Look at the module or class `space`, too."""

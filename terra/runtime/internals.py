@@ -4,6 +4,8 @@ Everything here was tried on TensorFlow 2.21 (Python 3.11); the names exist unde
 needed. A name that is missing raises `UnsupportedTensorFlowError` at import, with the versions that are supported.
 """
 
+import functools
+import sys
 import threading
 
 from terra import errors
@@ -19,9 +21,12 @@ try:
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import backprop as _backprop
     from tensorflow.python.eager import cancellation, context, executor
+    from tensorflow.python.data.ops.dataset_ops import _VariantDataset  # a dataset of which nothing but a variant tensor is known
+    from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
     from tensorflow.python.framework import constant_op as _constant_op
+    from tensorflow.python.framework import kernels as _kernels
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
     from tensorflow.python.ops import resource_variable_ops
@@ -195,6 +200,32 @@ def create_graph_op(graph, op_type, inputs, attr_protos):
     return graph._create_op_internal(op_type, inputs, attrs=attr_protos)
 
 
+def n_gpus():
+    return ctx().num_gpus()
+
+
+def xla_kernel_types(op):
+    """{type attribute: the types it may have} of XLA's kernel for `op`; None if there is none."""
+    if op not in _xla_kernels():
+        return None
+    allowed = {}
+    for kernel in _kernels.get_registered_kernels_for_op(op).kernel:
+        if kernel.device_type == ("XLA_GPU_JIT" if n_gpus() else "XLA_CPU_JIT"):
+            for constraint in kernel.constraint:
+                allowed.setdefault(constraint.name, set()).update(constraint.allowed_values.list.type)
+    return allowed
+
+
+@functools.lru_cache(maxsize=None)
+def _xla_kernels():
+    """Names of the operations that XLA has kernels for; asking for them also registers them."""
+    try:
+        from tensorflow.python.util import pywrap_xla_ops
+    except ImportError:  # a build without XLA
+        return frozenset()
+    return frozenset(pywrap_xla_ops.get_gpu_kernel_names() if n_gpus() else pywrap_xla_ops.get_cpu_kernel_names())
+
+
 def graph_of_function(fdef):
     """A `tf.Graph` of the FunctionDef `fdef`, for TensorBoard and for people."""
     return _function_def_to_graph.function_def_to_graph(fdef)
@@ -271,6 +302,50 @@ _hook_lock = threading.Lock()
 def is_variable(x):
     """Whether `x` is a variable of TensorFlow or of Keras 3."""
     return isinstance(x, tf.Variable) or (hasattr(x, "_value") and isinstance(x._value, tf.Variable))
+
+
+def dataset_of_iterator(resource):
+    """The dataset behind the iterator `resource`, which an operation on this thread is about to use; None if it is not found.
+
+    The resource itself does not tell, but the `tf.data.Iterator` whose method calls the operation holds both.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_ITERATOR_FRAMES):
+        if frame is None:
+            return None
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, tf.data.Iterator) and getattr(owner, "_iterator_resource", None) is resource:
+            return getattr(owner, "_dataset", None)
+        frame = frame.f_back
+    return None
+
+
+_ITERATOR_FRAMES = 10  # between `dataset_of_iterator` and the iterator's method, with some to spare
+
+
+def dataset_parts(dataset):
+    """(datasets, functions, tensors) that `dataset` is directly made of; None if it may have others.
+
+    tf.data's own classes keep them among their attributes.
+    """
+    if not isinstance(dataset, tf.data.Dataset) or isinstance(dataset, _VariantDataset) \
+            or not type(dataset).__module__.startswith("tensorflow.python.data."):
+        return None
+    datasets, functions, tensors = list(dataset._inputs()), [f.function for f in dataset._functions()], []
+    todo = [value for name, value in vars(dataset).items() if name != "_variant_tensor_attr"]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, tf.data.Dataset):
+            datasets.append(value)
+        elif isinstance(value, StructuredFunctionWrapper):
+            functions.append(value.function)
+        elif isinstance(value, tf.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            todo += value
+        elif isinstance(value, dict):
+            todo += value.values()
+    return datasets, functions, tensors
 
 
 def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, getitem):

@@ -6,8 +6,10 @@ only noted; whoever handled it before gets it right after. It costs about a micr
 
 import signal
 import threading
+from _signal import signal as set_handler  # `signal.signal` turns numbers into enums and back, which takes longer than all the rest
 from threading import get_ident
 
+_SIGINT = int(signal.SIGINT)
 _MAIN = threading.main_thread().ident
 _noted = []
 
@@ -20,7 +22,7 @@ def hold():
     """Note interrupts from now on; returns what `release` wants, None on any thread but the main one."""
     if get_ident() != _MAIN:
         return None
-    return (signal.signal(signal.SIGINT, _note),)
+    return (set_handler(_SIGINT, _note),)
 
 
 def release(held):
@@ -30,7 +32,7 @@ def release(held):
     handler = held[0]
     if handler is _note:
         return  # an outer hold will let them through
-    signal.signal(signal.SIGINT, handler if handler is not None else signal.SIG_DFL)
+    set_handler(_SIGINT, handler if handler is not None else signal.SIG_DFL)
     if _noted:
         signum, frame = _noted[-1]
         _noted.clear()

@@ -27,6 +27,7 @@ from typing import NamedTuple, Optional
 
 from .growth import Growth
 from .suspension import Activation, Each, LazyEach
+from .unobserved import NOBODY
 
 __all__ = ["Location", "Cursor", "Site", "ROOT", "OUTSIDE", "tls", "begin_step", "end_step", "register_site", "site"]
 
@@ -306,6 +307,7 @@ class _ThreadLocations(threading.local):
 
     def __init__(self):
         self.cursor = Cursor()
+        self.observer = NOBODY  # what the observed forms of functions show their operands to
 
     @property
     def current(self):

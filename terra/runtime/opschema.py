@@ -68,7 +68,7 @@ class Schema:
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
         "value_inputs", "dynamic", "attr_defs", "identity",
-        "library", "_may_write",
+        "library", "_may_write", "plain", "infos", "calls", "static", "static_by_value",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
@@ -91,7 +91,12 @@ class Schema:
             self.value_inputs = function_value_inputs(fdef)
         else:
             self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
+        self.plain = self.category == GRAPH and not self.is_function and name not in SHAPE_OPS  # nothing about it needs a second look
+        self.infos = {}  # (attributes as they were passed, device) -> OpInfo
+        self.calls = {}  # how the fast path was called -> (OpInfo, all attributes)
         self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
+        self.static_by_value = self.category in (GRAPH, VARIABLE) and not self.dynamic and not self.has_lists  # output shapes depend on no data but sizes
+        self.static = self.category in (GRAPH, VARIABLE) and not self.dynamic and not any(self.value_inputs)
 
     def _category(self, op_def):
         name = self.name
@@ -137,6 +142,27 @@ class Schema:
                 attrs += (type_attr, x.dtype.as_datatype_enum)
         return tuple(attrs)
 
+    def call(self, inputs, enums, attrs, device):
+        """(OpInfo, all attributes) of a call by the fast path; `enums`: the dtype enums of the flat inputs."""
+        key = (attrs, enums, device) if not self.has_lists else (attrs, enums, device, *[len(x) if type(x) in (list, tuple) else -1 for x in inputs])
+        try:
+            known = self.calls.get(key)
+        except TypeError:  # a list among the attributes
+            known = key = None
+        if known is None:
+            all_attrs = attrs + self.inferred_attrs(inputs)
+            known = (op_info(self, all_attrs, device), all_attrs)
+            if key is not None and not self.draws:
+                if len(self.calls) > _MOST_CALLS:
+                    self.calls.clear()
+                self.calls[key] = known
+        return known
+
+    @property
+    def draws(self):
+        """Whether seeds, which are others each time, are among its attributes."""
+        return self.category == RANDOM or self.name in _UNUSED_SEEDS
+
     @property
     def may_write(self):
         """Whether running this op may update a variable that it is given."""
@@ -177,7 +203,7 @@ HOST_KNOWN_ENUMS = _INTEGER_ENUMS | {tfi.dtypes.bool.as_datatype_enum}
 _schemas = {}
 _function_names = collections.deque()
 _READS_IN_FUNCTIONS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
-_PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"])
+PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"])
 
 
 def get_schema(name):
@@ -297,7 +323,7 @@ def function_effects(fdef, depth=0):
         if definition is None:
             nested.append(node.op)
         if nested:
-            if definition is not None and node.op not in _PURE_STATEFUL:
+            if definition is not None and node.op not in PURE_STATEFUL:
                 return None
             for name in nested:
                 inner = tfi.function_def(name)
@@ -409,9 +435,12 @@ def default_value(attr_def):
 
 
 class OpInfo:
-    """One op type with its attributes on one device: what two trace events must agree on, next to the location and the inputs' kinds."""
+    """One op type with its attributes on one device: what two trace events must agree on, next to the location and the inputs' kinds.
 
-    __slots__ = ("schema", "op_type", "attrs", "raw", "device", "key", "category", "exec_attrs", "output_refs")
+    There is one object for each, which is therefore its own `key`: hashing it costs nothing.
+    """
+
+    __slots__ = ("schema", "op_type", "attrs", "raw", "device", "key", "category", "exec_attrs", "output_refs", "value_flags", "out_enums")
 
     def __init__(self, schema, attrs, raw, device):
         self.schema = schema
@@ -421,17 +450,38 @@ class OpInfo:
         self.device = device
         self.category = schema.category
         self.exec_attrs = tuple(x for pair in raw.items() for x in pair)  # for TFE_Py_Execute
-        self.key = (schema.identity, tuple(attrs.items()), device)
+        self.key = self
         self.output_refs = None if schema.is_function else schema.output_refs(attrs)
+        self.value_flags = None  # what `tracer.value_positions` has found out
+        self.out_enums = None  # dtype enums of its flat outputs, once it has run
+
+    def __repr__(self):
+        return f"{self.op_type}{self.attrs}"
 
 
 _op_infos = {}
+_MOST_CALLS = 1000  # ways to call one op that are remembered
 
 
 def op_info(schema, attr_pairs, device):
     """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes)."""
+    key = (attr_pairs, device)
+    try:
+        info = schema.infos.get(key)
+    except TypeError:  # a list among the attributes
+        return _op_info(schema, attr_pairs, device)
+    if info is None:
+        info = _op_info(schema, attr_pairs, device)
+        if not schema.draws:
+            if len(schema.infos) > _MOST_CALLS:
+                schema.infos.clear()
+            schema.infos[key] = info
+    return info
+
+
+def _op_info(schema, attr_pairs, device):
     attrs, raw = {}, {}
-    skip_seeds = schema.category == RANDOM or schema.name in _UNUSED_SEEDS
+    skip_seeds = schema.draws
     for name, value in zip(attr_pairs[::2], attr_pairs[1::2]):
         if skip_seeds and name in ("seed", "seed2"):
             continue
@@ -444,5 +494,5 @@ def op_info(schema, attr_pairs, device):
     key = (schema.identity, tuple(attrs.items()), device)
     info = _op_infos.get(key)
     if info is None:
-        info = _op_infos[key] = OpInfo(schema, attrs, raw, device)
+        info = _op_infos.setdefault(key, OpInfo(schema, attrs, raw, device))
     return info

@@ -74,20 +74,27 @@ def trip_counts(locations):
     """{(location around the loop, loop id): largest counter} of the loops that these locations were in."""
     counts = {}
     for location in locations:
-        for node in location._walk():
-            if node.counter is not None:
-                key = (node.parent, node.id)
-                if counts.get(key, -1) < node.counter:
-                    counts[key] = node.counter
+        for key, count in _about(location)[0]:
+            if counts.get(key, -1) < count:
+                counts[key] = count
     return counts
 
 
 def is_recursive(location):
     """Whether some function was entered again before it was left, on the way to `location`."""
-    entered = set()
-    for _, function in _frames(location):
-        if function is not None:
-            if function in entered:
-                return True
-            entered.add(function)
-    return False
+    return _about(location)[1]
+
+
+_known = {}  # location -> what `_about` tells: each trace asks for the same ones
+
+
+def _about(location):
+    """(((location around the loop, loop id), counter) of each loop around it, whether it is in a recursive call) of a location."""
+    known = _known.get(location)
+    if known is None:
+        if len(_known) > _MOST:
+            _known.clear()
+        loops = tuple([((node.parent, node.id), node.counter) for node in location._walk() if node.counter is not None])
+        entered = [function for _, function in _frames(location) if function is not None]
+        known = _known[location] = loops, len(entered) > len(set(entered))
+    return known

@@ -79,11 +79,25 @@ class Program:
         self.late_selects_default = [0] * len(generated.select_index)
         self.name = generated.name
         self.attrs = None
+        self.compiled = None  # with `jit_compile`, what decides whether it runs as compiled by XLA
         self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
         self.paths = {}  # what `piece_tape` and `piece_gradient` know of the paths through it
         self.feed_positions = {spec[1]: k for k, spec in enumerate(generated.arg_specs) if spec[0] == "feed"}
         self.modules_version = 0  # of the framework's functions that `regions` were recorded with
+        self.trials = {}  # (node, function, location) -> what came of observing calls of the user's functions there
+        self.whole = None  # the one of the step's own function
         self.unskippable = {}  # such a place -> how often a call could not be recorded
+
+    def form(self, args):
+        """(name, number of outputs) of the function to run for these arguments."""
+        return (self.name, self.generated.n_outputs) if self.compiled is None else self.compiled.choose(args)
+
+    def forget_regions(self):
+        """What fast-forward has recorded does not hold any more."""
+        self.regions.clear()
+        self.unskippable.clear()
+        self.trials.clear()
+        self.whole = None
 
     def _key(self, node, out):
         key = self._keys.get((node, out))

@@ -38,6 +38,7 @@ class PythonRunner:
     """Walks `program` for one step. Gives the hook its entry points, like Tracer."""
 
     tracer = Tracer  # what goes on after a fallback
+    observer = None  # who observes the user's code that is running, if somebody does
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
 
     def __init__(self, step, program):

@@ -82,6 +82,10 @@ class Inputs:
             found.append(key)
             found.append(x._shp)
             self.values[key] = x
+            if x.__dict__:
+                logits = x.__dict__.get("_keras_logits")
+                if logits is not None:  # Keras' losses take them instead
+                    self.describe(runner, logits, found)
             return
         if getattr(x, "_keras_mask", None) is not None:
             raise Unskippable
@@ -321,17 +325,14 @@ class Recording:
     def _template(self, value):
         kind = type(value)
         if kind is TerraTensor or kind is EagerTensor:
-            if getattr(value, "__dict__", None):
-                raise Unskippable  # something was attached to it: a mask of Keras', the `assign` of a slice
-            if kind is TerraTensor and value._owner is self.runner:
-                if value._key not in self.region.shapes and value._key not in self.inputs.values:
-                    raise Unskippable
-                return value._key
-            place = self.places.get(id(value))
-            if place is not None:
-                return _Foreign(place)
-            name = self._name(value)
-            return _Constant(value) if name is value else name
+            attached = getattr(value, "__dict__", None)
+            if attached and attached.get("_handle_data", self) is None:
+                attached.pop("_handle_data")  # what every tensor has
+            if attached:
+                if not _ATTACHED.issuperset(attached):
+                    raise Unskippable  # a mask of Keras', the `assign` of a slice
+                return _Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
+            return self._tensor(kind, value)
         if kind in SCALARS:
             return value
         if kind is list or kind is tuple:
@@ -342,7 +343,41 @@ class Recording:
             return _Slices([self._template(x) for x in (value.values, value.indices, value.dense_shape)])
         if tfi.is_variable(value):
             return value
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return _Named(kind, [self._template(x) for x in value])
         raise Unskippable
+
+    def _tensor(self, kind, value):
+        if kind is TerraTensor and value._owner is self.runner:
+            if value._key not in self.region.shapes and value._key not in self.inputs.values:
+                raise Unskippable
+            return value._key
+        place = self.places.get(id(value))
+        if place is not None:
+            return _Foreign(place)
+        name = self._name(value)
+        return _Constant(value) if name is value else name
+
+
+_ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits"])  # what `tf.zeros`, and activations of Keras', attach to their results
+
+
+class _Attached:
+    """A tensor to which the framework has attached something."""
+
+    __slots__ = ("value", "attributes")
+
+    def __init__(self, value, attributes):
+        self.value, self.attributes = value, attributes
+
+
+class _Named:
+    """A named tuple."""
+
+    __slots__ = ("kind", "parts")
+
+    def __init__(self, kind, parts):
+        self.kind, self.parts = kind, parts
 
 
 class _Slices:
@@ -368,6 +403,12 @@ def _rebuild(template, runner, region, inputs):
         return inputs.foreign[template.index]
     if kind is _Constant:
         return template.tensor
+    if kind is _Attached:
+        tensor = _rebuild(template.value, runner, region, inputs)
+        vars(tensor).update({name: _rebuild(x, runner, region, inputs) for name, x in template.attributes.items()})
+        return tensor
+    if kind is _Named:
+        return template.kind(*[_rebuild(x, runner, region, inputs) for x in template.parts])
     if kind is _Argument or kind is _Fed:
         return _find(runner, template, region)
     return template
@@ -376,6 +417,8 @@ def _rebuild(template, runner, region, inputs):
 def jump(runner, region, inputs):
     """Take the region's nodes as matched; returns the call's result."""
     runner.step.counts.fast_forwards += 1
+    if runner.observer is not None:
+        runner.observer.note_jump(region)
     entries = region.entries
     if region.patches or region.draws:
         entries = this_steps(runner, region, inputs)

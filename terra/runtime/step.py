@@ -5,22 +5,23 @@ import sys
 import time
 from threading import get_ident
 
-from terra.runtime import dispatch, frames, location, opschema
+from terra.runtime import dispatch, frames, iterators, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.tracer import collect_args
 
+EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
 
 class Counts:
     """What a step counts."""
 
-    __slots__ = ("feeds", "fetches", "fast_forwards", "python_stall")
+    __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall")
 
     def __init__(self):
-        self.feeds = self.fetches = self.fast_forwards = 0
+        self.feeds = self.fetches = self.fast_forwards = self.whole_steps = 0
         self.python_stall = 0.0
 
 
@@ -99,7 +100,12 @@ class Step:
             self.new_handles[id(outputs[0])] = outputs[0]
 
     def touches_variables(self, schema, flat):
-        """Whether an imperative-only op works on variables (not on an iterator, a queue or a table)."""
+        """Whether an imperative-only op works on variables (not on a queue, a table, or an iterator whose pipeline uses none)."""
+        if schema.name in iterators.PIPELINE_OPS:
+            reach = iterators.reach_of(flat)
+            if reach is None or reach:
+                self._before_pipeline(schema.name, reach)
+                return True
         for x in flat:
             if x._datatype_enum() == RESOURCE_ENUM:
                 handle_data = x._handle_data
@@ -110,9 +116,29 @@ class Step:
     def before_outside_access(self, op, inputs):
         """Plain eager code inside the step is about to use a variable: it must see what eager execution would have left."""
         mode = self.mode
-        if isinstance(mode, PythonRunner) and mode.conflicts(opschema.get_schema(op.decode() if type(op) is bytes else op), inputs):
-            mode.diverge(f"plain eager code ({op}) uses variables that the step has updated, or updates some that it has read")
+        name = op.decode() if type(op) is bytes else op
+        if name in iterators.PIPELINE_OPS:
+            handles = [x for x in inputs if type(x) is EagerTensor]
+            reach = iterators.reach_of(handles)
+            if reach is None or reach:
+                self._before_pipeline(name, reach)
+            if not iterators.must_wait(name, handles, runner.flights):
+                return
+        elif isinstance(mode, PythonRunner) and mode.conflicts(opschema.get_schema(name), inputs):
+            mode.diverge(f"plain eager code ({name}) uses variables that the step has updated, or updates some that it has read")
         runner.sync()
+
+    def _before_pipeline(self, op, reach):
+        """An input pipeline that may use variables is about to run: it must see what eager execution would have left."""
+        mode = self.mode
+        if not isinstance(mode, PythonRunner):
+            return
+        if reach is None:  # Python code, as a rule: it may read any variable
+            conflict = mode.conflicts(opschema.get_schema("ReadVariableOp"), mode.program.handles.values())
+        else:
+            conflict = mode.conflicts(None if reach.writes else opschema.get_schema("ReadVariableOp"), reach.handles.values())
+        if conflict:
+            mode.diverge(f"{op} runs an input pipeline that {'may use' if reach is None else 'uses'} variables which the step has updated before it")
 
     def note_fallback(self, reason):
         origin = location.tls.cursor.current.origin()

@@ -20,6 +20,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 STRING_ENUM = tfi.types_pb2.DT_STRING
 DTYPES = tfi.INTERN_DTYPES
+_fast_execute, _tape_set_is_empty = tfi.fast_execute, tfi.tape_set_is_empty
 _getrefcount = sys.getrefcount
 _OWN_REFERENCES = 3  # of a tensor in `outputs`: the list, the loop's variable, getrefcount's argument
 SMALL = 64  # external tensors of at most so many elements are speculated to be constant
@@ -123,6 +124,8 @@ class Tracer:
         self.events = self.raw.events
         self.outputs = []  # every TerraTensor issued, with the index of the event it came from
         self._objects = {}  # id -> (object number, object): keeps ids unique during the trace
+        self._settled = 0  # how many of the events are no mere notes any more
+        self._externals = {}  # id of an eager tensor from outside -> (its reference, its shape key, the tensor)
 
     # -- the three entry points ------------------------------------------------------------------------------------------------
 
@@ -130,37 +133,58 @@ class Tracer:
         schema = get_schema(op)
         n = schema.n_inputs
         inputs, attrs = args[:n], args[n:]
-        flat = schema.flatten(inputs)
+        flat = inputs if not schema.has_lists else schema.flatten(inputs)
+        enums, args, computed = [], [], False
+        known_shapes = True
         for x in flat:
             t = type(x)
-            if t is not TerraTensor and t is not EagerTensor:
+            if t is TerraTensor:
+                computed = True
+                enums.append(x._enum)
+                args.append(x._hidden if x._owner is self else x)
+                if type(x._shp) is not tuple:
+                    known_shapes = False
+            elif t is EagerTensor:
+                enums.append(x._datatype_enum())
+                args.append(x)
+            else:
                 raise FallbackException("converted by the slow path")
-        if schema.category == opschema.RANDOM and self.step.random_is_host(op, attrs):
-            return self._host(schema, ctx, op, name, inputs, flat, attrs)
-        if schema.category == opschema.HOST:
-            return self._host(schema, ctx, op, name, inputs, flat, attrs)
-        known = host_static(schema, op, flat, self)
-        if known is not None:
-            return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else static_shape(op, flat, attrs, True)
-        real_args = [x if type(x) is not list and type(x) is not tuple else [real(t) for t in x] for x in inputs]
-        real_args = [real(x) if is_tensor(x) else x for x in real_args]
-        if tfi.tape_set_is_empty():
-            result = tfi.fast_execute(ctx, op, name, *real_args, *attrs)
-            recording = False
-        else:
+        if not schema.plain:
+            category = schema.category
+            if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(op, attrs)):
+                return self._host(schema, ctx, op, name, inputs, flat, attrs)
+        if not (schema.plain and computed):
+            known = host_static(schema, op, flat, self)
+            if known is not None:
+                return tfi.fast_execute(ctx, op, name, *inputs, *attrs) if known is HOST_STATIC else static_shape(op, flat, attrs, True)
+        if schema.has_lists:
+            args = [[real(t) for t in x] if type(x) is list or type(x) is tuple else real(x) for x in inputs]
+        elif computed:
+            args = [real(x) if type(x) is TerraTensor else x for x in args]
+        recording = not _tape_set_is_empty()
+        if recording:
             tfi.tape_stop()
             try:
-                result = tfi.fast_execute(ctx, op, name, *real_args, *attrs)
+                result = _fast_execute(ctx, op, name, *args, *attrs)
             finally:
                 tfi.tape_restart()
-            recording = True
-        eager, template = flat_outputs(result)
-        grad_attrs = attrs + schema.inferred_attrs(inputs)
-        info = op_info(schema, grad_attrs, ctx.device_name or "")
-        outs = self.record(info, flat, eager, template, attrs, grad_attrs)
-        if recording:
-            self.record_on_tapes(op, list(flat), grad_attrs, outs)
-        return nest_outputs(outs, template)
+        else:
+            result = _fast_execute(ctx, op, name, *args, *attrs)
+        if type(result) is EagerTensor:
+            eager, template = (result,), True
+        else:
+            eager, template = flat_outputs(result)
+        enums, device = tuple(enums), ctx.device_name or ""
+        if known_shapes and not self.step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
+            outs = self._note((schema, inputs, flat, enums, attrs, device, self.cursor.current, eager, template), eager)
+            if recording:
+                self.record_on_tapes(op, list(flat), schema.call(inputs, enums, attrs, device)[1], outs)
+        else:
+            info, grad_attrs = schema.call(inputs, enums, attrs, device)
+            outs = self.record(info, flat, eager, template, attrs, grad_attrs)
+            if recording:
+                self.record_on_tapes(op, list(flat), grad_attrs, outs)
+        return outs[0] if template is True else nest_outputs(outs, template)
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         name = op.decode() if type(op) is bytes else op
@@ -212,38 +236,20 @@ class Tracer:
 
     def record(self, info, flat, eager, template, fast_attrs, grad_attrs, location=None, outs=None):
         """Record one executed op; returns the TerraTensors of its outputs (`outs` if they exist already, as after a fallback)."""
-        schema = info.schema
-        refs, shape_key = [], []
-        dynamic = schema.dynamic
-        any_dynamic_input = False
-        needs_value = value_positions(schema, info, len(flat))
-        for k, x in enumerate(flat):
-            if type(x) is TerraTensor and x._owner is self:
-                refs.append((VALUE, *x._key))
-                shape_key.append(x._shp)
-                if type(x._shp) is not tuple:
-                    any_dynamic_input = True
-                if needs_value[k]:
-                    dynamic = True
-                continue
-            if needs_value[k] and type(x) is TerraTensor and not self.computed_by_value:
-                dynamic = True
-            ref, key = self._external(x, needs_value[k])
-            refs.append(ref)
-            shape_key.append(key)
-        if info.category == opschema.RANDOM:
-            refs.append((FEED, self._number(object()), tfi.types_pb2.DT_UINT64))
+        refs, shape_key, open_ended = self._inputs(info, flat)
         position = len(self.events)
-        location = location or self.cursor.current
+        if location is None:
+            location = self.cursor.current
         unreliable = (info.key, location) in self.step.store.dynamic
-        shapes = [e._shape_tuple() for e in eager]
-        enums = [e._datatype_enum() for e in eager]
-        if dynamic or any_dynamic_input or unreliable:
+        shapes = tuple([e._shape_tuple() for e in eager])
+        enums = info.out_enums
+        if enums is None:
+            enums = info.out_enums = tuple([e._datatype_enum() for e in eager])
+        if open_ended or unreliable:
             handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
-            shapes = open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, shapes, unreliable)
-        event = RawEvent(info, location, tuple(refs), tuple(shape_key), tuple(shapes), tuple(enums), template, fast_attrs, grad_attrs,
-                         eager[0].device if eager else "")
-        self.events.append(event)
+            shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, shapes, unreliable))
+        self.events.append(RawEvent(
+            info, location, tuple(refs), tuple(shape_key), shapes, enums, template, fast_attrs, grad_attrs, eager[0].device if eager else ""))
         if outs is None:
             outs = [make_tensor(DTYPES[n], n, s, (position, k), self, e) for k, (e, n, s) in enumerate(zip(eager, enums, shapes))]
         else:
@@ -251,8 +257,73 @@ class Tracer:
                 out._hidden, out._owner, out._key = e, self, (position, k)
                 if out._shp is None:
                     out._shp = shapes[k]
-        self.outputs.extend(outs)
+        self.outputs += outs
         return outs
+
+    def _inputs(self, info, flat):
+        """(references, shape keys, whether the shapes of the outputs depend on data) for the inputs of an op."""
+        refs, shape_key = [], []
+        open_ended = info.schema.dynamic
+        needs_value = info.value_flags
+        if needs_value is None:
+            needs_value = info.value_flags = tuple(value_positions(info.schema, info, len(flat)))
+        externals = self._externals
+        for x, by_value in zip(flat, needs_value):
+            if type(x) is TerraTensor:
+                if x._owner is self:
+                    shape = x._shp
+                    refs.append((VALUE, *x._key))
+                    shape_key.append(shape)
+                    if by_value or type(shape) is not tuple:
+                        open_ended = True
+                    continue
+                if by_value and not self.computed_by_value:
+                    open_ended = True
+                ref, key = self._external(x, by_value)
+            elif by_value:
+                ref, key = self._external(x, True)
+            else:
+                known = externals.get(id(x))
+                if known is None:
+                    known = externals[id(x)] = (*self._external(x, False), x)
+                ref, key, _ = known
+            refs.append(ref)
+            shape_key.append(key)
+        if info.category == opschema.RANDOM:
+            refs.append((FEED, self._number(object()), tfi.types_pb2.DT_UINT64))
+        return refs, shape_key, open_ended
+
+    def _note(self, noted, eager):
+        """Record one executed op whose output shapes are what they are; the rest of the work is put off until `settle`.
+
+        Between two operations, what the processor holds of this code is gone each time: all of a step's events in one go take a third as long.
+        """
+        events = self.events
+        position = len(events)
+        events.append(noted)
+        outs = []
+        for k, e in enumerate(eager):
+            enum = e._datatype_enum()
+            outs.append(make_tensor(DTYPES[enum], enum, e._shape_tuple(), (position, k), self, e))
+        self.outputs += outs
+        return outs
+
+    def settle(self):
+        """Make events of what was only noted."""
+        events = self.events
+        for position in range(self._settled, len(events)):
+            noted = events[position]
+            if type(noted) is not tuple:
+                continue
+            schema, inputs, flat, enums, attrs, device, location, eager, template = noted
+            info, grad_attrs = schema.call(inputs, enums, attrs, device)
+            refs, shape_key, _ = self._inputs(info, flat)
+            if info.out_enums is None:
+                info.out_enums = tuple([e._datatype_enum() for e in eager])
+            events[position] = RawEvent(
+                info, location, tuple(refs), tuple(shape_key), tuple([e._shape_tuple() for e in eager]), info.out_enums, template, attrs, grad_attrs,
+                eager[0].device if eager else "")
+        self._settled = len(events)
 
     def _number(self, x):
         return self._objects.setdefault(id(x), (len(self._objects), x))[0]
@@ -295,8 +366,9 @@ class Tracer:
 
     def finish(self):
         """Settle the tensors that outlive the step, and note which they are."""
+        self.settle()
         survivors = self.raw.survivors
-        self._objects = {}
+        self._objects = self._externals = {}
         for t in self.outputs:
             if _getrefcount(t) > _OWN_REFERENCES:
                 if t._value is None:
@@ -305,6 +377,14 @@ class Tracer:
                 t._owner = None
         self.outputs = []
         return self.raw
+
+
+def _computed_sizes(schema, flat):
+    """Whether an input whose value can decide output shapes was computed by a step."""
+    for x, by_value in zip(flat, schema.value_inputs):
+        if by_value and type(x) is TerraTensor:
+            return True
+    return False
 
 
 def value_positions(schema, info, n):

@@ -41,7 +41,7 @@ class _Class:
 class _Plan:
     """How a layer is called: which arguments it has, and what is known of the prediction."""
 
-    __slots__ = ("signature", "accepted", "defaults", "verified")
+    __slots__ = ("signature", "accepted", "defaults", "verified", "masks", "adds_mask")
 
 
 class _Scope:
@@ -70,11 +70,40 @@ class Wrapped:
         if runner is None or not self.known.holds(type(layer)):
             return layer(*args, **kwargs)
         plan = _plan(layer, args, kwargs)
-        if plan is None or not _does_nothing(layer, self.known, args, kwargs):
+        if plan is None or not _masks_fit(plan, args, kwargs) or not _does_nothing(layer, self.known, args, kwargs):
             return layer(*args, **kwargs)
         if plan.verified is None:
             return _verify(layer, self.known, plan, args, kwargs)
-        return _call(layer, self.known, plan, args, kwargs)
+        return _calling(runner, self, args, kwargs)
+
+
+# The attributes of a layer that `_does_nothing` looks at, and those of the call specification.
+LOOKED_AT = ("call", "_dtype_policy", "built", "_called", "activity_regularizer", "_remat_mode", "_parent_path", "_lock", "input_spec", "_input_spec",
+             "_allow_non_tensor_positional_args", "_call_signature", "_call_has_context_arg", "_call_context_args", "_name", "name")
+
+
+def is_predicted(wrapped, args, kwargs):
+    """Whether it is known that the wrapper does nothing for such a call."""
+    layer = wrapped.layer
+    if fast_forward.running() is None or not wrapped.known.holds(type(layer)):
+        return False
+    plan = _plan(layer, args, kwargs)
+    return plan is not None and plan.verified is True and _masks_fit(plan, args, kwargs) and _does_nothing(layer, wrapped.known, args, kwargs)
+
+
+def call_directly(wrapped, args, kwargs, call=None):
+    """Such a call; `call` may be another form of the layer's own."""
+    return _call(wrapped.layer, wrapped.known, _plan(wrapped.layer, args, kwargs), args, kwargs, call)
+
+
+def _calling(runner, wrapped, args, kwargs):
+    return call_directly(wrapped, args, kwargs)
+
+
+def set_calling(calling):
+    """`calling(runner, wrapped, args, kwargs)` makes the calls of layers whose wrapper does nothing."""
+    global _calling
+    _calling = calling
 
 
 def wrap(callee):
@@ -136,8 +165,11 @@ def _plan(layer, args, kwargs):
 def _make_plan(layer, signature, args, kwargs):
     parameters = signature.parameters
     contextual = layer._call_context_args
-    if any(name == "mask" or name.endswith("_mask") for name in parameters):
-        return None
+    positional = list(parameters)[:len(args)]
+    masks = [name for name in parameters if name == "mask" or name.endswith("_mask")]
+    missing = [name for name in masks if name not in positional]
+    if missing and (missing != ["mask"] or "mask" in kwargs):
+        return None  # a mask that is given by name is handed on to the outputs
     try:
         bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k not in contextual or k in parameters})
     except TypeError:
@@ -149,7 +181,20 @@ def _make_plan(layer, signature, args, kwargs):
     plan.accepted = frozenset(parameters)
     plan.defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty and p.default is not None}
     plan.verified = None
+    plan.masks = [positional.index(name) for name in masks if name in positional]
+    plan.adds_mask = bool(missing)
     return plan
+
+
+def _masks_fit(plan, args, kwargs):
+    """Whether the wrapper would fill in no mask but, for the one tensor among the arguments, None."""
+    for k in plan.masks:
+        if args[k] is None:
+            return False
+    if plan.adds_mask:
+        kinds = [type(x) for x in (*args, *kwargs.values())]
+        return kinds.count(TerraTensor) + kinds.count(EagerTensor) == 1 and tuple not in kinds
+    return True
 
 
 def _does_nothing(layer, known, args, kwargs):
@@ -212,6 +257,8 @@ def _inner(plan, layer, context, kwargs):
     """(keyword arguments of `call`, what is put into the call context) as the wrapper makes them."""
     given = dict(kwargs)
     noted = {}
+    if plan.adds_mask:
+        given["mask"] = None
     accepts = layer._call_has_context_arg
     for name in layer._call_context_args:
         if name in given:
@@ -228,8 +275,8 @@ def _inner(plan, layer, context, kwargs):
     return given, noted
 
 
-def _call(layer, known, plan, args, kwargs):
-    """What the wrapper comes to."""
+def _call(layer, known, plan, args, kwargs, call=None):
+    """What the wrapper comes to; `call` is another form of the layer's own."""
     state = known.state
     context = getattr(state, "current_call_ctx", None)
     if context is None:
@@ -244,7 +291,7 @@ def _call(layer, known, plan, args, kwargs):
         scopes.append(_Scope(layer))
         outer = tfi.enter_name_scope(layer.name)
     try:
-        return layer.call(*args, **kwargs)
+        return (call or layer.call)(*args, **kwargs)
     except Exception as error:
         _raise_as_keras(layer, error, args, kwargs)
         raise

@@ -16,6 +16,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from ..runtime import location
 from . import classes, policy, wrappers
 from .factory import Factory, NothingToDo, codes_within
+from .observed import Unobservable
 from .source import NoSource
 
 OUTSIDE = location.OUTSIDE
@@ -26,6 +27,8 @@ _lock = threading.RLock()
 _decisions = {}  # id(code) -> Decision
 _forms = {}  # id(function) -> (weak reference to it, its instrumented form)
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
+_factories = {}  # id(instrumented code) -> its Factory, which holds it
+_observable = {}  # id(code, plain or instrumented) -> (that code, the Factory that makes the observed form; None: there is none)
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
 
 
@@ -77,6 +80,7 @@ def _decide(function, forced):
     else:
         for inner in codes_within(factory.code):
             _decisions[id(inner)] = Decision(inner, is_instrumented=True)
+        _factories[id(factory.code)] = factory
         return Decision(code, factory=factory, only_forced=forced and not policy.is_user_code(function))
     log.debug("%s runs without instrumentation: %s", function.__qualname__, reason)
     return Decision(code, reason=reason)
@@ -104,6 +108,39 @@ def _keep(function, form):
     with _lock:
         _forms[key] = weakref.ref(function, lambda _: _forms.pop(key, None)), form
     return form
+
+
+def observed_form(function):
+    """The observed form of a user's Python function, or of its instrumented form; raises Unobservable, with the reason, where there is none."""
+    code = function.__code__
+    found = _observable.get(id(code))
+    if found is None:
+        with _lock:
+            found = _observable[id(code)] = code, _observable_factory(function)
+    factory = found[1]
+    if factory is None:
+        raise Unobservable(f"{function.__qualname__} has no source that could be observed")
+    observed = factory.observed
+    if id(observed) not in _decisions:
+        for inner in codes_within(observed):
+            _decisions[id(inner)] = Decision(inner, is_instrumented=True)
+    return factory.function_like(function, observed)
+
+
+def _observable_factory(function):
+    code = function.__code__
+    factory = _factories.get(id(code))
+    if factory is not None:
+        return factory
+    decision = decide(function)
+    if decision.factory is not None:
+        return decision.factory
+    if decision.reason is NOTHING:
+        try:
+            return Factory(function, anyway=True)
+        except Exception:  # it was found a moment ago: the file has changed
+            log.debug("could not observe %s", function.__qualname__, exc_info=True)
+    return None
 
 
 def _wrapper_form(function):

@@ -13,6 +13,7 @@ signatures, and reading it is the fastest thing there is.
 """
 
 import ast
+import copy
 import inspect
 import sys
 import types
@@ -23,6 +24,7 @@ import gast
 from ..runtime import location
 from . import source, unparser
 from .instrumenter import Instrumenter
+from .observed import Observed, Unobservable
 
 __all__ = ["Factory", "NothingToDo"]
 
@@ -40,21 +42,27 @@ class NothingToDo(Exception):
 
 
 class Factory:
-    """The instrumented form of one code object; makes functions from it."""
+    """The instrumented form of one code object; makes functions from it.
 
-    def __init__(self, function):
+    Raises NothingToDo if there is nothing to instrument, unless `anyway`.
+    """
+
+    def __init__(self, function, anyway=False):
         self.original = original = function.__code__
         self.sites = []
-        node, ancestors = source.find(function)
+        node, self._ancestors = source.find(function)
         self.tree = gast.ast_to_gast(node)
         qualname = getattr(original, "co_qualname", function.__qualname__)
         shadowing = function.__globals__, original.co_freevars
         instrumenter = Instrumenter(self._register, lambda name: any(name in names for names in shadowing), qualname)
         self.tree = instrumenter.instrument(self.tree)
-        if not instrumenter.count and not instrumenter.changed:
+        if not (instrumenter.count or instrumenter.changed or anyway):
             raise NothingToDo
         self.tls_name = instrumenter.tls
-        self.code = self._compile(ancestors, qualname)
+        self._prefix = instrumenter.prefix
+        self._qualname = qualname
+        self.code = self._compile(self.tree)
+        self._observed = None
 
     def _register(self, kind, lineno, function, first_argument=None):
         new = location.register_site(kind, self.original.co_filename, lineno, function, first_argument)
@@ -73,10 +81,10 @@ class Factory:
 
     # --- compiling ---
 
-    def _compile(self, ancestors, qualname):
-        original = self.original
-        target = _MarkRuntime(self.tls_name).visit(gast.gast_to_ast(self.tree))
-        scope, inner_qualname = _scope(_bare(target), ancestors, original.co_freevars)
+    def _compile(self, tree):
+        original, qualname = self.original, self._qualname
+        target = _MarkRuntime(self.tls_name).visit(gast.gast_to_ast(tree))
+        scope, inner_qualname = _scope(_bare(target), self._ancestors, original.co_freevars)
         module = ast.Module([scope], [])
         ast.fix_missing_locations(module)
         flags = original.co_flags & _FUTURE_FLAGS
@@ -88,13 +96,27 @@ class Factory:
             raise source.NoSource(f"the source of {qualname} does not match its code: has the file changed?")
         return _finished(code, inner_qualname, qualname, original.co_flags & inspect.CO_ITERABLE_COROUTINE)
 
+    @property
+    def observed(self):
+        """The code of the observed form (see `observed`). Raises Unobservable."""
+        if self._observed is None:
+            try:
+                tree = Observed(self._prefix, self.tls_name).observe(copy.deepcopy(self.tree))
+                self._observed = self._compile(tree)
+            except Unobservable as error:
+                self._observed = error
+        if isinstance(self._observed, Unobservable):
+            raise self._observed
+        return self._observed
+
     # --- functions ---
 
-    def function_like(self, function):
-        """`function` with the instrumented code: same globals, cells, defaults, attributes."""
+    def function_like(self, function, code=None):
+        """`function` with the instrumented code, or another one: same globals, cells, defaults, attributes."""
+        code = code or self.code
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        closure = tuple(cells[name] for name in self.code.co_freevars) or None
-        new = types.FunctionType(self.code, function.__globals__, function.__name__, function.__defaults__, closure)
+        closure = tuple(cells[name] for name in code.co_freevars) or None
+        new = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
         new.__kwdefaults__ = function.__kwdefaults__
         new.__dict__ = function.__dict__  # the same one: an attribute set on either is seen on both
         new.__qualname__ = function.__qualname__

@@ -59,11 +59,11 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
         """Instruments a FunctionDef, AsyncFunctionDef or Lambda in place."""
         bound = bound_names(tree)
         self._bound = bound
-        self._prefix = "_terra_"
-        while any(name.startswith(self._prefix) for name in bound):
-            self._prefix += "_"
-        self.tls = self._prefix + "tls"
-        self._cursor = self._prefix + "cursor"
+        self.prefix = "_terra_"
+        while any(name.startswith(self.prefix) for name in bound):
+            self.prefix += "_"
+        self.tls = self.prefix + "tls"
+        self._cursor = self.prefix + "cursor"
         if isinstance(tree, gast.Lambda):
             return self._lambda_body(tree, self._qualname)
         return self._function_body(tree, self._qualname)
@@ -92,7 +92,7 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
 
     def _temporary(self, stem):
         self.scope.temporaries += 1
-        return f"{self._prefix}{stem}{self.scope.temporaries}"
+        return f"{self.prefix}{stem}{self.scope.temporaries}"
 
     def _visit_list(self, nodes):
         result = []
@@ -110,7 +110,7 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
     # --- functions, lambdas, classes ---
 
     def _function_body(self, node, name):
-        activation = self._prefix + "self" if suspends(node) else None
+        activation = self.prefix + "self" if suspends(node) else None
         scope = Scope("generator" if activation else "function", name, activation)
         self.scopes.append(scope)
         body = self._visit_list(node.body)
@@ -126,7 +126,7 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
                 prologue = statements("own = tls.activation()", first, own=activation, tls=self.tls)
                 epilogue = statements("own.finish()", None, own=activation)
             else:
-                here = self._prefix + "here"
+                here = self.prefix + "here"
                 prologue = statements("cursor = tls.cursor; here = cursor.current", first,
                                       cursor=self._cursor, tls=self.tls, here=here)
                 epilogue = statements("cursor.current = here", None, cursor=self._cursor, here=here)

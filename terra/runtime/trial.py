@@ -1,0 +1,42 @@
+"""Which of two forms of a graph makes steps shorter: both take turns for a while, a few steps each, and the wall times per step are compared."""
+
+import statistics
+
+BLOCK = 6  # steps in a row with one form
+PASSED_OVER = 2  # of them at its beginning: steps of the other form are still in flight
+ROUNDS = 4  # blocks of either form
+SLOWER = 1.02  # the second form is given up if its steps take so many times as long
+
+
+class Trial:
+    """Asked once a step which form to run; `second_is_better` is None until it is decided."""
+
+    def __init__(self):
+        self.second_is_better = None
+        self.times = ([], [])
+        self._steps = 0  # that took part
+        self._last = None  # (when, form) of the step before, if its time counts
+
+    def choose(self, now):
+        """Whether the step that is started at the time `now` takes the second form."""
+        if self.second_is_better is not None:
+            return self.second_is_better
+        self.interrupt(now)
+        blocks, place = divmod(self._steps, BLOCK)
+        if blocks == 2 * ROUNDS:
+            self.second_is_better = self.median(1) <= SLOWER * self.median(0)
+            return self.second_is_better
+        self._steps += 1
+        if place >= PASSED_OVER:
+            self._last = now, blocks % 2
+        return bool(blocks % 2)
+
+    def interrupt(self, now):
+        """A step that takes no part is started."""
+        if self._last is not None:
+            before, form = self._last
+            self.times[form].append(now - before)
+            self._last = None
+
+    def median(self, form):
+        return statistics.median(self.times[form])

@@ -1,0 +1,202 @@
+"""Fast-forward of the user's own code: calls of pure functions, and whole steps.
+
+A user's function runs in the skeleton, as it must: it may do anything. But where an `Observer` has seen it do nothing but compute, there is nothing that
+the program could miss: the next call at the same node of the program, with the same arguments, while all that was read still holds, is jumped over like one
+of the framework's. A training step without prints, counters and reads of values then costs a few comparisons.
+
+The step's own function comes first. Only where that is not pure, the functions and layers that it calls are tried. What has turned out impure is
+observed again a few times, further and further apart: a step that prints at every tenth call is pure at the others.
+"""
+
+import sys
+import weakref
+from types import FunctionType, MethodType
+
+import numpy as np
+
+from terra.runtime import fast_forward, user_layers
+from terra.runtime.observer import Observer
+from terra.runtime.regions import Inputs, Recording, Unskippable, jump
+from terra.runtime.step import Step
+from terra.runtime.tensor import TerraTensor
+
+
+_MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
+_FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
+_forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
+_monitoring = getattr(sys, "monitoring", None)
+
+
+class Trial:
+    """What came of observing at one place."""
+
+    __slots__ = ("visits", "next", "tries", "reason", "regions", "jumps")
+
+    def __init__(self):
+        self.visits = 0
+        self.next = 2  # the first visit records what the framework does
+        self.tries = 0
+        self.reason = None  # why the last run was impure
+        self.regions = {}  # signature -> regions
+        self.jumps = 0
+
+    @property
+    def given_up(self):
+        return self.tries >= _MOST_TRIES
+
+    def is_due(self):
+        self.visits += 1
+        return self.visits >= self.next and not self.given_up
+
+    def failed(self, observer):
+        self.reason = observer.reason
+        self.tries += 1
+        self.next = self.visits + (1 if observer.passing else 1 << self.tries)
+
+    def learned(self, signature, region):
+        self.tries += 1  # until it is jumped over
+        self.next = self.visits + 1
+        regions = self.regions.setdefault(signature, [])
+        regions.append(region)
+        if len(regions) > fast_forward.MOST_REGIONS:
+            del regions[0]
+        if len(self.regions) > fast_forward.MOST_SIGNATURES:
+            del self.regions[next(iter(self.regions))]
+
+
+def run_step(step, function, args, kwargs):
+    """The result of the step's function, whose code is jumped over if that is possible."""
+    runner = fast_forward.running()
+    if runner is None or type(step) is not Step or step.function.options.fast_forward == "framework" or _is_traced():
+        return function(*args, **kwargs)
+    if type(function) is MethodType:
+        function, args = function.__func__, (function.__self__, *args)
+    if type(function) is not FunctionType:
+        return function(*args, **kwargs)
+    return _attempt(runner, function, function, args, kwargs, function, 1)
+
+
+def of_function(there, callee, form):
+    """What a call site at the location `there` calls in place of the instrumented `form` of the user's function or method `callee`."""
+    if type(callee) is FunctionType:
+        function = form
+    elif type(form) is MethodType and type(callee) is MethodType:
+        function = form.__func__
+    else:
+        return form
+    if type(function) is not FunctionType or function.__closure__ is not None:
+        return form  # a closure may be made anew at each step
+    made = _wrap(function)
+    if there.target is function:
+        there.target = made
+    return made if type(callee) is FunctionType else MethodType(made, form.__self__)
+
+
+def _wrap(form):
+    """What to call in place of an instrumented form: it jumps where it can."""
+    made = _forms.get(form)
+    if made is None:
+        reference = weakref.ref(form)
+
+        def call(*args, **kwargs):
+            function = reference()
+            runner = fast_forward.running()
+            if runner is None or not _is_inner(runner) or _is_traced():
+                return function(*args, **kwargs)
+            return _attempt(runner, function, function, args, kwargs, function, _FEWEST_JUMPS)
+
+        call.__name__, call.__qualname__, call.__wrapped__ = form.__name__, form.__qualname__, form
+        made = _forms[form] = call
+    return made
+
+
+def call_layer(runner, wrapped, args, kwargs):
+    """Jump over the call of a user's layer whose wrapper does nothing; or make it."""
+    if not _is_inner(runner) or _is_traced():
+        return user_layers.call_directly(wrapped, args, kwargs)
+    return _attempt(
+        runner, id(wrapped.layer), wrapped, args, kwargs, lambda *args, **kwargs: user_layers.call_directly(wrapped, args, kwargs), _FEWEST_JUMPS,
+        wrapped.layer)
+
+
+def _is_inner(runner):
+    """Whether the step's function as a whole is known to be impure, so that its parts are to be tried."""
+    if type(runner.step) is not Step or runner.observer is not None or runner.step.function.options.fast_forward == "framework":
+        return False
+    return runner.program.whole is not None and runner.program.whole.tries > 1 and not runner.program.whole.regions
+
+
+def _is_traced():
+    """Whether a debugger or a coverage tool follows the program's lines."""
+    if sys.gettrace() is not None:
+        return True
+    return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None
+
+
+def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
+    """Jump over a call of the user's function or layer `called`, or make it, `call`, and observe it where that may help."""
+    program = runner.program
+    place = (runner.node, name, runner.cursor.current)
+    trial = program.trials.get(place)
+    if trial is None:
+        trial = program.trials[place] = Trial()
+        if fewest == 1:
+            program.whole = trial
+    if trial.given_up and not trial.regions:
+        return call(*args, **kwargs)
+    inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
+    try:
+        for x in (*args, *kwargs.values()):
+            _describe(runner, x, found, keep, inputs, given)
+    except Unskippable:
+        return call(*args, **kwargs)
+    found += runner.fed_signature()
+    found += runner.step.args_signature()
+    signature = tuple(found)
+    for region in trial.regions.get(signature, ()):
+        if region.fits(runner, inputs):
+            trial.jumps += 1
+            trial.tries = 0
+            runner.step.counts.whole_steps += fewest == 1
+            return jump(runner, region, inputs)
+    if not trial.is_due():
+        return call(*args, **kwargs)
+    recording, observer = Recording(runner), Observer(runner, given)
+    result = observer.run(called, args, kwargs)
+    try:
+        if runner.step.skeleton is not runner:
+            raise Unskippable
+        reads = observer.finish(result)
+        if not reads.holds():
+            observer.impure("changes what it reads")
+            raise Unskippable
+        if len(observer.jumped) < fewest:
+            observer.impure("does too little to be worth a jump")
+            raise Unskippable
+        region = recording.region(result, inputs, False)
+    except Unskippable:
+        if observer.reason is None:
+            observer.impure("uses, or gives, something that belongs to this step")
+        trial.failed(observer)
+        return result
+    region.guard, region.keep = reads, keep
+    trial.learned(signature, region)
+    return result
+
+
+def _describe(runner, value, found, keep, inputs, given):
+    """Append what identifies an argument of the user's function; ids of containers go to `given`."""
+    kind = type(value)
+    if kind is list or kind is tuple or kind is dict:
+        given.add(id(value))
+        found.append((kind, len(value)) if kind is not dict else (kind, *value))
+        for x in value.values() if kind is dict else value:
+            _describe(runner, x, found, keep, inputs, given)
+        return
+    try:
+        fast_forward.describe(runner, value, found, keep, inputs)
+    except Unskippable:
+        if kind is TerraTensor or kind is fast_forward.EagerTensor or isinstance(value, np.ndarray):
+            raise
+        found.append(id(value))
+        keep.append(value)

@@ -1,0 +1,315 @@
+"""The observed form of a function: its instrumented tree, with each operand shown to an observer before it is used.
+
+The observer (``tls.observer``, see `terra.runtime.observer`) gives back what it is shown, so this form does what the instrumented one does, at the same
+executed locations. It runs a few times only, to find out whether the function does anything but compute:
+
+    x = self.scale * x + b[0]       x = o.operand(o.operand(o.owner(self, 'scale').scale) * o.operand(x)) + o.operand(o.container(b)[0])
+
+Names are not shown: locals hold what was shown when it was made, and the globals and free variables of a code object are known without running it.
+"""
+
+import gast
+
+from .templates import expression, statements
+
+__all__ = ["Observed", "Unobservable"]
+
+_REFUSED = (
+    gast.Yield, gast.YieldFrom, gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Global, gast.Nonlocal, gast.Import,
+    gast.ImportFrom, gast.ClassDef)
+_REFUSED_NAMES = frozenset(["Match", "TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
+_ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
+
+
+class Unobservable(Exception):
+    """The function has statements that are not pure, or too rare to be worth a look."""
+
+
+class Observed(gast.NodeTransformer):
+    """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time."""
+
+    def __init__(self, prefix, tls):
+        self._prefix = prefix
+        self._tls = tls
+
+    def observe(self, tree):
+        """The tree of a FunctionDef or Lambda, changed in place."""
+        if isinstance(tree, gast.Lambda):
+            tree.body = self.visit(tree.body)
+        else:
+            tree.body = self._function_body(tree)
+        return tree
+
+    # --- helpers ---
+
+    def _show(self, how, node, **more):
+        extra = "".join(f", {name}" for name in more)
+        return expression(f"tls.observer.{how}(it{extra})", node, tls=self._tls, it=node, **more)
+
+    def _is_own(self, node):
+        """Is it the instrumenter's: one of its names, an attribute of one, or a call of that?"""
+        if isinstance(node, gast.Call):
+            node = node.func
+        while isinstance(node, gast.Attribute):
+            node = node.value
+        return isinstance(node, gast.Name) and node.id.startswith(self._prefix)
+
+    def _visit_list(self, nodes):
+        result = []
+        for node in nodes:
+            new = self.visit(node)
+            if isinstance(new, list):
+                result.extend(new)
+            else:
+                result.append(new)
+        return result
+
+    def _shown(self, how, node):
+        return self._show(how, self.visit(node))
+
+    def visit(self, node):
+        if isinstance(node, _REFUSED) or type(node).__name__ in _REFUSED_NAMES:
+            raise Unobservable(f"line {getattr(node, 'lineno', '?')} has a statement of type {type(node).__name__}")
+        return super().visit(node)
+
+    # --- names and their parts ---
+
+    def visit_Attribute(self, node):
+        if self._is_own(node):
+            return node
+        if node.attr.startswith("__") and not node.attr.endswith("__"):
+            raise Unobservable(f"line {node.lineno} uses a private name")
+        if isinstance(node.ctx, gast.Load):
+            node.value = self._show("owner", self.visit(node.value), name=gast.Constant(node.attr, None))
+        else:
+            node.value = self._shown("assigned", node.value)
+        return node
+
+    def visit_Subscript(self, node):
+        if not isinstance(node.ctx, gast.Load):
+            node.value = self._shown("stored", node.value)
+            node.slice = self._index(node.slice)
+            return node
+        node.value = self._shown("container", node.value)
+        node.slice = self._index(node.slice)
+        return self._show("result", node)
+
+    def _index(self, node):
+        if isinstance(node, gast.Slice):
+            for field in ("lower", "upper", "step"):
+                part = getattr(node, field)
+                if part is not None:
+                    setattr(node, field, self._shown("operand", part))
+            return node
+        if isinstance(node, gast.Tuple):
+            node.elts = [self._index(x) for x in node.elts]
+            return node
+        return self.visit(node) if isinstance(node, gast.Constant) else self._shown("operand", node)
+
+    def visit_Starred(self, node):
+        node.value = self._shown("iterated", node.value) if isinstance(node.ctx, gast.Load) else self.visit(node.value)
+        return node
+
+    # --- operators and tests ---
+
+    def visit_BinOp(self, node):
+        node.left, node.right = self._shown("operand", node.left), self._shown("operand", node.right)
+        return self._show("result", node)
+
+    def visit_UnaryOp(self, node):
+        if isinstance(node.op, gast.Not):
+            node.operand = self._shown("truth", node.operand)
+            return node
+        node.operand = self._shown("operand", node.operand)
+        return self._show("result", node)
+
+    def visit_BoolOp(self, node):
+        *tested, last = node.values
+        node.values = [self._shown("truth", x) for x in tested] + [self.visit(last)]
+        return node
+
+    def visit_Compare(self, node):
+        if all(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops):
+            return self.generic_visit(node)
+        node.left = self._shown("compared", node.left)
+        node.comparators = [self._shown("compared", x) for x in node.comparators]
+        return self._show("result", node)
+
+    def _visit_test(self, node):
+        test = self._shown("truth", node.test)
+        node.test = gast.Constant(None, None)
+        self.generic_visit(node)
+        node.test = test
+        return node
+
+    visit_If = visit_While = visit_IfExp = visit_Assert = _visit_test
+
+    def visit_FormattedValue(self, node):
+        node.value = self._shown("formatted", node.value)
+        if node.format_spec is not None:
+            node.format_spec = self.visit(node.format_spec)
+        return node
+
+    # --- what is made anew ---
+
+    def _visit_display(self, node):
+        if isinstance(getattr(node, "ctx", None), (gast.Store, gast.Del)):
+            return self.generic_visit(node)
+        if isinstance(node, gast.Set):
+            node.elts = [x if isinstance(x, gast.Starred) else self._show("operand", x) for x in self._visit_list(node.elts)]
+        else:
+            self.generic_visit(node)
+        return self._show("fresh", node)
+
+    visit_List = visit_Set = _visit_display
+
+    def visit_Dict(self, node):
+        values = []
+        for key, value in zip(node.keys, node.values):
+            values.append(self.visit(value) if key is not None else self._shown("items", value))
+        node.keys = [key and self._shown("operand", key) for key in node.keys]
+        node.values = values
+        return self._show("fresh", node)
+
+    def _visit_comprehension(self, node):
+        for generator in node.generators:
+            generator.target = self.visit(generator.target)
+            generator.iter = self._iterable(generator.iter, generator.target)
+            generator.ifs = [self.visit(c) if self._is_own(c) else self._shown("truth", c) for c in generator.ifs]
+        if isinstance(node, gast.DictComp):
+            node.key, node.value = self._shown("operand", node.key), self.visit(node.value)
+        else:
+            node.elt = self._shown("operand", node.elt) if isinstance(node, gast.SetComp) else self.visit(node.elt)
+        return self._show("fresh", node)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
+
+    def visit_Lambda(self, node):
+        self._visit_defaults(node.args)
+        node.body = self.visit(node.body)
+        return self._show("fresh", node)
+
+    def visit_FunctionDef(self, node):
+        if node.decorator_list:
+            raise Unobservable(f"line {node.lineno} decorates a function")
+        self._visit_defaults(node.args)
+        node.body = self._function_body(node)
+        return [node, *self._born([node.name])]
+
+    def _function_body(self, node):
+        body = self._visit_list(node.body)
+        return body if node.args.kwarg is None else [*self._born([node.args.kwarg.id]), *body]
+
+    def _born(self, names):
+        """Statements that show containers which Python has just made."""
+        return [x for name in names for x in statements("tls.observer.fresh(name)", None, tls=self._tls, name=name)]
+
+    def _visit_defaults(self, args):
+        args.defaults = self._visit_list(args.defaults)
+        args.kw_defaults = [d and self.visit(d) for d in args.kw_defaults]
+
+    # --- calls ---
+
+    def visit_Call(self, node):
+        if not self._is_own(node):
+            if getattr(node.func, "id", None) == "super" and not node.args and not node.keywords:
+                return node  # needs this very frame
+            node.func = self._show("builtin", self.visit(node.func))
+            return self._visit_arguments(node)
+        method = node.func.attr if isinstance(node.func, gast.Attribute) else None
+        if method == "visible":
+            raise Unobservable("it asks for its local names")
+        if method == "leave" and node.args and isinstance(node.args[0], gast.Call):
+            call = node.args[0]
+            entering = call.func
+            call.func = expression(
+                "tls.observer.enter(cursor, call_id, callee)", entering, tls=self._tls, cursor=entering.func.value, call_id=entering.args[0],
+                callee=self.visit(entering.args[1]))
+            self._visit_arguments(call)
+            return node
+        node.args = [x if self._is_own(x) and not isinstance(x, gast.Call) else self.visit(x) for x in node.args]
+        if method in _ITERATING:
+            node.args[-1] = self._show("iterated", node.args[-1])
+        elif method == "keep":
+            node.args[-1] = self._show("truth", node.args[-1])
+        return node
+
+    def _visit_arguments(self, node):
+        node.args = self._visit_list(node.args)
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value) if keyword.arg is not None else self._shown("items", keyword.value)
+        return node
+
+    # --- statements ---
+
+    def visit_Assign(self, node):
+        if self._is_own(node.targets[0]):
+            return node
+        node.value = self.visit(node.value)
+        shape = next((s for s in map(_structure, node.targets) if s is not None), None)
+        if shape is not None:
+            node.value = self._show("unpacked", node.value, shape=shape)
+        rest = self._born(_starred(node.targets))
+        node.targets = self._visit_list(node.targets)
+        return [node, *rest]
+
+    def visit_AugAssign(self, node):
+        node.value = self.visit(node.value)
+        if isinstance(node.target, gast.Name):
+            held = gast.Name(node.target.id, gast.Load(), None, None)
+            held.__dict__.update({name: getattr(node.target, name) for name in node.target._attributes if hasattr(node.target, name)})
+            node.value = self._show("inplace", node.value, held=held)
+        else:
+            node.target.value = self._shown("assigned", node.target.value)
+            if isinstance(node.target, gast.Subscript):
+                node.target.slice = self._index(node.target.slice)
+        return node
+
+    def visit_AnnAssign(self, node):
+        node.target = self.visit(node.target)
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+    def visit_For(self, node):
+        node.iter = self._iterable(node.iter, node.target)
+        rest = self._born(_starred([node.target]))
+        node.target = self.visit(node.target)
+        node.body = [*rest, *self._visit_list(node.body)]
+        node.orelse = self._visit_list(node.orelse)
+        return node
+
+    def _iterable(self, node, target):
+        shape = _structure(target)
+        if isinstance(node, gast.Call) and self._is_own(node) and getattr(node.func, "attr", None) != "leave":
+            if node.func.attr == "outermost":
+                shape = _structure(target.elts[1])  # the first one is the instrumenter's
+            if shape is not None:  # what the items are unpacked into is told to the innermost iterable
+                node.args[-1] = self._show("unpacking", self.visit(node.args[-1]), shape=shape)
+                return node
+            return self.visit(node)
+        node = self.visit(node)
+        return self._show("iterated", node) if shape is None else self._show("unpacking", node, shape=shape)
+
+    def visit_With(self, node):
+        for item in node.items:
+            item.context_expr = self._shown("context", item.context_expr)
+            if item.optional_vars is not None:
+                item.optional_vars = self.visit(item.optional_vars)
+        node.body = self._visit_list(node.body)
+        return node
+
+
+def _starred(targets):
+    """The names among the targets that a list is made for."""
+    return [
+        node.value.id for target in targets for node in gast.walk(target)
+        if isinstance(node, gast.Starred) and isinstance(node.value, gast.Name)]
+
+
+def _structure(target):
+    """How a value is unpacked: None for a name, a tuple of such for a tuple of targets; as an expression."""
+    if not isinstance(target, (gast.Tuple, gast.List)):
+        return None
+    parts = [_structure(x.value if isinstance(x, gast.Starred) else x) or gast.Constant(None, None) for x in target.elts]
+    return gast.Tuple(parts, gast.Load())
