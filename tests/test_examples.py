@@ -20,6 +20,7 @@ from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
 from examples.benchmark.measure import Mode, Plan, Row, max_rel_diff, measure
 from examples.console import Progress, error_line
+from examples.overhead import main as overhead
 
 ROOT = Path(__file__).parents[1]
 
@@ -319,3 +320,11 @@ def test_error_line_says_what_went_wrong():
     assert error_line(autograph) == "TypeError: no value"
     keras_error = ValueError("Exception encountered when calling Net.call().\n\n\x1b[1mno value\x1b[0m\n\nArguments received by Net.call():\n  • x=1")
     assert error_line(keras_error) == "ValueError: no value"
+
+
+def test_overhead_measures_every_mode(capsys):
+    overhead(["hand_written_variables", "--size", "test", "--rounds", "2", "--steps", "1", "--quiet"])
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["eager", "idle", "traced", "first", "two", "generation"]
+    numbers = [float(x.rstrip("x")) for x in row.split()[1:]]
+    assert len(numbers) == 8 and min(numbers) > 0

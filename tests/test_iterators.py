@@ -118,6 +118,7 @@ def in_order(dataset):
     """Without what tf.data adds by itself to run ahead of the program: else eager execution, too, leaves open when a pipeline reads a variable."""
     options = tf.data.Options()
     options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
     return dataset.with_options(options)
 

@@ -507,6 +507,34 @@ def test_the_faster_form_is_kept(monkeypatch):
     assert "its steps took" in terra.explain(step)
 
 
+@pytest.mark.parametrize("faster", [True, False])
+def test_the_choice_holds_for_the_next_graph(monkeypatch, faster):
+    """A new path makes a new graph: it is not tried again, unless it is much larger."""
+    monkeypatch.setattr(trial, "SLOWER", 1e9 if faster else 0.0)
+    v = tf.Variable(numbers(4, 4))
+
+    def body(x, extra):
+        y = tf.tanh(x @ v) * 2.0 + tf.exp(x) - tf.sigmoid(x)
+        for _ in range(extra):
+            y = tf.sin(y) + 1.0
+        return tf.reduce_sum(y)
+
+    step = jit(body, loops="unroll")
+    x = tf.constant(numbers(3, 4))
+    for _ in range(20):
+        step(x, 0)
+    first = step.program.compiled
+    assert first.trial.second_is_better is faster
+    for i in range(20):
+        step(x, i % 2)
+    second = step.program.compiled
+    assert second is not first and second.trial is first.trial and second.used is faster
+    for i in range(8):
+        step(x, 40 * (i % 2))
+    third = step.program.compiled
+    assert third is not second and third.trial is not first.trial
+
+
 def test_trial_alternates_and_decides():
     def decide(second):
         tried, now, seen = trial.Trial(), 0.0, []

@@ -387,7 +387,8 @@ class Coexecuted:
             self._retired.append(self.program)
         self._stats.graphs += 1
         if self.options.jit_compile:
-            program.compiled = Compiled(program, functools.partial(self._instantiate, program))
+            before = None if self.program is None else self.program.compiled
+            program.compiled = Compiled(program, functools.partial(self._instantiate, program), before)
         self.program = program
 
     def _generate_pieces(self, of):

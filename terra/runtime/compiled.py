@@ -25,7 +25,9 @@ log = logging.getLogger("terra")
 
 SETTLED = 3  # steps of a program before it is worth compiling
 MOST_SHAPES = 8  # combinations of shapes that are compiled; steps with others run in the ordinary form
-MOST_FAILURES = 3  # of steps in the compiled form, before it is given up
+MOST_FAILURES = 3  # of steps in the compiled form, before it is given up: the program's own, or XLA's (a failed step is replayed, which takes long)
+FORGIVEN = 100  # steps after which earlier failures count no more
+GROWN = 1.5  # a program so many times as large as the one before is tried anew
 ATTRS = ("executor_type", "", "config_proto", tfi.call_config(False))
 UNKNOWN, PROBED, READY, FAILED = "unknown", "probed", "ready", "failed"
 
@@ -45,9 +47,12 @@ class NotingQueue(Queue):
 
 
 class Compiled:
-    """Belongs to one program. All methods but `_work` are called by the thread that runs steps."""
+    """Belongs to one program. All methods but `_work` and what it calls are called by the thread that runs steps.
 
-    def __init__(self, program, instantiate):
+    before: the `Compiled` of the program that this one replaces, or None. What its trial has decided holds for a program of about the same size.
+    """
+
+    def __init__(self, program, instantiate, before=None):
         self.program = program
         self.used = False  # whether the last step ran in the compiled form
         self._current = None, {}  # the compiled form, and what is known of each combination of shapes
@@ -55,11 +60,17 @@ class Compiled:
         self.reason = None  # why the ordinary form is used for good
         self.trouble = None  # why a part is not compiled
         self.trial = Trial()
+        self.size = sum(len(fdef.node_def) for fdef in program.generated.fdefs)
+        if before is not None and before.trial.second_is_better is not None and self.size < GROWN * before.size:
+            self.trial = before.trial
+            self.size = before.size
+            if not self.trial.second_is_better:
+                self.reason = before.reason
         self._instantiate = instantiate  # (name, number of outputs): have the runtime build a function with this program's arguments
         self._steps = 0
         self._probe = None  # [key, handles] of the step that is to tell the clusters' inputs
         self._worker = None
-        self._failures = 0
+        self._failures = self._good = 0
         self._failures_before = 0
         self._registered = []
         self._versions = 0
@@ -74,6 +85,8 @@ class Compiled:
             (key, handles), self._probe = self._probe, None
             if handles is not None:
                 self._start(self._compile, key, handles)
+            else:  # it could not even be started
+                self._current[1].pop(key, None)
         if wait and self._worker is not None:
             self._worker.join()
             self._worker = None
@@ -81,8 +94,13 @@ class Compiled:
     def choose(self, args):
         """(name, number of outputs) of the function that is to run for these arguments."""
         ordinary = self.program.name, self.program.generated.n_outputs
-        if self.used and runner.failures > self._failures_before:
-            self.failed()
+        if self.used:
+            if runner.failures > self._failures_before:
+                self.failed()
+            else:
+                self._good += 1
+                if self._good % FORGIVEN == 0:
+                    self._failures = 0
         self.used = False
         if self.reason is not None:
             return ordinary
@@ -187,7 +205,7 @@ class Compiled:
             for handle in handles:
                 handle._shape_tuple()  # waits for the step
         except (tfi.NotOkStatusException, tfi.OpError):  # it was cancelled or failed: another step may tell
-            del states[key]
+            states.pop(key, None)
             return
         values = dict(zip(form.probed, handles))
         refused = {}

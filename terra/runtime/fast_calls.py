@@ -132,7 +132,7 @@ def _attempt(runner, function, args, kwargs):
         else:
             given, names = args, ()
         for quick in known.quick:
-            if quick.length == len(given) and _alike(runner, quick.pattern, given) and quick.names == names and \
+            if quick.length == len(given) and alike(runner, quick.pattern, given) and quick.names == names and \
                     quick.recording is (runner.tapes.recording is not None) and \
                     (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
                 known.jumps += 1
@@ -143,7 +143,7 @@ def _attempt(runner, function, args, kwargs):
     return result
 
 
-def _alike(runner, pattern, given):
+def alike(runner, pattern, given):
     """Whether the arguments are those of a recorded call."""
     for x, (kind, a, b) in zip(given, pattern):
         if kind is _VALUE:
@@ -160,7 +160,7 @@ def _alike(runner, pattern, given):
                 return False
             if a is slice:
                 x = (x.start, x.stop, x.step)
-            if len(x) != len(b) or not _alike(runner, b, x):
+            if len(x) != len(b) or not alike(runner, b, x):
                 return False
         else:
             argument = runner.step.args.get(id(x))
@@ -213,7 +213,7 @@ def _learn(runner, place, region, args, kwargs):
         return
     quick = _Quick()
     try:
-        quick.pattern = tuple([_pattern(runner, x) for x in (*args, *kwargs.values())])
+        quick.pattern = tuple([pattern(runner, x) for x in (*args, *kwargs.values())])
     except LookupError:
         return
     quick.length = len(quick.pattern)
@@ -243,7 +243,7 @@ def _learn(runner, place, region, args, kwargs):
     del known.quick[_MOST_QUICK:]
 
 
-def _pattern(runner, x):
+def pattern(runner, x):
     """How an argument is compared. Raises LookupError if that takes more than a glance."""
     kind = type(x)
     if kind is TerraTensor and x._owner is runner:
@@ -262,7 +262,7 @@ def _pattern(runner, x):
             raise LookupError  # 0.0 == -0.0
         return _SCALAR, kind, x
     if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None):
-        return _NESTED, kind, tuple([_pattern(runner, y) for y in x])
+        return _NESTED, kind, tuple([pattern(runner, y) for y in x])
     if kind is slice:
-        return _NESTED, kind, tuple([_pattern(runner, y) for y in (x.start, x.stop, x.step)])
+        return _NESTED, kind, tuple([pattern(runner, y) for y in (x.start, x.stop, x.step)])
     raise LookupError

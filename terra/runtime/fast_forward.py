@@ -165,7 +165,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
     try:
         if guard is None or not guard.holds():
             raise Unskippable
-        region = recording.region(result, inputs, more is not None)
+        region = recording.region(result, inputs, more is not None, guards.is_stock_object(owner))  # dropout does nothing in inference
     except Unskippable:
         if known is None and len(program.unskippable) < 10_000:
             count = program.unskippable[place] = program.unskippable.get(place, 0) + 1

@@ -14,6 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodTyp
 import numpy as np
 
 from terra.runtime import internals as tfi
+from terra.runtime import versions
 from terra.runtime.regions import SCALARS, Unskippable
 
 _ROOTS = ("keras.src.", "tf_keras.src.")
@@ -66,39 +67,60 @@ def root_of_function(function, variables):
 class Snapshot:
     """What containers held: compared all at once, object by object."""
 
-    __slots__ = ("_views", "_lengths", "_held", "_ids")
+    __slots__ = ("_parts", "_dicts", "_numbers", "_versions", "_views", "_lengths", "_held")
 
     def __init__(self):
-        self._views = []  # a container, or a view of a dict's values
-        self._lengths = []
-        self._held = []
-        self._ids = set()  # of the containers
+        self._parts = {}  # id -> (a container, what is iterated over, what that gave)
+        self._views = None
 
     def __len__(self):
-        return len(self._views)
+        return len(self._parts)
 
     def add(self, container, owner=None):
         """Note what `container` holds; returns that, or () if it was noted already. `owner`: what lives as long as the container, if that is a view."""
-        if id(owner or container) in self._ids:
+        key = id(owner or container)
+        if key in self._parts:
             return ()
-        self._ids.add(id(owner or container))
-        view = container.values() if isinstance(container, (dict, MappingProxyType)) else container
+        view = container
+        if isinstance(container, (dict, MappingProxyType)):
+            view = container.values()
+        elif type(getattr(container, "_storage", None)) is list:
+            view = container._storage  # of TensorFlow's wrappers of lists, whose own iterators are slow
         held = tuple(view)
-        if type(container) is not tuple:
-            self._views.append(view)
-            self._lengths.append(len(held))
-            self._held += held
+        self._parts[key] = container, view, held
+        self._views = None
         return held
 
     def update(self, other):
         """Note what another Snapshot has noted, too."""
-        self._ids |= other._ids
-        self._views += other._views
-        self._lengths += other._lengths
-        self._held += other._held
+        self._parts.update(other._parts)
+        self._views = None
+
+    def _flatten(self):
+        self._dicts, self._versions, self._views, self._lengths, self._held = [], [], [], [], []
+        self._numbers = []
+        for container, view, held in self._parts.values():
+            number = versions.of(container)
+            if number is not None:
+                self._dicts.append((view, held))
+                self._numbers.append(number)
+            elif type(container) is not tuple:
+                self._views.append(view)
+                self._lengths.append(len(held))
+                self._held += held
+        # They may have changed since they were noted: the first time their values are compared.
+        self._versions = [None] * len(self._numbers)
 
     def holds(self):
         """Whether they hold the same objects, or equal scalars."""
+        if self._views is None:
+            self._flatten()
+        now = list(map(versions.value, self._numbers))
+        if now != self._versions:
+            for number, before, (view, held) in zip(now, self._versions, self._dicts):
+                if number != before and not equal(tuple(view), held):
+                    return False
+            self._versions = now
         if list(map(len, self._views)) != self._lengths:
             return False
         if not all(map(is_, chain.from_iterable(self._views), self._held)):

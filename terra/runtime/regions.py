@@ -171,13 +171,14 @@ class Recording:
         self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed):
-        """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before.
+    def region(self, result, inputs, knows_fed, may_be_empty=False):
+        """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
+        `may_be_empty`: whether it is skipped even if it issued no operation.
 
         Raises Unskippable.
         """
         runner, lazy = self.runner, self.lazy
-        if runner.step.skeleton is not runner or runner.events() != self.events or runner.node is self.start:
+        if runner.step.skeleton is not runner or runner.events() != self.events or (runner.node is self.start and not may_be_empty):
             raise Unskippable
         if runner.tapes.state() != self.tape_state:
             raise Unskippable

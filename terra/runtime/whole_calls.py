@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import fast_forward, user_layers
+from terra.runtime import fast_calls, fast_forward, user_layers
 from terra.runtime.observer import Observer
 from terra.runtime.regions import Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step
@@ -23,6 +23,7 @@ from terra.runtime.tensor import TerraTensor
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
+_NO_INPUTS = Inputs()
 _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
 _monitoring = getattr(sys, "monitoring", None)
 
@@ -30,7 +31,7 @@ _monitoring = getattr(sys, "monitoring", None)
 class Trial:
     """What came of observing at one place."""
 
-    __slots__ = ("visits", "next", "tries", "reason", "regions", "jumps")
+    __slots__ = ("visits", "next", "tries", "reason", "regions", "jumps", "quick")
 
     def __init__(self):
         self.visits = 0
@@ -39,6 +40,7 @@ class Trial:
         self.reason = None  # why the last run was impure
         self.regions = {}  # signature -> regions
         self.jumps = 0
+        self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
 
     @property
     def given_up(self):
@@ -142,6 +144,12 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         trial = program.trials[place] = Trial()
         if fewest == 1:
             program.whole = trial
+    elif trial.quick is not None:
+        n, pattern, names, region = trial.quick
+        given = (*args, *kwargs.values())
+        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and fast_calls.alike(runner, pattern, given) \
+                and region.fits(runner, _NO_INPUTS):
+            return _jump(trial, runner, region, _NO_INPUTS, fewest)
     if trial.given_up and not trial.regions:
         return call(*args, **kwargs)
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
@@ -155,10 +163,13 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     signature = tuple(found)
     for region in trial.regions.get(signature, ()):
         if region.fits(runner, inputs):
-            trial.jumps += 1
-            trial.tries = 0
-            runner.step.counts.whole_steps += fewest == 1
-            return jump(runner, region, inputs)
+            if fewest == 1:
+                try:
+                    pattern = [fast_calls.pattern(runner, x) for x in (*args, *kwargs.values())]
+                    trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region
+                except LookupError:
+                    pass
+            return _jump(trial, runner, region, inputs, fewest)
     if not trial.is_due():
         return call(*args, **kwargs)
     recording, observer = Recording(runner), Observer(runner, given)
@@ -182,6 +193,13 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     region.guard, region.keep = reads, keep
     trial.learned(signature, region)
     return result
+
+
+def _jump(trial, runner, region, inputs, fewest):
+    trial.jumps += 1
+    trial.tries = 0
+    runner.step.counts.whole_steps += fewest == 1
+    return jump(runner, region, inputs)
 
 
 def _describe(runner, value, found, keep, inputs, given):
