@@ -762,3 +762,24 @@ def test_no_log_records_from_a_plain_run(caplog):
             step()
         terra.sync()
     assert caplog.records == []
+
+
+def test_lists_that_the_program_changes_after_an_operation_was_given_them():
+    """The trace has the operation as it was."""
+
+    def step(x):
+        values = [x]
+        first = tf.stack(values)
+        values.append(x + 1.0)
+        second = tf.stack(values)
+        pooled = tf.raw_ops.MaxPool(input=tf.reshape(second, (1, 2, 2, 1)), ksize=(window := [1, 2, 1, 1]), strides=[1, 1, 1, 1], padding="SAME")
+        window[1] = 1
+        values.clear()
+        return first, second, pooled
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    for k in range(5):
+        x = tf.constant([1.0, 2.0]) * k
+        for ours, eager in zip(coexecuted(x), step(x)):
+            assert ours.numpy().tolist() == eager.numpy().tolist()
+    assert coexecuted.stats().coexecuted_steps >= 3

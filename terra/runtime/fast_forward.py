@@ -35,6 +35,8 @@ _METHODS = {
 }
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
+_MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
+_MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
 _FRUITLESS = 40  # recordings after which a place is given up that is seldom jumped over
 _replacements = {}
 _variable_kinds = set()  # classes of variables
@@ -87,6 +89,16 @@ class Skipping:
         if runner is None:
             return callee(*args, **kwargs)
         return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
+
+
+def form_of(callee):
+    """What is called in place of `callee` where it is not called at an instrumented site."""
+    if type(callee) is MethodType:
+        made = substitute(callee)
+        return callee if made is None else MethodType(made, callee.__self__)
+    if guards.is_stock_object(callee):
+        return Skipping(callee)
+    return fast_calls.substitute(callee) or callee
 
 
 def running():
@@ -156,12 +168,17 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
                 known.jumps += 1
                 return jump(runner, region, inputs), None
     program = runner.program
-    recording = Recording(runner)
+    recording, users = Recording(runner), []
     try:
-        guard = guards.Guard(owner, keep[1:])
+        guard = guards.Guard(owner, keep[1:], users)
     except Unskippable:
         guard = None
-    result = call()
+    if guard is not None and users:
+        result, guard.reads = user_code.observe(runner, users, call)
+        if guard.reads is None:
+            guard = None
+    else:
+        result = call()
     try:
         if guard is None or not guard.holds():
             raise Unskippable
@@ -169,7 +186,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
     except Unskippable:
         if known is None and len(program.unskippable) < 10_000:
             count = program.unskippable[place] = program.unskippable.get(place, 0) + 1
-            if count >= 3:
+            if count >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
                 program.regions[place] = False
         return result, None
     region.guard, region.keep = guard, keep
@@ -232,6 +249,8 @@ def describe(runner, value, found, keep, inputs):
         found.append((kind, tuple(value.as_list()) if value.rank is not None else None))
     elif kind is tfi.tf.UnconnectedGradients or kind is tfi.tf.DType or value is Ellipsis:
         found.append(value)
+    elif kind is np.ndarray and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+        found.append((kind, value.dtype.str, value.shape, value.tobytes()))
     elif isinstance(value, np.generic) or (isinstance(value, type) and issubclass(value, np.generic)):
         found.append((kind, str(value)))
     else:
@@ -256,7 +275,7 @@ def install():
             return made
         form = inner(there, callee)
         if form is callee:
-            return user_layers.wrap(callee) or form
+            return user_layers.wrap(callee) or (Skipping(callee) if guards.is_derived_object(callee) else form)
         return whole_calls.of_function(there, callee, form)
 
     location.set_resolver(resolve)
@@ -264,4 +283,4 @@ def install():
     fast_calls.install()
 
 
-from terra.runtime import fast_calls, user_layers, whole_calls  # noqa: E402  (they build on this module)
+from terra.runtime import fast_calls, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)

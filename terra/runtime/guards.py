@@ -31,6 +31,7 @@ _MOST_BYTES = 10_000  # of an array that is compared
 
 _packages = {}
 _callable_kinds = {}
+_derived_kinds = {}
 
 
 def stock_package(module):
@@ -52,6 +53,17 @@ def is_stock_object(callee):
     if known is None:
         known = _callable_kinds[kind] = (
             stock_package(kind.__module__) in _CALLABLE_PACKAGES and kind.__name__ not in _NEVER and hasattr(kind, "call"))
+    return known
+
+
+def is_derived_object(callee):
+    """Whether `callee` is a layer, model or loss of a class of the user's, whose `__call__` is the framework's."""
+    kind = type(callee)
+    known = _derived_kinds.get(kind)
+    if known is None:
+        call = getattr(kind, "__call__", None)
+        known = _derived_kinds[kind] = hasattr(kind, "call") and isinstance(call, FunctionType) and _is_frameworks(call) and any(
+            stock_package(cls.__module__) in _CALLABLE_PACKAGES and hasattr(cls, "call") for cls in kind.__mro__)
     return known
 
 
@@ -132,18 +144,24 @@ class Snapshot:
 
 
 class Guard:
-    """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said."""
+    """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
 
-    __slots__ = ("containers", "arrays", "root", "settings")
+    users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
+    """
 
-    def __init__(self, owner, variables):
+    __slots__ = ("containers", "arrays", "root", "settings", "reads")
+
+    def __init__(self, owner, variables, users=None):
+        self.reads = None
         self.containers = Snapshot()
         self.arrays = []  # (array, its bytes)
         plain = type(owner) is FunctionType  # it depends on its arguments alone
-        self.root = root_of_function(owner, variables) if plain else type(owner).__module__.split(".", 1)[0]
+        self.root = root_of_function(owner, variables) if plain else _root(type(owner))
         self.settings = settings(self.root)
-        walk = Walk(self.containers, self.arrays)
+        walk = Walk(self.containers, self.arrays, users=users)
         if not plain:
+            if users is not None and not is_librarys(type(owner)):
+                users.append(type(owner))
             walk.object(owner)
             variables = variables or getattr(owner, "_trainable_variables", ())
         for variable in variables:
@@ -156,7 +174,7 @@ class Guard:
         for array, held in self.arrays:
             if array.tobytes() != held:
                 return False
-        return equal(settings(self.root), self.settings)
+        return equal(settings(self.root), self.settings) and (self.reads is None or self.reads.holds())
 
 
 class _Modules:
@@ -223,10 +241,11 @@ def settings(root):
 class Walk:
     """Visits an object and its parts, each once, and lists their containers; the framework's classes are watched from then on.
 
-    `reading`: its parts are only read; what they could call does not matter.
+    `reading`: its parts are only read; what they could call does not matter. `users`: a list for what of the user's they may call.
     """
 
-    def __init__(self, containers, arrays, reading=False):
+    def __init__(self, containers, arrays, reading=False, users=None):
+        self.users = users
         self.containers = containers
         self.arrays = arrays
         self.reading = reading
@@ -247,7 +266,7 @@ class Walk:
 
     def _attributes(self, owner):
         kind = type(owner)
-        if kind.__name__ in _NEVER and not self.reading:
+        if kind.__name__ in _NEVER and not self.reading and (self.users is None or kind.__name__ != "Lambda"):
             raise Unskippable
         for cls in kind.__mro__[:-1]:
             if stock_package(cls.__module__) is not None:
@@ -267,8 +286,10 @@ class Walk:
         if isinstance(value, (dict, list, tuple, set)):
             self._container(value)
         elif kind is FunctionType or kind is MethodType:
-            if (value.__module__ or "").split(".", 1)[0] not in _FRAMEWORKS and not self.reading:
-                raise Unskippable  # the user's function might do anything
+            if not self.reading and not _is_frameworks(value):
+                if self.users is None:
+                    raise Unskippable  # the user's function might do anything
+                self.users.append(value)
         elif isinstance(value, type) or kind is BuiltinFunctionType:
             return
         elif kind is np.ndarray:
@@ -281,14 +302,28 @@ class Walk:
             self.variable(value)
         else:
             package = stock_package(kind.__module__)
-            if self.reading and package is None and any(is_librarys(cls) for cls in kind.__mro__):
+            if package is None and (self.reading or self.users is not None) and not is_librarys(kind) and any(map(is_librarys, kind.__mro__)):
                 package = "layers"  # a user's subclass: its attributes matter as those of a stock layer do
+                if self.users is not None:
+                    self.users.append(kind)
             if package is None:
                 if callable(value) and not self.reading and kind.__module__.split(".", 1)[0] not in _FRAMEWORKS | {"builtins", "functools"}:
                     raise Unskippable
             elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)
+
+
+def _is_frameworks(function):
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return False
+    return (function.__module__ or "").split(".", 1)[0] in _FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in _FRAMEWORKS
+
+
+def _root(kind):
+    """The framework that a class belongs to or derives from."""
+    return next((root for root in (cls.__module__.split(".", 1)[0] for cls in kind.__mro__) if root in _FRAMEWORKS), None)
 
 
 def is_librarys(cls):

@@ -30,7 +30,6 @@ from terra.runtime import internals as tfi
 from terra.runtime.reads import Reads
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.unobserved import NOBODY
 from terra.transform import convert
 from terra.transform.observed import Unobservable
 
@@ -46,6 +45,7 @@ _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "tra
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
 _PURE = frozenset(map(id, [len, sum, min, max, sorted, any, all, abs, round, divmod, pow, ord, chr, format, callable, iter, next, repr, math.prod]))
+_NUMPY = frozenset(map(id, [np.zeros, np.ones, np.full, np.arange, np.eye, np.linspace, np.array, np.asarray, np.prod, np.sum, np.isscalar, np.ndim, np.shape]))
 _MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem".split())
 # Functions of the framework's that may run no operation: what they give follows from their arguments.
 _WITHOUT_OPERATIONS = frozenset(
@@ -70,20 +70,22 @@ class Observer:
         self._born = {}  # id -> container, iterator, function or tape that the run has made
         self._given = given  # ids of the containers among the arguments
         self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
-        self._wrappers = {}
+
+    def __enter__(self):
+        self._outer, location.tls.observer = location.tls.observer, self
+        self.runner.observer = self
+        return self
+
+    def __exit__(self, *exc):
+        location.tls.observer = self._outer
+        self.runner.observer = None
 
     def run(self, called, args, kwargs):
         """The result of calling the user's function or, wrapped, layer `called`."""
-        locations = location.tls
-        outer, locations.observer = locations.observer, self
-        self.runner.observer = self
-        try:
+        with self:
             if type(called) is user_layers.Wrapped:
                 return self._layer(called.layer, called, *args, **kwargs)
             return self._user_function(called, called)(*args, **kwargs)
-        finally:
-            locations.observer = outer
-            self.runner.observer = None if outer is NOBODY else outer
 
     def finish(self, result):
         """The run gave `result`: the sealed reads. Raises Unskippable if it was not pure."""
@@ -91,20 +93,33 @@ class Observer:
             node = self._issued()
             if node is not None:
                 self.impure(f"issues {node.op_type} in a call that was not skipped", True, node.location)
-            elif any(type(x) is TerraTensor and x._owner is self.runner for x in self.reads.values()):
-                self.impure("keeps a tensor in an object")
             else:
                 self._check_result(result, set())
+        return self.finish_inside()
+
+    def finish_inside(self):
+        """The same for a run inside of a call of the framework's that is recorded as a whole."""
+        if self.reason is None and any(type(x) is TerraTensor and x._owner is self.runner for x in self.reads.values()):
+            self.impure("keeps a tensor in an object")
         for region in self.jumped:
             self.reads.guard(region.guard)
             for variable in region.accessed:
                 self.reads.variable(variable)
         self._born.clear()
-        self._wrappers.clear()
+        self._given.clear()
         if self.reason is not None:
             raise Unskippable
         self.reads.seal(self._settings)
         return self.reads
+
+    def give(self, container):
+        """The framework hands a list or dict to the user's code."""
+        if id(container) not in self._born:
+            self._given.add(id(container))
+
+    def calls(self, function):
+        """The user's `function` was called."""
+        self.reads.function(function, _globals_read(function.__code__))
 
     def _issued(self):
         """The first operation that the run issued itself, or None."""
@@ -176,7 +191,7 @@ class Observer:
             for x in it:
                 self.compared(x)
         elif not (kind.__eq__ is object.__eq__ or kind.__eq__ is type.__eq__):
-            self.operand(it)
+            self.operand(it)  # (an array gives an array)
         return it
 
     def truth(self, it):
@@ -243,7 +258,7 @@ class Observer:
 
     def stored(self, it):
         """An item of `it` is set."""
-        if id(it) not in self._born or type(it) not in (list, dict):
+        if id(it) not in self._born or type(it) not in (list, dict, np.ndarray):
             self.impure("changes a container that it has not made")
         return it
 
@@ -376,13 +391,16 @@ class Observer:
 
     def builtin(self, callee):
         """What to call in place of a builtin that is not instrumented."""
-        return callee if self.reason is not None else self._callee(callee, callee)
+        form = fast_forward.form_of(callee)
+        return form if self.reason is not None else self._callee(callee, form)
 
     def _callee(self, callee, form):
         kind = type(callee)
         if kind is FunctionType:
             if fast_calls.substitute(callee) is not None:
                 return functools.partial(self._framework, callee, form)
+            if id(callee) in _NUMPY:
+                return functools.partial(self._on_plain, callee)
             return self._user_function(callee, form)
         if kind is MethodType:
             return self._method(callee, form)
@@ -390,11 +408,11 @@ class Observer:
             return self._builtin_function(callee, form)
         if isinstance(callee, type):
             return self._class(callee, form)
-        if guards.is_stock_object(callee):
+        if type(form) is fast_forward.Skipping:
             return functools.partial(self._framework, None, form)
         if type(form) is user_layers.Wrapped:
             return functools.partial(self._layer, callee, form)
-        if isinstance(callee, np.ufunc):
+        if isinstance(callee, np.ufunc) or id(callee) in _NUMPY:
             return functools.partial(self._on_plain, callee)
         call = self._found(kind.__mro__, "__call__", None)
         if type(call) is FunctionType and not _is_frameworks(call):
@@ -411,7 +429,7 @@ class Observer:
         except Unobservable as error:
             self.impure(f"calls {function.__qualname__}: {error}")
             return form
-        self.reads.function(function, _globals_read(function.__code__))
+        self.calls(function)
         return observed
 
     def _bound(self, function, instance, form):
@@ -491,7 +509,7 @@ class Observer:
             return functools.partial(self._is_instance, callee)
         if callee is hasattr or callee is getattr:
             return functools.partial(self._get_attribute, callee)
-        if id(callee) in _PURE or owner is math:
+        if id(callee) in _PURE or id(callee) in _NUMPY or owner is math:
             return functools.partial(self._on_plain, callee)
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
@@ -511,7 +529,7 @@ class Observer:
         for x in (*args, *kwargs.values()):
             if type(x) in _ITERATORS:
                 self._look_into(x)
-            elif callable(x):
+            elif callable(x) and not isinstance(x, type):
                 self.impure(f"hands a function to {callee.__name__}")
             else:
                 self.compared(x)
@@ -532,7 +550,7 @@ class Observer:
         return self._made(callee(*args, **kwargs))
 
     def _made(self, result):
-        if type(result) in _LISTS or type(result) in _ITERATORS:
+        if type(result) in _LISTS or type(result) in _ITERATORS or type(result) is np.ndarray:
             self.fresh(result)
         return result
 
@@ -585,7 +603,7 @@ def _all_plain(value):
         return all(map(_all_plain, value.values()))
     if kind is list or kind is tuple:
         return all(map(_all_plain, value))
-    return kind in _PLAIN or kind in _TENSORS or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
+    return kind in _PLAIN or kind in _TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
 
 
 def _is_frameworks(function):

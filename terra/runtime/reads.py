@@ -41,9 +41,9 @@ class Reads:
         """`function(argument)`, a look without side effects, gave `value`."""
         self._asked[function, id(argument)] = argument, value
 
-    def contents(self, container):
-        """The list, dict or set was looked into; returns what it held."""
-        return self._walk.containers.add(container)
+    def contents(self, container, owner=None):
+        """The list, dict or set was looked into, or the namespace of the class `owner`; returns what it held."""
+        return self._walk.containers.add(container, owner)
 
     def array(self, array):
         """The numpy array was used. Raises Unskippable if it is large."""
@@ -87,8 +87,20 @@ class Reads:
         self._walk.containers.update(guard.containers)
         for array, held in guard.arrays:
             self._arrays[id(array)] = array, held
+        if guard.reads is not None:
+            self._merge(guard.reads)
         if guard.root is not None and guard.root not in [root for root, _ in self._settings]:
             self._settings.append((guard.root, None))
+
+    def _merge(self, other):
+        for key, (space, entries) in other._entries.items():
+            self._entries.setdefault(key, (space, {}))[1].update(entries)
+        self._absent.update(other._absent)
+        self._asked.update(other._asked)
+        self._arrays.update(other._arrays)
+        self._classes.update(other._classes)
+        self._walk.containers.update(other._walk.containers)
+        self._settings += [pair for pair in other._settings if pair[0] is not None and pair[0] not in [root for root, _ in self._settings]]
 
     # -- what is compared ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +122,6 @@ class Reads:
         self._held_arrays = list(self._arrays.values())
         self._known = list(self._classes.values())
         self._containers = self._walk.containers
-        self._containers_arrays = self._walk.arrays
 
     def holds(self):
         """Whether all that was read is still the same."""

@@ -175,7 +175,11 @@ class Tracer:
         else:
             eager, template = flat_outputs(result)
         enums, device = tuple(enums), ctx.device_name or ""
+        if list in map(type, attrs):  # which the program may change
+            attrs = tuple([list(x) if type(x) is list else x for x in attrs])
         if known_shapes and not self.step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
+            if schema.has_lists:  # the same
+                inputs = [tuple(x) if type(x) is list else x for x in inputs]
             outs = self._note((schema, inputs, flat, enums, attrs, device, self.cursor.current, eager, template), eager)
             if recording:
                 self.record_on_tapes(op, list(flat), schema.call(inputs, enums, attrs, device)[1], outs)

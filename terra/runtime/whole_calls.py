@@ -53,7 +53,7 @@ class Trial:
     def failed(self, observer):
         self.reason = observer.reason
         self.tries += 1
-        self.next = self.visits + (1 if observer.passing else 1 << self.tries)
+        self.next = self.visits + (2 if observer.passing else 1 << self.tries)  # what is passing is recorded in between
 
     def learned(self, signature, region):
         self.tries += 1  # until it is jumped over

@@ -28,7 +28,8 @@ _decisions = {}  # id(code) -> Decision
 _forms = {}  # id(function) -> (weak reference to it, its instrumented form)
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _factories = {}  # id(instrumented code) -> its Factory, which holds it
-_observable = {}  # id(code, plain or instrumented) -> (that code, the Factory that makes the observed form; None: there is none)
+_observable = {}  # (id(code), whether to instrument) -> (that code, the Factory that makes the observed form; None: there is none)
+_observed = {}  # id(code) -> code, of observed forms
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
 
 
@@ -112,35 +113,55 @@ def _keep(function, form):
 
 def observed_form(function):
     """The observed form of a user's Python function, or of its instrumented form; raises Unobservable, with the reason, where there is none."""
-    code = function.__code__
-    found = _observable.get(id(code))
-    if found is None:
-        with _lock:
-            found = _observable[id(code)] = code, _observable_factory(function)
-    factory = found[1]
-    if factory is None:
-        raise Unobservable(f"{function.__qualname__} has no source that could be observed")
-    observed = factory.observed
-    if id(observed) not in _decisions:
-        for inner in codes_within(observed):
+    factory = _observable_factory(function, True)
+    return factory.function_like(function, _observed_code(factory))
+
+
+def observed_code(function):
+    """Code to run in place of `function`'s own, instrumented or not: the same, but observed. Raises Unobservable."""
+    return _observed_code(_observable_factory(function, False))
+
+
+def is_observed(code):
+    """Is it the code of an observed form, or within one?"""
+    return id(code) in _observed
+
+
+def _observed_code(factory):
+    code = factory.observed
+    if id(code) not in _observed:
+        for inner in codes_within(code):
+            _observed[id(inner)] = inner
             _decisions[id(inner)] = Decision(inner, is_instrumented=True)
-    return factory.function_like(function, observed)
+    return code
 
 
-def _observable_factory(function):
+def _observable_factory(function, instrumented):
+    """The Factory for the observed form of a function; `instrumented`: whether its locations are kept even if those of `function` itself are not."""
     code = function.__code__
     factory = _factories.get(id(code))
     if factory is not None:
         return factory
+    found = _observable.get((id(code), instrumented))
+    if found is None:
+        with _lock:
+            found = _observable[id(code), instrumented] = code, _make_observable(function, instrumented)
+    if found[1] is None:
+        raise Unobservable(f"{function.__qualname__} has no source that could be observed")
+    return found[1]
+
+
+def _make_observable(function, instrumented):
     decision = decide(function)
-    if decision.factory is not None:
+    if instrumented and decision.factory is not None:
         return decision.factory
-    if decision.reason is NOTHING:
-        try:
-            return Factory(function, anyway=True)
-        except Exception:  # it was found a moment ago: the file has changed
-            log.debug("could not observe %s", function.__qualname__, exc_info=True)
-    return None
+    if decision.factory is None and decision.reason is not NOTHING:
+        return None
+    try:
+        return Factory(function, anyway=True, plain=not instrumented)
+    except Exception:  # it was found a moment ago: the file has changed
+        log.debug("could not observe %s", function.__qualname__, exc_info=True)
+        return None
 
 
 def _wrapper_form(function):

@@ -44,10 +44,10 @@ class NothingToDo(Exception):
 class Factory:
     """The instrumented form of one code object; makes functions from it.
 
-    Raises NothingToDo if there is nothing to instrument, unless `anyway`.
+    Raises NothingToDo if there is nothing to instrument, unless `anyway`. With `plain` nothing is instrumented: it is made for its observed form only.
     """
 
-    def __init__(self, function, anyway=False):
+    def __init__(self, function, anyway=False, plain=False):
         self.original = original = function.__code__
         self.sites = []
         node, self._ancestors = source.find(function)
@@ -55,7 +55,8 @@ class Factory:
         qualname = getattr(original, "co_qualname", function.__qualname__)
         shadowing = function.__globals__, original.co_freevars
         instrumenter = Instrumenter(self._register, lambda name: any(name in names for names in shadowing), qualname)
-        self.tree = instrumenter.instrument(self.tree)
+        self.tree = instrumenter.begin(self.tree) if plain else instrumenter.instrument(self.tree)
+        anyway = anyway or plain
         if not (instrumenter.count or instrumenter.changed or anyway):
             raise NothingToDo
         self.tls_name = instrumenter.tls

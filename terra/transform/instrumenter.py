@@ -57,6 +57,13 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
 
     def instrument(self, tree):
         """Instruments a FunctionDef, AsyncFunctionDef or Lambda in place."""
+        self.begin(tree)
+        if isinstance(tree, gast.Lambda):
+            return self._lambda_body(tree, self._qualname)
+        return self._function_body(tree, self._qualname)
+
+    def begin(self, tree):
+        """Chooses names that `tree` does not use."""
         bound = bound_names(tree)
         self._bound = bound
         self.prefix = "_terra_"
@@ -64,9 +71,7 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
             self.prefix += "_"
         self.tls = self.prefix + "tls"
         self._cursor = self.prefix + "cursor"
-        if isinstance(tree, gast.Lambda):
-            return self._lambda_body(tree, self._qualname)
-        return self._function_body(tree, self._qualname)
+        return tree
 
     # --- helpers ---
 
