@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import terra
 from examples import programs
-from examples.benchmark import report
+from examples.benchmark import loops, report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
 from examples.benchmark.measure import Mode, Plan, Row, max_rel_diff, measure
@@ -64,6 +64,59 @@ def test_benchmark_measures_and_compares(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "hand_written_variables" in printed
     assert "of 1 programs, Terra ran 1 with eager's results, tf.function 1" in printed
+
+
+def test_loops_compares_three_kinds_of_loop(tmp_path, capsys):
+    arguments = ["--loops", "--programs", "hand_written_variables", "--budget", "0.1"]
+    code, records = run_benchmark(tmp_path / "rows.json", *arguments, "--markdown", str(tmp_path / "rows.md"))
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    assert [record["loop"] for record in records] == ["read each step", "read every 50", "Python work"]
+    for record in records:
+        assert record["error"] is record["tf_function_error"] is None
+        assert record["rounds"] >= 3 and record["steps"] >= 3 * loops.STEPS and record["coexecuted_steps"] == record["steps"]
+        assert record["max_rel_diff"] <= 1e-5
+        assert min(record[key] for key in ("tf_function_ms", "terra_ms", "graph_ms")) > 0
+        assert 0 <= record["python_stall"] <= 1 and 0 <= record["graph_stall"] <= 1
+    assert records[0]["eager_ms"] > 0 and records[1]["eager_ms"] is records[2]["eager_ms"] is None
+    assert records[2]["work_ms"] > 0 and records[0]["work_ms"] is records[1]["work_ms"] is None
+
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (tmp_path / "rows.md").read_text().splitlines() if line.startswith("|")]
+    assert rows[0] == [title for title, _, _ in loops.COLUMNS]
+    assert {"program", "loop", "tf.fn ms", "Terra ms", "Terra/tf.fn", "graph ms", "Terra/graph", "Py stall", "gr. stall", "eager/Terra"} <= set(rows[0])
+    for record, cells in zip(records, rows[2:], strict=True):
+        row = dict(zip(rows[0], cells))
+        assert row["tf.fn ms"] == f"{record['tf_function_ms']:.3f}" and row["Terra ms"] == f"{record['terra_ms']:.3f}"
+        assert row["Terra/tf.fn"] == f"{record['terra_ms'] / record['tf_function_ms']:.2f}"
+        assert row["Terra/graph"] == f"{record['terra_ms'] / record['graph_ms']:.2f}"
+        assert row["gr. stall"] == f"{max(0, 1 - record['graph_ms'] / record['terra_ms']):.0%}"
+        # of one program, the mean is its ratio
+        assert f"{record['loop']}: Terra/tf.fn: geometric mean {row['Terra/tf.fn']} over 1 programs" in printed.splitlines()
+
+
+def test_loops_says_what_it_cannot_measure(monkeypatch):
+    """tf.function freezes the step's Python, Terra raises: both have their place in the rows, and nothing is compared."""
+
+    def build(seed, size):
+        rates, variable = [0.5], tf.Variable(2.0)
+
+        def step(x):
+            rates[0] *= 0.9
+            variable.assign(rates[0] * variable + x)
+            return tf.square(variable)
+
+        return programs.Job(step, [(tf.constant(1.0),), (tf.constant(2.0),)])
+
+    monkeypatch.setattr(programs.load("hand_written_variables"), "build", build)
+    monkeypatch.setattr(terra, "coexecute", lambda step, **_: fail)
+    rows = loops.measure_loops("hand_written_variables", plan_of(parse(["--quick", "--budget", "0.1"])))
+    assert [row.loop for row in rows] == [kind.title for kind in loops.KINDS]
+    for row in rows[:2]:
+        assert row.tf_function_error.startswith("wrong result: losses differ by") and row.error == "raises TypeError: never"
+        assert row.graph_ms is row.terra_ms is row.tf_function_ms is None and not row.correct
+    assert rows[0].eager_ms > 0
+    assert rows[2].note == "no graph alone, so no Python work of its length: TypeError: never"
+    assert not list(loops.summary(rows))
 
 
 def test_benchmark_says_what_tf_function_cannot_run(tmp_path, capsys):
@@ -215,6 +268,8 @@ def test_program_is_equal_to_itself_and_learns(name):
         (["--read-every", "0"], "--read-every must be at least 1"),
         (["--budget", "-1"], "--budget must be at least 0"),
         (["--scale", "huge"], "invalid choice: 'huge'"),
+        (["--loops", "--read-every", "5"], "--read-every does not go with it"),
+        (["--loops", "--plot", "chart.png"], "--plot goes with neither --loops nor --jit"),
         (["--json", "no/such/folder/rows.json"], "there is no folder no/such/folder"),
     ],
 )
@@ -249,6 +304,8 @@ def test_plan():
     assert plan_of(parse(["--quick"])).size == "test"
     assert plan_of(parse(["--quick", "--scale", "paper"])).size == "paper"
     assert parse(["--programs", "small,keras_mlp"]).programs == programs.GROUPS["small"]
+    assert parse(["--loops"]).programs == programs.GROUPS["small"]
+    assert parse([]).programs == programs.NAMES
     with pytest.raises(ValueError, match="rounds must be at least 3"):
         Plan(rounds=2)
     with pytest.raises(ValueError, match="read_every must be above 0"):

@@ -185,6 +185,15 @@ def python_step():
     return step, weights.numpy, config, slots, limits
 
 
+def keys_step():
+    table = {"a": 1.0, "b": 2.0}
+
+    def step(x):
+        return x * sum(value * len(key) for key, value in table.items()) + (1.0 if "b" in table else 2.0)
+
+    return step, lambda: [], table
+
+
 @pytest.mark.parametrize("make", [module_step, model_step, python_step])
 def test_pure_steps_are_skipped(make):
     MODULE.rate = 0.7
@@ -253,6 +262,8 @@ def _replace_code(function):
 
 
 CHANGES = {
+    "key of a dict": (module_step, lambda cell: cell.__setattr__("by_name", {"other": 1, **cell.by_name})),
+    "key of a dict renamed": (keys_step, lambda table: table.__setitem__("c", table.pop("b"))),
     "attribute": (module_step, lambda cell: _set(cell, "scale", 0.5)),
     "list": (module_step, lambda cell: cell.rates.__setitem__(0, 0.9)),
     "dict": (module_step, lambda cell: cell.by_name.__setitem__("bias", tf.Variable(tf.ones(3)))),
@@ -448,7 +459,54 @@ def _keep(x, memory={}):  # noqa: B006
     return x
 
 
+class Quiet:
+    """Objects with the usual equality whose other uses are noted."""
+
+    def __len__(self):
+        CALLS.append("len")
+        return 2
+
+    def __contains__(self, x):
+        CALLS.append("contains")
+        return True
+
+    def __lt__(self, other):
+        CALLS.append("lt")
+        return True
+
+    def __repr__(self):
+        CALLS.append("repr")
+        return "quiet"
+
+    def __hash__(self):
+        CALLS.append("hash")
+        return 1
+
+    def __abs__(self):
+        CALLS.append("abs")
+        return 1.0
+
+    def __radd__(self, other):
+        CALLS.append("radd")
+        return other + 1.0
+
+
+QUIET = Quiet()
 BODIES = {
+    "len of an object": lambda o, s, x: x * len(QUIET),
+    "in an object": lambda o, s, x: x * (2.0 if 3 in QUIET else 1.0),
+    "less than an object": lambda o, s, x: x * (2.0 if QUIET < QUIET else 1.0),
+    "least object": lambda o, s, x: x * (2.0 if min([QUIET, QUIET]) is QUIET else 1.0),
+    "least of a generator": lambda o, s, x: x * (2.0 if min(q for q in [QUIET, QUIET]) is QUIET else 1.0),
+    "repr of an object": lambda o, s, x: x * len(repr(QUIET)),
+    "format of an object": lambda o, s, x: x * len("{}".format(QUIET)),  # noqa: UP032
+    "percent of an object": lambda o, s, x: x * len("%s" % QUIET),  # noqa: UP031
+    "set of objects": lambda o, s, x: x * float(bool({QUIET})),
+    "set made of objects": lambda o, s, x: x * float(bool(set([QUIET]))),  # noqa: C405
+    "dict made of objects": lambda o, s, x: x * float(bool(dict(zip([QUIET], [1])))),
+    "abs of an object": lambda o, s, x: x * abs(QUIET),
+    "sum of objects": lambda o, s, x: x * sum([QUIET, QUIET]),
+    "any object": lambda o, s, x: x * float(any([QUIET])),
     "print": lambda o, s, x: (print("step"), x)[1],
     "print of a shape": lambda o, s, x: (print(x.shape), x)[1],
     "append": lambda o, s, x: (s.append(1), x)[1],

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import terra
 from examples.benchmark.measure import Mode, TfFunctionMode, max_rel_diff
-from examples.benchmark.report import number, ratio
+from examples.benchmark.report import geometric_means, number, ratio
 from examples.console import error_line
 from examples.programs import load
 
@@ -64,6 +64,14 @@ class JitRow:
     max_rel_diff: float | None = None  # of the losses with jit_compile, to eager's over the steps that both made
     verdict: str = ""
 
+    @property
+    def terra_jit_ms(self):
+        return self.ms.get(JitTerraMode.name)
+
+    @property
+    def tf_function_jit_ms(self):
+        return self.ms.get(JitTfFunctionMode.name)
+
 
 COLUMNS = (
     ("program", 24, lambda row: row.program),
@@ -72,8 +80,8 @@ COLUMNS = (
     ("Terra ms", 10, lambda row: text(row, TerraMode)),
     ("Terra jit ms", 14, lambda row: text(row, JitTerraMode)),
     ("compiled", 10, lambda row: row.compiled),
-    ("Terra/Terra jit", 17, lambda row: ratio(row.ms.get(TerraMode.name), row.ms.get(JitTerraMode.name))),
-    ("tf.fn jit/Terra jit", 21, lambda row: ratio(row.ms.get(JitTfFunctionMode.name), row.ms.get(JitTerraMode.name))),
+    ("Terra/Terra jit", 17, lambda row: ratio(row.ms.get(TerraMode.name), row.terra_jit_ms)),
+    ("tf.fn jit/Terra jit", 21, lambda row: ratio(row.tf_function_jit_ms, row.terra_jit_ms)),
     ("max diff", 10, lambda row: number(row.max_rel_diff, ".0e")),
 )
 
@@ -87,6 +95,10 @@ def remarks(row):
         yield f"{row.program}: {mode}: {error}"
     if row.verdict:
         yield f"{row.program}: {row.verdict}"
+
+
+def summary(rows):
+    yield from geometric_means("tf.fn jit/Terra jit", rows, "tf_function_jit_ms", "terra_jit_ms")
 
 
 def measure_jit(name, plan):

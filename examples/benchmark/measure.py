@@ -124,16 +124,18 @@ class Mode:
         self.warm_up_seconds = []
         self.round_seconds = []  # per step, the mean of each round
 
-    def run(self, steps, read_every=1):
-        """Make the next steps, keep their losses, and return the seconds that passed."""
+    def run(self, steps, read_every=1, work=None):
+        """Make the next steps, keep their losses, and return the seconds that passed. With `read_every` 0 no loss is read meanwhile; `work()` follows each step."""
         first = len(self.losses)
         losses = []
         start = time.perf_counter()
         for index in range(steps):
             loss = self.step(*self.batches[(first + index) % len(self.batches)])
             losses.append(loss)
-            if (index + 1) % read_every == 0:
+            if read_every and (index + 1) % read_every == 0:
                 float(loss)
+            if work is not None:
+                work()
         finish()
         seconds = time.perf_counter() - start
         self.losses += [float(loss) for loss in losses]
@@ -146,11 +148,11 @@ class Mode:
                 self.warm_up_seconds.append(self.run(1))
         self.state = python_state(self.imperative_step)
 
-    def run_round(self, steps, read_every):
+    def run_round(self, steps, read_every, work=None):
         with self.streams:
             if self.streams.cold or not self.round_seconds:  # another mode's start has dropped the kernels
                 self.run(1)  # makes them anew, which is not what is measured
-            self.round_seconds.append(self.run(steps, read_every) / steps)
+            self.round_seconds.append(self.run(steps, read_every, work) / steps)
 
     def memory_mib(self, steps=2):
         with self.streams:
@@ -228,10 +230,10 @@ class TerraMode(Mode):
 
         super().warm_up(enough_or_not)
 
-    def run_round(self, steps, read_every):
+    def run_round(self, steps, read_every, work=None):
         if not self.round_seconds:
             self.before = self.step.stats()
-        super().run_round(steps, read_every)
+        super().run_round(steps, read_every, work)
         self.after = self.step.stats()
 
     def fill(self, row, eager, steps):
@@ -299,11 +301,8 @@ def _measure(row, plan, progress):
                 row.tf_function_error = f"fails: {error_line(error)}"
 
     progress("eager", 0)
-    eager = modes[Mode.name] = Mode(build, plan.seed)
-    cycles = 2 * len(eager.batches)  # every batch once to be traced and once more, if there is time for that
-    eager.warm_up(lambda steps, seconds: steps >= plan.warm_up and (steps >= cycles or seconds > plan.warm_up_s))
+    eager = modes[Mode.name] = start_eager(build, plan)
     warm_up = len(eager.losses)
-    eager.streams.cold = eager.streams.drew_op_seeds
 
     def start(kind):
         modes[kind.name] = mode = kind(build, plan.seed)
@@ -337,6 +336,15 @@ def _measure(row, plan, progress):
     for field, mode in (("eager", eager), ("tf_function", traced), ("terra", ours)):
         if mode is not None:
             setattr(row, f"{field}_memory_mib", mode.memory_mib())
+
+
+def start_eager(build, plan):
+    """The eager mode, warmed up: the other modes' warm-ups are as long."""
+    eager = Mode(build, plan.seed)
+    cycles = 2 * len(eager.batches)  # every batch once to be traced and once more, if there is time for that
+    eager.warm_up(lambda steps, seconds: steps >= plan.warm_up and (steps >= cycles or seconds > plan.warm_up_s))
+    eager.streams.cold = eager.streams.drew_op_seeds
+    return eager
 
 
 def finish():

@@ -89,13 +89,18 @@ def remarks(row):
 def summary(rows):
     """Geometric means of the ratios, over the programs that have them, and how many are right."""
     for title, field in (("eager/Terra", "eager_ms"), ("tf.function/Terra", "tf_function_ms")):
-        ratios = [getattr(row, field) / row.terra_ms for row in rows if comparable(row, field) and row.terra_ms]
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            yield f"{title}: geometric mean {mean:.2f} over {len(ratios)} programs"
+        yield from geometric_means(title, [row for row in rows if comparable(row, field)], field, "terra_ms")
     wrong = sum(not row.correct for row in rows)
     not_run = sum(row.tf_function_error is not None for row in rows)
     yield f"of {len(rows)} programs, Terra ran {len(rows) - wrong} with eager's results, tf.function {len(rows) - not_run}"
+
+
+def geometric_means(title, rows, above, below):
+    """That of the ratios of two fields over the rows that have both, as a line of text; nothing where none has."""
+    pairs = [(getattr(row, above), getattr(row, below)) for row in rows]
+    ratios = [first / second for first, second in pairs if first and second]
+    if ratios:
+        yield f"{title}: geometric mean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f} over {len(ratios)} programs"
 
 
 def comparable(row, field):
@@ -124,15 +129,20 @@ def write_json(rows, path):
 
 def write_markdown(rows, path):
     """The tables and what is said below them, as docs/benchmarks.md holds them."""
+    write_tables([(COLUMNS, rows), (WARM_UP_COLUMNS, rows)], [text for row in rows for text in remarks(row)], summary(rows), path)
+
+
+def write_tables(tables, notes, last, path):
+    """Tables, given as columns and rows, a list of notes, and lines to end with."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{machine()}\n\n")
-        for columns in (COLUMNS, WARM_UP_COLUMNS):
+        for columns, rows in tables:
             file.write("| " + " | ".join(title for title, _, _ in columns) + " |\n")
             file.write("| --- |" + " ---: |" * (len(columns) - 1) + "\n")
             file.writelines("| " + " | ".join(text(row) for _, _, text in columns) + " |\n" for row in rows)
             file.write("\n")
-        file.writelines(f"* {text}\n" for row in rows for text in remarks(row))
-        file.writelines(f"\n{text}\n" for text in summary(rows))
+        file.writelines(f"* {text}\n" for text in notes)
+        file.writelines(f"\n{text}\n" for text in last)
 
 
 def write_plot(rows, path):

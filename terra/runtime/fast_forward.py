@@ -205,7 +205,7 @@ def _gradient(tape, target, sources, *args, **kwargs):
     if lazy is None or lazy.opaque or tape._recording:
         return tape.gradient(target, sources, *args, **kwargs)
     jumps = runner.step.counts.fast_forwards
-    more = ("gradient", lazy.start, lazy.path, runner.path, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
+    more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
 
     def call():

@@ -82,7 +82,7 @@ class Snapshot:
     __slots__ = ("_parts", "_dicts", "_numbers", "_versions", "_views", "_lengths", "_held")
 
     def __init__(self):
-        self._parts = {}  # id -> (a container, what is iterated over, what that gave)
+        self._parts = {}  # id -> (a container, what is iterated over, what that gave, its keys if it is a dict)
         self._views = None
 
     def __len__(self):
@@ -99,7 +99,7 @@ class Snapshot:
         elif type(getattr(container, "_storage", None)) is list:
             view = container._storage  # of TensorFlow's wrappers of lists, whose own iterators are slow
         held = tuple(view)
-        self._parts[key] = container, view, held
+        self._parts[key] = container, view, held, tuple(container) if view is not container and isinstance(container, (dict, MappingProxyType)) else ()
         self._views = None
         return held
 
@@ -111,15 +111,19 @@ class Snapshot:
     def _flatten(self):
         self._dicts, self._versions, self._views, self._lengths, self._held = [], [], [], [], []
         self._numbers = []
-        for container, view, held in self._parts.values():
+        for container, view, held, keys in self._parts.values():
             number = versions.of(container)
             if number is not None:
-                self._dicts.append((view, held))
+                self._dicts.append((container, view, held, keys))
                 self._numbers.append(number)
             elif type(container) is not tuple:
                 self._views.append(view)
                 self._lengths.append(len(held))
                 self._held += held
+                if keys:
+                    self._views.append(container.keys())
+                    self._lengths.append(len(keys))
+                    self._held += keys
         # They may have changed since they were noted: the first time their values are compared.
         self._versions = [None] * len(self._numbers)
 
@@ -129,8 +133,8 @@ class Snapshot:
             self._flatten()
         now = list(map(versions.value, self._numbers))
         if now != self._versions:
-            for number, before, (view, held) in zip(now, self._versions, self._dicts):
-                if number != before and not equal(tuple(view), held):
+            for number, before, (container, view, held, keys) in zip(now, self._versions, self._dicts):
+                if number != before and not (equal(tuple(view), held) and equal(tuple(container), keys)):
                     return False
             self._versions = now
         if list(map(len, self._views)) != self._lengths:

@@ -10,6 +10,7 @@ This is done only for tapes that were begun in the co-executed step while no tap
 import sys
 from threading import get_ident
 
+from terra.runtime import backward
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import record_on_tapes
 
@@ -19,13 +20,14 @@ _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
 class LazyTape:
     """One tape, and what it has not been told yet."""
 
-    __slots__ = ("tape", "pending", "opaque", "events", "path", "start", "accessed", "flushes")
+    __slots__ = ("tape", "pending", "opaque", "functions", "events", "path", "start", "accessed", "flushes")
 
     def __init__(self, tape, start, path, accessed):
         self.tape = tape
         self.start = start  # the node after which it began
-        self.pending = []  # (op, inputs, attributes, outputs), or a skipped Region
-        self.opaque = 0  # counts recorded Python functions (custom gradients, nested functions): such a tape's gradient always runs
+        self.pending = []  # (op, inputs, attributes, outputs), a backward.Record, or a skipped Region
+        self.opaque = 0  # counts recorded Python functions that may be the user's: such a tape's gradient always runs
+        self.functions = 0  # a digest of the other ones
         self.events = []  # what was watched explicitly
         self.path = path  # the path taken when it began
         self.accessed = accessed  # how many accesses of variables were noted before it began
@@ -47,6 +49,7 @@ class Tapes:
         self.recording = None  # the first of them
         self.closed = {}
         self.accessed = []  # variables that the tapes were told of, in order
+        self.watched_ids = set()  # of what the program watches explicitly
 
     def set_open(self, lazies):
         self.open = lazies
@@ -68,10 +71,23 @@ class Tapes:
         else:
             record_on_tapes(op, inputs, attrs, outputs)
 
+    def record_function(self, op, outputs, inputs, function):
+        """An operation with a custom gradient: True if it is one of the framework's, so that the tapes need not be told of it now."""
+        try:
+            record = backward.record(self.owner, op, outputs, inputs, function)
+        except backward.Unknown:
+            return False
+        for lazy in self.open:
+            lazy.pending.append(record)
+            lazy.functions = hash((lazy.functions, record.signature))
+        return True
+
     def skipped(self, region):
         """A region was jumped over."""
         for lazy in self.open:
             lazy.pending.append(region)
+            for signature in region.functions:
+                lazy.functions = hash((lazy.functions, signature))
 
     def state(self):
         """What must not change while a call is recorded that is to be skipped."""
@@ -102,11 +118,7 @@ class Tapes:
             add(lazy.tape)
         try:
             for item in pending:
-                if type(item) is tuple:
-                    record_on_tapes(*item)
-                else:
-                    for record in self.owner.expand(item):
-                        record_on_tapes(*record)
+                self._tell(item)
         finally:
             if closed:
                 remove(lazy.tape)
@@ -114,6 +126,15 @@ class Tapes:
                 add(other.tape)
             if stopped:
                 tfi.tape_stop()
+
+    def _tell(self, item):
+        if type(item) is tuple:
+            record_on_tapes(*item)
+        elif type(item) is backward.Record:
+            item.tell()
+        else:
+            for record in self.owner.expand(item):
+                self._tell(record)
 
     def flush_recording(self):
         for lazy in self.open:
@@ -134,6 +155,7 @@ class Tapes:
     def watched(self, lazy, name, thing):
         """The program watches a tensor or variable."""
         self.flush(lazy)
+        self.watched_ids.add(id(thing))
         lazy.events.append((name, getattr(thing, "_key", None) or id(thing)))
 
     def gradient(self, lazy, tape, *args):
@@ -237,6 +259,16 @@ def _record_gradient(op_name, inputs, attrs, outputs, name):
     return None
 
 
+_record_unknown = _ask("TFE_Py_TapeSetRecordOperation", True)
+
+
+def _record_function(op, outputs, inputs, function, forward=None):
+    tapes = _tapes()
+    if tapes is not None and tapes.open and (tfi.tape_set_is_empty() or (forward is None and tapes.record_function(op, outputs, inputs, function))):
+        return None
+    return _record_unknown(op, outputs, inputs, function, forward)
+
+
 def _variable_accessed(variable):
     tapes = _tapes()
     if tapes is not None:
@@ -259,7 +291,7 @@ HOOKS = {
     "TFE_Py_TapeWatchVariable": _watch("TFE_Py_TapeWatchVariable"),
     "TFE_Py_TapeSetShouldRecordBackprop": _ask("TFE_Py_TapeSetShouldRecordBackprop"),
     "TFE_Py_TapeSetPossibleGradientTypes": _ask("TFE_Py_TapeSetPossibleGradientTypes"),
-    "TFE_Py_TapeSetRecordOperation": _ask("TFE_Py_TapeSetRecordOperation", True),
+    "TFE_Py_TapeSetRecordOperation": _record_function,
     "TFE_Py_TapeSetRecordOperationBackprop": _ask("TFE_Py_TapeSetRecordOperationBackprop", True),
     "TFE_Py_TapeSetRecordOperationForwardprop": _ask("TFE_Py_TapeSetRecordOperationForwardprop", True),
     "TFE_Py_TapeGradient": _tape_gradient,

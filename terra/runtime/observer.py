@@ -44,14 +44,22 @@ _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"]
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "assign", "assign_add", "assign_sub", "read_value", "value"])
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
-_PURE = frozenset(map(id, [len, sum, min, max, sorted, any, all, abs, round, divmod, pow, ord, chr, format, callable, iter, next, repr, math.prod]))
-_NUMPY = frozenset(map(id, [np.zeros, np.ones, np.full, np.arange, np.eye, np.linspace, np.array, np.asarray, np.prod, np.sum, np.isscalar, np.ndim, np.shape]))
+# Builtins without side effects, by what they do to their arguments.
+_ITERATING = frozenset(map(id, [len, iter, next]))
+_REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
+_FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
+_CALCULATING = frozenset(map(id, [abs, round, divmod, pow]))
+_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_NUMPY = frozenset(map(id, [
+    np.zeros, np.ones, np.full, np.arange, np.eye, np.linspace, np.array, np.asarray, np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.concatenate,
+    np.stack, np.reshape, np.transpose, np.repeat, np.tile, np.meshgrid, np.where, np.clip, np.argmax, np.expand_dims, np.squeeze, np.sqrt, np.isscalar,
+    np.ndim, np.shape]))
 _MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem".split())
 # Functions of the framework's that may run no operation: what they give follows from their arguments.
 _WITHOUT_OPERATIONS = frozenset(
     "shape size rank ndim constant convert_to_tensor range arange cast zeros ones fill stack concat reshape expand_dims squeeze reduce_prod reduce_sum "
     "reduce_max reduce_min prod sum max min maximum minimum add subtract multiply floordiv floormod mod identity is_tensor executing_eagerly "
-    "broadcast_static_shape zeros_like ones_like gather slice strided_slice split unstack tile equal not_equal less greater less_equal greater_equal "
+    "broadcast_static_shape meshgrid linspace sequence_mask one_hot zeros_like ones_like gather slice strided_slice split unstack tile equal not_equal less greater less_equal greater_equal "
     "logical_and logical_or logical_not get_static_value stop_gradient ensure_shape tensorshape".split())
 
 
@@ -167,7 +175,7 @@ class Observer:
         elif kind is tuple:
             for x in it:
                 self.operand(x)
-        elif kind in _LISTS or kind is np.ndarray:
+        elif kind in _LISTS or kind is np.ndarray or (isinstance(it, (list, dict)) and guards.is_librarys(kind)):
             self._look_into(it)
         elif not (isinstance(it, np.generic) or tfi.is_variable(it) or isinstance(it, (enum.Enum, np.dtype))):
             self.impure(f"uses an object of type {kind.__name__} in an expression")
@@ -190,8 +198,18 @@ class Observer:
             self._look_into(it)
             for x in it:
                 self.compared(x)
-        elif not (kind.__eq__ is object.__eq__ or kind.__eq__ is type.__eq__):
-            self.operand(it)  # (an array gives an array)
+        elif not all(getattr(kind, name) in (getattr(object, name), getattr(type, name)) for name in _COMPARISONS):
+            self.operand(it)
+        return it
+
+    def searched(self, it):
+        """`x in it`"""
+        kind = type(it)
+        if kind in (tuple, list, set, frozenset):
+            return self.compared(it)
+        if kind is not str and kind is not range:
+            self._look_into(it)
+        self._before = len(self.runner.log)
         return it
 
     def truth(self, it):
@@ -296,7 +314,7 @@ class Observer:
         elif isinstance(it, ModuleType):
             self._module_attribute(it, name)
         elif kind is super:
-            mro = type(it.__self__).__mro__ if it.__self__ is not None else ()
+            mro = it.__self_class__.__mro__
             self._found(mro[mro.index(it.__thisclass__) + 1:], name, None)
         elif isinstance(it, type):
             if isinstance(it, enum.EnumMeta) or kind in (type, abc.ABCMeta):
@@ -509,7 +527,11 @@ class Observer:
             return functools.partial(self._is_instance, callee)
         if callee is hasattr or callee is getattr:
             return functools.partial(self._get_attribute, callee)
-        if id(callee) in _PURE or id(callee) in _NUMPY or owner is math:
+        if id(callee) in _REDUCING:
+            return functools.partial(self._reduce, callee)
+        if id(callee) in _ITERATING or id(callee) in _FORMATTING or callee is callable:
+            return functools.partial(self._on_one, callee)
+        if id(callee) in _CALCULATING or id(callee) in _NUMPY or owner is math:
             return functools.partial(self._on_plain, callee)
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
@@ -525,21 +547,61 @@ class Observer:
         return functools.partial(self._on_containers, callee)
 
     def _on_plain(self, callee, /, *args, **kwargs):
-        """Call a builtin that may look at its arguments from all sides."""
+        """Call a function that calculates."""
+        if "out" in kwargs:
+            self.impure(f"has {callee.__name__} write into an array")
         for x in (*args, *kwargs.values()):
+            if not isinstance(x, type):
+                self._element(x)
+        return self._made(callee(*args, **kwargs))
+
+    def _element(self, it):
+        """All of `it` takes part in a calculation."""
+        self.operand(it)
+        if type(it) is list:
+            for x in it:
+                self._element(x)
+
+    def _reduce(self, callee, /, *args, **kwargs):
+        """Call sum, min, any and the like."""
+        check = self.truth if callee is any or callee is all else self._element
+        given = []
+        for x in args:
             if type(x) in _ITERATORS:
                 self._look_into(x)
-            elif callable(x) and not isinstance(x, type):
-                self.impure(f"hands a function to {callee.__name__}")
+                x = map(functools.partial(self._shown, check), x)
+            elif type(x) in _LISTS or type(x) is tuple:
+                self._look_into(x)
+                for y in x:
+                    check(y)
             else:
-                self.compared(x)
-        return self._made(callee(*args, **kwargs))
+                check(x)
+            given.append(x)
+        for x in kwargs.values():
+            self._element(x)
+        return self._made(callee(*given, **kwargs))
+
+    @staticmethod
+    def _shown(check, it):
+        check(it)
+        return it
+
+    def _on_one(self, callee, /, *args):
+        """Call len, iter, repr and the like."""
+        for x in args:
+            if id(callee) in _FORMATTING:
+                self.formatted(x)
+            elif callee is not callable:
+                self.iterated(x)
+        return self._made(callee(*args))
 
     def _on_containers(self, callee, /, *args, **kwargs):
         """Call a method of a list, a dict or a string."""
         by_value = callee.__name__ in ("remove", "index", "count", "sort", "join", "format", "get", "pop", "setdefault", "startswith", "endswith", "split")
         for x in (*args, *kwargs.values()):
-            if by_value:
+            if callee.__name__ == "format":
+                self.formatted(x)
+            elif by_value:
                 self.compared(x)
                 if callable(x):
                     self.impure(f"hands a function to {callee.__name__}")
@@ -588,9 +650,10 @@ class Observer:
                 self.operand(x) if type(x) not in _TENSORS or callee is bool else None
             elif callee is not type and callee is not contextlib.nullcontext:
                 self.iterated(x)
-        if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for a in args if type(a) in (list, tuple) for x in a):
-            self.impure("makes a set of objects")
-        return self._made(callee(*args, **kwargs))
+        made = self._made(callee(*args, **kwargs))
+        if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
+            self.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
+        return made
 
     def _tape(self, form, /, *args, **kwargs):
         return self.fresh(form(*args, **kwargs))

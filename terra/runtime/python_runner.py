@@ -232,7 +232,7 @@ class PythonRunner:
             index[t._key] = t
         t = index.get(key)
         if t is None:
-            dtype, enum, shape = shapes[key]
+            dtype, enum, shape = shapes.get(key) or self.jumped_shapes(0)[key]
             t = index[key] = make_tensor(dtype, enum, shape, key, self, None)
             self.issued.append(t)
         self._indexed = len(self.issued)

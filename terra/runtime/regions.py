@@ -12,6 +12,7 @@ import numpy as np
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
+from terra.runtime.backward import Record
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import const_key, is_small_constant, real
@@ -110,8 +111,13 @@ class Inputs:
         enum = x._datatype_enum()
         if enum == RESOURCE_ENUM or enum == tfi.types_pb2.DT_VARIANT:
             raise Unskippable
+        shape, watched = x._shape_tuple(), None
+        if id(x) in runner.tapes.watched_ids and is_small_constant(enum, shape):  # a gradient is asked for this very object, not for its value
+            if type(x) is not EagerTensor:
+                raise Unskippable
+            watched = id(x)
         self.foreign.append(x)
-        found.append((enum, x._shape_tuple(), runner._from_outside(x)))
+        found.append((enum, shape, runner._from_outside(x), watched))
 
 
 def known_to_host(runner, x):
@@ -126,8 +132,8 @@ class Region:
     """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
-        "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "accessed",
-        "shapes")
+        "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
+        "accessed", "shapes")
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
@@ -201,6 +207,7 @@ class Recording:
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
         region.result = self._template(result)
+        region.functions = []
         region.records = self._records(lazy) if lazy is not None else []
         region.accessed = runner.tapes.accessed[self.accessed_length:]
         for k, x in enumerate(inputs.foreign):
@@ -301,8 +308,23 @@ class Recording:
                 if not all(type(t) is TerraTensor for t in outs):
                     raise Unskippable
                 item = (op, [self._name(x) for x in ins], attrs, [t._key for t in outs])
+            elif type(item) is Record:
+                self.region.functions.append(item.signature)
+                item = item.mapped(self._held, lambda t: t._key)
+            else:
+                self.region.functions += item.functions
             records.append(item)
         return records
+
+    def _held(self, x):
+        """`_name` of a tensor that a backward function holds: it may be no operation's input."""
+        name = self._name(x)
+        if type(name) is ValueKey and not (self.knows_fed or name in self.region.shapes or name in self.inputs.values):
+            raise Unskippable
+        place = self.places.get(id(x)) if name is x else None
+        if place is not None:
+            self._check(_Foreign, place, x, True)
+        return name
 
     def _name(self, x):
         """How a tensor that is in the region's hands is found again in another step."""
@@ -481,14 +503,16 @@ def _drawn_anew(attrs):
 
 
 def expand(runner, region):
-    """What a skipped region would have told the tape: (op, inputs, attributes, outputs) for each operation."""
+    """What a skipped region would have told the tape: (op, inputs, attributes, outputs), or a Record, for each operation."""
     for item in region.records:
-        if type(item) is not tuple:
+        if type(item) is Region:
             yield from expand(runner, item)
-            continue
-        op, ins, attrs, outs = item
-        yield (
-            op, [_find(runner, x, region) for x in ins], attrs, [runner.placeholder(key, region.shapes) for key in outs])
+        elif type(item) is Record:
+            yield item.mapped(lambda x: _find(runner, x, region), lambda key: runner.placeholder(key, region.shapes))
+        else:
+            op, ins, attrs, outs = item
+            yield (
+                op, [_find(runner, x, region) for x in ins], attrs, [runner.placeholder(key, region.shapes) for key in outs])
 
 
 def _find(runner, x, region):

@@ -8,7 +8,7 @@ class Unobserved:
         return it
 
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = assigned = inplace = fresh = context = _same
-    formatted = builtin = result = _same
+    formatted = builtin = result = searched = _same
 
     def enter(self, cursor, call_id, callee):
         return cursor.enter(call_id, callee)

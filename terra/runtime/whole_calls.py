@@ -50,14 +50,20 @@ class Trial:
         self.visits += 1
         return self.visits >= self.next and not self.given_up
 
+    def _tried(self):
+        self.tries += 1
+        if self.given_up:
+            self.regions.clear()
+            self.quick = None
+
     def failed(self, observer):
         self.reason = observer.reason
-        self.tries += 1
+        self._tried()
         self.next = self.visits + (2 if observer.passing else 1 << self.tries)  # what is passing is recorded in between
 
     def learned(self, signature, region):
-        self.tries += 1  # until it is jumped over
         self.next = self.visits + 1
+        self._tried()
         regions = self.regions.setdefault(signature, [])
         regions.append(region)
         if len(regions) > fast_forward.MOST_REGIONS:
@@ -144,14 +150,14 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         trial = program.trials[place] = Trial()
         if fewest == 1:
             program.whole = trial
+    elif trial.given_up:
+        return call(*args, **kwargs)
     elif trial.quick is not None:
         n, pattern, names, region = trial.quick
         given = (*args, *kwargs.values())
         if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and fast_calls.alike(runner, pattern, given) \
                 and region.fits(runner, _NO_INPUTS):
             return _jump(trial, runner, region, _NO_INPUTS, fewest)
-    if trial.given_up and not trial.regions:
-        return call(*args, **kwargs)
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     try:
         for x in (*args, *kwargs.values()):

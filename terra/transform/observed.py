@@ -132,7 +132,8 @@ class Observed(gast.NodeTransformer):
         if all(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops):
             return self.generic_visit(node)
         node.left = self._shown("compared", node.left)
-        node.comparators = [self._shown("compared", x) for x in node.comparators]
+        node.comparators = [
+            self._shown("searched" if isinstance(op, (gast.In, gast.NotIn)) else "compared", x) for op, x in zip(node.ops, node.comparators)]
         return self._show("result", node)
 
     def _visit_test(self, node):
