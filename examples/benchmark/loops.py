@@ -1,8 +1,8 @@
 """`--loops`: Terra and `tf.function` in three kinds of training loop, each next to the physical limit, with the stalls of both runners.
 
 How much a graph can run ahead of Python, or Python ahead of a graph, depends on the loop round the step: on how often it reads the loss, and on what else it does.
-A mode has a job of its own for each kind, as in a program that has only that loop: one runner's habits in one loop (what it starts early, what it has learned to
-be read) must not show in another. All of them, eager, the graph alone and the Python work alone take turns.
+A mode has a job of its own for each kind, as in a program that has only that loop: what Terra has learned in one loop (when to start the graph, which values are
+read) must not show in another. All of them, eager, the graph alone and the Python work alone take turns.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from examples.console import error_line
 from examples.programs import load
 
 STEPS = 50  # in a round, which is also what lies between two reads in the loop that reads seldom
+UNEQUAL = 1.25  # work that takes so many times as long as the graph, or the graph as the work, is worth a remark
 CALIBRATIONS, CALIBRATION_STEPS = 15, 10  # of the Python work: samples, and steps in one
 
 
@@ -101,6 +102,8 @@ def remarks(row):
         yield f"{row.program}: {row.note}"
     if row.error:
         yield f"{place}: TERRA IS WRONG: {row.error}"
+    if row.work_ms and max(row.work_ms / row.graph_ms, row.graph_ms / row.work_ms) > UNEQUAL:
+        yield f"{place}: the work took {row.work_ms / row.graph_ms:.2f} times as long as the graph in the rounds, and as long when it was measured out"
     if row.steps and row.coexecuted_steps < row.steps:
         yield f"{place}: {row.coexecuted_steps} of the {row.steps} measured steps were co-executed"
 
@@ -157,7 +160,8 @@ class Work:
         for _ in range(CALIBRATIONS):
             graph.run_round(CALIBRATION_STEPS)
             self.run_round(CALIBRATION_STEPS)
-        self.iterations = max(1, round(self.iterations * median_ms(graph) / median_ms(self)))
+        # The fastest sample of each is the one that other processes disturbed least: they slow the threads of a graph more than this one.
+        self.iterations = max(1, round(self.iterations * min(graph.round_seconds) / min(self.round_seconds)))
 
     def __call__(self):
         checksum = 0
@@ -217,8 +221,8 @@ def _measure(rows, build, plan, progress):
     except Exception as error:  # there is no graph alone: no step was co-executed, or the step raises
         rows[KINDS[-1]].note = f"no graph alone, so no Python work of its length: {error_line(error)}"
 
-    for number_, kind in enumerate(KINDS if work else KINDS[:-1]):
-        progress(kind.title, 20 + 10 * number_)
+    for index, kind in enumerate(KINDS if work else KINDS[:-1]):
+        progress(kind.title, 20 + 10 * index)
         for mode_class in (TfFunctionMode, LoopTerraMode):
             mode = attempt(kind, mode_class, lambda: started(mode_class))
             if mode is not None:

@@ -14,8 +14,8 @@ What must hold for a jump (else the call simply runs, and every operation is val
   of their classes (see `guards`); device, global seed, default float type, Keras' call context and scopes are the same;
 * the recorded call used no value of the step that it was not given, read nothing, ran nothing imperatively, drew from no generator of Python's or numpy's, and changed
   none of that Python state itself; what it fed came with its arguments, or was made by the framework out of what is compared anyway;
-* for `tape.gradient`: the tape was begun in the step at the same place, with the same path since, and recorded no Python function; the tensors fed so far, and
-  the arguments of the step, have the same shapes.
+* for `tape.gradient`: the tape was begun in the step at the same place, with the same path since, and recorded no Python function but the framework's own
+  (see `backward`); the tensors fed so far, and the arguments of the step, have the same shapes.
 """
 
 from types import MethodType

@@ -19,7 +19,8 @@ _libraries = {}  # id of a code object that is no user's -> it
 
 def observe(runner, users, call):
     """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure)."""
-    if runner.observer is not None or sys.getprofile() is not None or runner.step.function.options.fast_forward == "framework":
+    step = runner.step.function
+    if runner.observer is not None or sys.getprofile() is not None or not step.located or step.options.fast_forward == "framework":
         return call(), None
     observer = Observer(runner, set())
     exchanged = []  # (function, its own code)

@@ -75,7 +75,7 @@ class Trial:
 def run_step(step, function, args, kwargs):
     """The result of the step's function, whose code is jumped over if that is possible."""
     runner = fast_forward.running()
-    if runner is None or type(step) is not Step or step.function.options.fast_forward == "framework" or _is_traced():
+    if runner is None or type(step) is not Step or not step.function.located or step.function.options.fast_forward == "framework" or _is_traced():
         return function(*args, **kwargs)
     if type(function) is MethodType:
         function, args = function.__func__, (function.__self__, *args)

@@ -105,9 +105,9 @@ class Factory:
                 tree = Observed(self._prefix, self.tls_name).observe(copy.deepcopy(self.tree))
                 self._observed = self._compile(tree)
             except Unobservable as error:
-                self._observed = error
-        if isinstance(self._observed, Unobservable):
-            raise self._observed
+                self._observed = str(error)  # the error itself would keep the frames alive that it was raised in
+        if type(self._observed) is str:
+            raise Unobservable(self._observed)
         return self._observed
 
     # --- functions ---

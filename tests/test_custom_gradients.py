@@ -1,0 +1,390 @@
+"""Custom gradients: those of the framework's own are recorded lazily, so that calls and gradients are skipped; the user's run at each step. Results are eager's."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+
+RNG = np.random.default_rng(5)
+X = [tf.constant(RNG.normal(size=(6, 4)).astype("float32")) for _ in range(3)]
+Y = [tf.constant(RNG.normal(size=(6, 2)).astype("float32")) for _ in range(3)]
+N = 14
+
+
+def values(result):
+    return [None if t is None else np.asarray(t) for t in tf.nest.flatten(result)]
+
+
+def check(make, skipped=8, whole=0, coexecuted=8, extra=lambda i: (), **options):
+    """`make()` gives (step, what to compare at the end); step(x, y, *extra(i)) is run N times, eagerly and co-executed."""
+    seen = []
+    for coexecute in (False, True):
+        keras.utils.set_random_seed(3)
+        step, finally_ = make()
+        if coexecute:
+            step = terra.coexecute(step, wait_for_graph=True, **options)
+        found = [values(step(X[i % 3], Y[i % 3], *extra(i))) for i in range(N)]
+        seen.append([*found, values(finally_())])
+    for i, (expected, actual) in enumerate(zip(*seen, strict=True)):
+        assert len(expected) == len(actual)
+        for a, b in zip(expected, actual):
+            assert (a is None) == (b is None), i
+            if a is not None:
+                np.testing.assert_array_equal(a, b, str(i))
+    stats = step.stats()
+    assert stats.coexecuted_steps >= coexecuted, stats
+    assert stats.fast_forwards >= skipped, stats
+    assert stats.whole_steps >= whole, stats
+    return stats
+
+
+def training(forward, variables, impure=None):
+    """A step of gradient descent."""
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((forward(x) - y) ** 2)
+        if impure is not None:
+            impure.append(1)
+        gradients = tape.gradient(loss, variables)
+        for v, g in zip(variables, gradients):
+            v.assign_sub(0.1 * g)
+        return loss, gradients
+    return step, lambda: list(map(tf.convert_to_tensor, variables))
+
+
+@pytest.mark.parametrize("fast_forward", [True, "framework"])
+@pytest.mark.parametrize("name", ["silu", "swish"])
+def test_activation_of_a_keras_model(name, fast_forward):
+    def make():
+        model = keras.Sequential([keras.layers.Dense(5, activation=name), keras.layers.Activation(name), keras.layers.Dense(2)])
+        model.build((None, 4))
+        return training(model, model.trainable_variables)
+
+    stats = check(make, whole=3 if fast_forward is True else 0, fast_forward=fast_forward)
+    assert stats.fallbacks == 0, stats
+
+
+class Gated(keras.layers.Layer):
+    def build(self, shape):
+        self.dense = keras.layers.Dense(2, activation="silu")
+        self.scale = self.add_weight(shape=(4,), initializer="ones")
+
+    def call(self, x):
+        return self.dense(tf.nn.silu(x * self.scale))
+
+
+def test_in_a_users_layer():
+    def make():
+        layer = Gated()
+        layer.build((None, 4))
+        layer(X[0])
+        return training(layer, layer.trainable_variables)
+
+    assert check(make, whole=3).fallbacks == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("beta", [1.0, 0.5])
+def test_in_user_code(beta, dtype):
+    def make():
+        w = tf.Variable(RNG_W)
+
+        def forward(x):
+            return tf.cast(tf.nn.silu(tf.cast(x @ w, dtype), beta), tf.float32)
+
+        return training(forward, [w], impure=[])  # not skipped as a whole: each call by itself
+
+    assert check(make, skipped=20).fallbacks == 0
+
+
+RNG_W = RNG.normal(size=(4, 2)).astype("float32")
+
+
+def test_beta_is_an_argument_a_constant_and_a_variable():
+    def make():
+        w, b = tf.Variable(RNG_W), tf.Variable(0.7)
+
+        def step(x, y, beta, fixed):
+            with tf.GradientTape() as tape:
+                tape.watch(fixed)
+                out = tf.nn.silu(tf.nn.silu(tf.nn.silu(x @ w, beta), b), fixed)
+                loss = tf.reduce_mean((out - y) ** 2)
+            gradients = tape.gradient(loss, [w, b, fixed])
+            w.assign_sub(gradients[0])
+            b.assign_sub(gradients[1])
+            return loss, gradients
+
+        return step, lambda: (w, b)
+
+    fixed = [tf.constant(0.3), tf.constant(0.9)]
+    check(make, skipped=1, coexecuted=4, extra=lambda i: (0.5 + 0.1 * (i > 6), fixed[i % 2]))
+
+
+def test_tapes_in_each_other_and_persistent():
+    seen = []
+
+    def make():
+        dense = keras.layers.Dense(2, activation="silu")
+        dense.build((None, 4))
+
+        def step(x, y):
+            with tf.GradientTape(persistent=True) as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    out = tf.reduce_sum(tf.nn.silu(dense(x)) * y)
+                first = inner.gradient(out, x)
+                penalty = tf.reduce_sum(first ** 2)
+                seen.append(1)
+            grads = outer.gradient(penalty, dense.trainable_variables), outer.gradient(penalty, x), outer.gradient(out, x)
+            dense.kernel.assign_sub(0.01 * grads[0][0])
+            return penalty, grads
+
+        return step, lambda: dense.get_weights()
+
+    assert check(make).fallbacks == 0
+    assert len(seen) == 2 * N
+
+
+def test_a_tape_that_begins_between_a_call_and_its_gradient():
+    def make():
+        dense = keras.layers.Dense(3, activation="silu")
+        dense.build((None, 4))
+        seen = []
+
+        def step(x, y):
+            with tf.GradientTape() as first:
+                first.watch(x)
+                out = dense(x)
+            with tf.GradientTape() as second:
+                second.watch(out)
+                g = first.gradient(out, x)
+                seen.append(1)
+                z = tf.reduce_sum(g * g)
+            return g, second.gradient(z, [out, x] if len(seen) % 2 else [out])
+
+        return step, list
+
+    check(make)
+
+
+def test_values_are_read_in_mid_step():
+    def make():
+        dense = keras.layers.Dense(2, activation="silu")
+        dense.build((None, 4))
+        seen = []
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                out = dense(x)
+                if float(tf.reduce_sum(out)) > 0.0:
+                    out = out * 1.5
+                loss = tf.reduce_mean((tf.nn.silu(out) - y) ** 2)
+            gradients = tape.gradient(loss, dense.trainable_variables)
+            seen.append(gradients[0].numpy())
+            dense.kernel.assign_sub(0.1 * gradients[0])
+            return loss, gradients
+
+        return step, lambda: seen + dense.get_weights()
+
+    check(make)
+
+
+@pytest.mark.parametrize("fast_forward", [True, "framework"])
+def test_fallback_behind_the_forward_pass(fast_forward):
+    def make():
+        model = keras.Sequential([keras.layers.Dense(5, activation="silu"), keras.layers.Dense(2)])
+        model.build((None, 4))
+
+        def step(x, y, new):
+            with tf.GradientTape() as tape:
+                out = tf.nn.silu(model(x))
+                if new == 1:
+                    out = tf.sin(out)
+                loss = tf.reduce_mean((out - y) ** 2)
+            shown = tf.cos(loss) if new == 2 else loss
+            gradients = tape.gradient(loss, model.trainable_variables)
+            if new == 3:
+                gradients = [tf.abs(g) for g in gradients]
+            for v, g in zip(model.trainable_variables, gradients):
+                v.assign_sub(0.1 * g)
+            return shown, gradients
+
+        return step, lambda: model.get_weights()
+
+    stats = check(make, coexecuted=4, extra=lambda i: ({7: 1, 9: 2, 11: 3}.get(i, 0),), fast_forward=fast_forward)
+    assert stats.fallbacks >= 2, stats
+
+
+def test_recording_is_stopped():
+    def make():
+        w = tf.Variable(RNG_W)
+        seen = []
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                out = tf.nn.silu(x @ w)
+                with tape.stop_recording():
+                    weights = tf.nn.silu(out)
+                seen.append(1)
+                loss = tf.reduce_mean((weights * out - y) ** 2)
+            gradient = tape.gradient(loss, w)
+            w.assign_sub(gradient)
+            return loss, gradient
+
+        return step, lambda: w
+
+    check(make)
+
+
+def test_the_users_backward_function_runs_at_each_step():
+    seen = []
+
+    def make():
+        w = tf.Variable(RNG_W)
+
+        @tf.custom_gradient
+        def doubled(x):
+            def backward(upstream):
+                seen.append(1)
+                return upstream * 2.0
+            return tf.nn.silu(x), backward
+
+        return training(lambda x: tf.nn.silu(doubled(x @ w)), [w])
+
+    check(make, skipped=1)
+    assert len(seen) == 2 * N
+
+
+def test_the_users_function_within_one_of_tensorflows():
+    seen = []
+
+    def make():
+        w, v = tf.Variable(RNG_W), tf.Variable(1.5)
+
+        def rounded(x):
+            seen.append(1)
+            return tf.round(4.0 * x * v) / 4.0
+
+        passed = tf.grad_pass_through(rounded)
+        again = tf.recompute_grad(lambda x: tf.nn.silu(x) * 2.0)
+        return training(lambda x: tf.nn.silu(again(passed(x @ w))), [w])
+
+    check(make, skipped=1)
+    assert len(seen) == 2 * N
+
+
+# A function of TensorFlow's whose backward function holds a number that the forward pass does not use, and one that changes with each call.
+SOURCE = """
+import tensorflow as tf
+
+def scaled(x, factor):
+    @tf.custom_gradient
+    def inner(x):
+        return tf.identity(x), lambda upstream: upstream * factor
+    return inner(x)
+
+def counting():
+    calls = 0
+    @tf.custom_gradient
+    def counted(x):
+        def backward(upstream):
+            nonlocal calls
+            calls += 1
+            return upstream * float(calls % 2)
+        return tf.identity(x), backward
+    return counted
+"""
+
+
+def test_what_only_the_backward_function_uses():
+    def make():
+        space = {"__name__": "tensorflow.made_up"}
+        exec(SOURCE, space)
+        w = tf.Variable(RNG_W)
+        seen = []
+
+        def step(x, y, factor):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((space["scaled"](x @ w, factor) - y) ** 2)
+            seen.append(1)
+            return loss, tape.gradient(loss, w)
+
+        return step, list
+
+    check(make, coexecuted=4, extra=lambda i: (2.0 + i % 2,))
+
+
+def test_a_backward_function_that_changes_its_variables():
+    def make():
+        space = {"__name__": "tensorflow.made_up"}
+        exec(SOURCE, space)
+        w, counted = tf.Variable(RNG_W), space["counting"]()
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((counted(x @ w) - y) ** 2)
+            return tape.gradient(loss, w)
+
+        return step, list
+
+    check(make, skipped=1, coexecuted=4)
+
+
+def test_ctc_loss():
+    labels = tf.constant([[1, 2], [2, 1]])
+
+    def make():
+        w = tf.Variable(RNG_W)
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                logits = tf.reshape(x @ tf.concat([w, w], 1), [3, 2, 4])
+                loss = tf.reduce_mean(tf.nn.ctc_loss(labels, logits, tf.constant([2, 2]), tf.constant([3, 3]), blank_index=0))
+            gradient = tape.gradient(loss, w)
+            w.assign_sub(0.1 * gradient)
+            return loss, gradient
+
+        return step, lambda: w
+
+    check(make, skipped=1)
+
+
+def test_in_a_loop_that_is_rolled():
+    def make():
+        w = tf.Variable(RNG.normal(size=(4, 4)).astype("float32") * 0 + 0.1)
+
+        def step(x, y, n):
+            with tf.GradientTape() as tape:
+                h = x
+                for _ in range(n):
+                    h = tf.nn.silu(h @ w)
+                loss = tf.reduce_mean(h ** 2)
+            gradient = tape.gradient(loss, w)
+            w.assign_sub(0.1 * gradient)
+            return loss, gradient
+
+        return step, lambda: w
+
+    check(make, skipped=0, coexecuted=1, extra=lambda i: (2 + i % 5,))
+
+
+def test_constants_that_the_program_watches():
+    def make():
+        constants = [tf.constant([1.0, 2.0]) for _ in range(4)]
+        seen = []
+
+        def step(x, y, k, watch):
+            c = constants[k]
+            with tf.GradientTape() as tape:
+                if watch:
+                    tape.watch(c)
+                out = tf.nn.silu(c) * tf.square(c)
+            seen.append(1)
+            return out, tape.gradient(out, c)
+
+        return step, list
+
+    check(make, skipped=1, coexecuted=4, extra=lambda i: (i % 4, i % 3 > 0))
