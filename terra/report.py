@@ -49,6 +49,7 @@ def explain(function):
         lines.append(f"The graph {form}.")
     if function.program is not None and function.program.compiled is not None:
         lines.append(function.program.compiled.describe())
+    lines += _own_code(function, stats)
     lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()])
     fetches = [n for n in graph.nodes if n.payload.event.info.category == opschema.FETCH]
     feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]
@@ -66,6 +67,17 @@ def explain(function):
     if function.policy.pause_left:
         lines.append(f"It runs imperatively for the next {function.policy.pause_left} steps: {function.policy.reason}.")
     return "\n".join(lines)
+
+
+def _own_code(function, stats):
+    """Whether the step's own Python is skipped, and why not."""
+    whole = function.program.whole if function.program is not None and function.pieces is None else None
+    lines = []
+    if stats.whole_steps:
+        lines.append(f"The step's own code was skipped in {stats.whole_steps} steps: it does nothing but compute, and nothing that it reads had changed.")
+    if whole is not None and whole.reason is not None and not whole.regions:
+        lines.append(f"The step's own code runs at each step, because it {whole.reason}.")
+    return lines
 
 
 def _assumptions(stores):

@@ -1,4 +1,4 @@
-"""Custom gradients: those of the framework's own are recorded lazily, so that calls and gradients are skipped; the user's run at each step. Results are eager's."""
+"""Custom gradients: those of the framework's own are recorded lazily, so that calls and gradients are skipped; the user's run at each step."""
 
 import keras
 import numpy as np

@@ -716,6 +716,23 @@ def test_pure_functions_of_impure_steps_are_skipped():
     assert stats.fast_forwards - before <= 6, stats  # two calls of the model, two sums, a product, an addition
 
 
+def test_explain_says_why_the_code_runs():
+    log = []
+
+    def noting(x):
+        log.append(1)
+        return tf.tanh(x)
+
+    def pure(x):
+        return tf.tanh(x)
+
+    for step, text in ((noting, "runs at each step, because it changes a container that it has not made (test_whole_calls.py:"), (pure, "was skipped in")):
+        wrapped = terra.coexecute(step, wait_for_graph=True)
+        for k in range(10):
+            wrapped(X[k % 3])
+        assert "The step's own code " + text in terra.explain(wrapped)
+
+
 def test_arguments_that_vary():
     weights = tf.Variable(tf.ones([4, 4]))
 

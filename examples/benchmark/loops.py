@@ -103,7 +103,7 @@ def remarks(row):
     if row.error:
         yield f"{place}: TERRA IS WRONG: {row.error}"
     if row.work_ms and max(row.work_ms / row.graph_ms, row.graph_ms / row.work_ms) > UNEQUAL:
-        yield f"{place}: the work took {row.work_ms / row.graph_ms:.2f} times as long as the graph in the rounds, and as long when it was measured out"
+        yield f"{place}: the work took {row.work_ms / row.graph_ms:.2f} times as long as the graph in the rounds, though they were equal when it was calibrated"
     if row.steps and row.coexecuted_steps < row.steps:
         yield f"{place}: {row.coexecuted_steps} of the {row.steps} measured steps were co-executed"
 

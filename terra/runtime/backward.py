@@ -1,8 +1,9 @@
 """Backward functions: what TensorFlow's and Keras' own custom gradients record on tapes (`tf.nn.silu`, `tf.nn.ctc_loss`).
 
-The tape is told a Python function, with the tensors that it needs in its closure. To skip the call that made it, and the gradient that calls it, one has to know what it
-will do, and to make another one out of the tensors of another step. So the function is taken apart, into tensors and what is the same in each step. That is done only if there is
-nothing in it but tensors, variables, plain values, and further functions of the framework's: everything else might be the user's, or change in the meantime.
+The tape is told a Python function, with the tensors that it needs in its closure. To skip the call that made it, and the gradient that calls it, one has to
+know what it will do, and to make another one out of the tensors of another step. So the function is taken apart, into tensors and what is the same in each
+step. That is done only if there is nothing in it but tensors, variables, plain values, and further functions of the framework's: everything else might be the
+user's, or change in the meantime.
 """
 
 import dis
@@ -37,7 +38,8 @@ class Record:
 
     def mapped(self, inside, outside):
         """The same record, with its inputs and the tensors of the function, and its outputs, replaced by what these functions give."""
-        return Record(self.op, list(map(inside, self.inputs)), list(map(outside, self.outputs)), self.parts, list(map(inside, self.tensors)), self.signature)
+        inputs, outputs, tensors = list(map(inside, self.inputs)), list(map(outside, self.outputs)), list(map(inside, self.tensors))
+        return Record(self.op, inputs, outputs, self.parts, tensors, self.signature)
 
     def tell(self):
         """Tell the active tapes."""
@@ -89,8 +91,7 @@ class _Function:
     __slots__ = ("function", "values")
 
     def __init__(self, function, values):
-        # of the function that was taken apart: a reference to that would keep its tensors alive
-        self.function = function.__code__, function.__globals__, function.__name__
+        self.function = function.__code__, function.__globals__, function.__name__  # (itself, it would keep its tensors alive)
         self.values = values  # defaults, defaults of keywords, what the cells hold
 
 
@@ -125,7 +126,8 @@ def _take_apart(value, tensors, found, depth):
 
 def _is_frameworks(function):
     """Whether the code is the framework's, and leaves the variables of the functions around it alone."""
-    return function.__globals__.get("__name__", "").split(".", 1)[0] in _FRAMEWORKS and not vars(function) and not _assigns_outside(function.__code__)
+    package = function.__globals__.get("__name__", "").split(".", 1)[0]
+    return package in _FRAMEWORKS and not vars(function) and not _assigns_outside(function.__code__)
 
 
 @lru_cache(1000)

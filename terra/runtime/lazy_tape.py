@@ -264,8 +264,9 @@ _record_unknown = _ask("TFE_Py_TapeSetRecordOperation", True)
 
 def _record_function(op, outputs, inputs, function, forward=None):
     tapes = _tapes()
-    if tapes is not None and tapes.open and (tfi.tape_set_is_empty() or (forward is None and tapes.record_function(op, outputs, inputs, function))):
-        return None
+    if tapes is not None and tapes.open:
+        if tfi.tape_set_is_empty() or (forward is None and tapes.record_function(op, outputs, inputs, function)):
+            return None
     return _record_unknown(op, outputs, inputs, function, forward)
 
 

@@ -19,6 +19,7 @@ from terra.runtime.observer import Observer
 from terra.runtime.regions import Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
+from terra.transform import convert
 
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
@@ -92,12 +93,24 @@ def of_function(there, callee, form):
         function = form.__func__
     else:
         return form
-    if type(function) is not FunctionType or function.__closure__ is not None:
+    if type(function) is not FunctionType or function.__closure__ is not None or _looks_at_frames(function.__code__):
         return form  # a closure may be made anew at each step
     made = _wrap(function)
     if there.target is function:
         there.target = made
     return made if type(callee) is FunctionType else MethodType(made, form.__self__)
+
+
+_FRAMES = frozenset(["_getframe", "currentframe", "stack", "warn", "warnings", "inspect", "traceback", "f_back", "stacklevel"])
+_looking = {}  # id of a code object -> (it, whether it may look at the frame that has called it)
+
+
+def _looks_at_frames(code):
+    """Whether a function may want to know who has called it: it must not find us."""
+    known = _looking.get(id(code))
+    if known is None:
+        known = _looking[id(code)] = code, any(not _FRAMES.isdisjoint(c.co_names) for c in convert.codes_within(code))
+    return known[1]
 
 
 def _wrap(form):

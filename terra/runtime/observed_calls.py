@@ -1,0 +1,151 @@
+"""What the observer makes of calls: of the framework's, which must be skipped, and of the user's, which are observed in turn."""
+
+import functools
+from types import BuiltinFunctionType, FunctionType, MethodType
+
+import numpy as np
+
+from terra.runtime import fast_calls, fast_forward, user_layers
+from terra.runtime import internals as tfi
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_frameworks
+from terra.runtime.observed_builtins import NUMPY
+from terra.transform import convert
+from terra.transform.observed import Unobservable
+
+# Functions of the framework's that may run no operation: what they give follows from their arguments.
+_WITHOUT_OPERATIONS = frozenset(
+    "shape size rank ndim constant convert_to_tensor range arange cast zeros ones fill stack concat reshape expand_dims squeeze reduce_prod reduce_sum "
+    "reduce_max reduce_min prod sum max min maximum minimum add subtract multiply floordiv floormod mod identity is_tensor executing_eagerly "
+    "broadcast_static_shape meshgrid linspace sequence_mask one_hot zeros_like ones_like gather slice strided_slice split unstack tile equal not_equal less greater less_equal greater_equal "
+    "logical_and logical_or logical_not get_static_value stop_gradient ensure_shape tensorshape".split())
+
+
+class Calls:
+    """The part of the Observer for calls."""
+
+    def enter(self, cursor, call_id, callee):
+        """What to call at an instrumented call site."""
+        form = cursor.enter(call_id, callee)
+        return form if self.reason is not None else self._callee(callee, form)
+
+    def builtin(self, callee):
+        """What to call in place of a builtin that is not instrumented."""
+        form = fast_forward.form_of(callee)
+        return form if self.reason is not None else self._callee(callee, form)
+
+    def _callee(self, callee, form):
+        kind = type(callee)
+        if kind is FunctionType:
+            if fast_calls.substitute(callee) is not None:
+                return functools.partial(self._framework, callee, form)
+            if id(callee) in NUMPY:
+                return functools.partial(self._on_plain, callee)
+            return self._user_function(callee, form)
+        if kind is MethodType:
+            return self._method(callee, form)
+        if kind is BuiltinFunctionType:
+            return self._builtin_function(callee, form)
+        if isinstance(callee, type):
+            return self._class(callee, form)
+        if type(form) is fast_forward.Skipping:
+            return functools.partial(self._framework, None, form)
+        if type(form) is user_layers.Wrapped:
+            return functools.partial(self._layer, callee, form)
+        if isinstance(callee, np.ufunc) or id(callee) in NUMPY:
+            return functools.partial(self._on_plain, callee)
+        call = self._found(kind.__mro__, "__call__", None)
+        if type(call) is FunctionType and not is_frameworks(call):
+            return self._bound(call, callee, form)
+        self.impure(f"calls an object of type {kind.__name__}")
+        return form
+
+    def _user_function(self, function, form):
+        """The observed form of a user's function."""
+        if id(function) in self._born:
+            return function
+        try:
+            observed = convert.observed_form(function)
+        except Unobservable as error:
+            self.impure(f"calls {function.__qualname__}: {error}")
+            return form
+        self.calls(function)
+        return observed
+
+    def _bound(self, function, instance, form):
+        observed = self._user_function(function, None)
+        return form if observed is None else MethodType(observed, instance)
+
+    def _method(self, callee, form):
+        function, owner = callee.__func__, callee.__self__
+        if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
+            return functools.partial(self._framework, None, form)
+        if type(owner) is tfi.tf.GradientTape and function.__name__ == "watch":
+            return form
+        if type(function) is FunctionType and is_frameworks(function):
+            if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes; numpy() is an event
+                return functools.partial(self._on_plain, callee)
+            self.impure(f"calls {function.__qualname__}")
+            return form
+        if type(function) is not FunctionType:
+            self.impure(f"calls {callee!r}")
+            return form
+        return self._bound(function, owner, form)
+
+    def _framework(self, callee, form, /, *args, **kwargs):
+        """Call a function or object of the framework's, which must be skipped."""
+        jumps, length = len(self.jumped), len(self.runner.log)
+        if length and self.runner.step.skeleton is not self.runner:
+            self.impure("fell back")
+        result = form(*args, **kwargs)
+        if len(self.jumped) != jumps:
+            self._bear(result)
+        elif len(self.runner.log) != length:
+            self.impure("calls something of the framework's that was not skipped", True)
+        elif callee is None or callee.__name__ not in _WITHOUT_OPERATIONS or not _all_plain((args, kwargs)):
+            self.impure("calls something of the framework's that runs no operation", callee is None)
+        elif type(result) in LISTS:
+            self.fresh(result)
+        return result
+
+    def _bear(self, value):
+        """The framework made `value`, and all containers in it."""
+        kind = type(value)
+        if kind is list or kind is tuple or kind is dict:
+            if kind is not tuple:
+                self._born[id(value)] = value
+            for x in value.values() if kind is dict else value:
+                self._bear(x)
+
+    def _layer(self, layer, form, /, *args, **kwargs):
+        """Call a layer of a user's class."""
+        if self.reason is None:
+            kind = type(layer)
+            if "call" in vars(layer):
+                self.impure("calls a layer whose call was replaced")
+            elif not user_layers.is_predicted(form, args, kwargs):
+                self.impure("calls a layer by its wrapper", True)
+            else:
+                self.reads.layers_class(form.known, kind)
+                attributes = vars(layer)
+                for name in user_layers.LOOKED_AT:
+                    if name in attributes:
+                        self.reads.entry(attributes, name, attributes[name])
+                    else:
+                        self.reads.absent(attributes, name)
+                call = self._found(kind.__mro__, "call", None)
+                if type(call) is FunctionType and self.reason is None:
+                    observed = self._bound(call, layer, None)
+                    if observed is not None:
+                        return user_layers.call_directly(form, args, kwargs, observed)
+                self.impure(f"calls a layer whose call is a {type(call).__name__}")
+        return form(*args, **kwargs)
+
+
+def _all_plain(value):
+    """Whether there is nothing but scalars, tensors and the like, in lists, tuples and dicts."""
+    kind = type(value)
+    if kind is dict:
+        return all(map(_all_plain, value.values()))
+    if kind is list or kind is tuple:
+        return all(map(_all_plain, value))
+    return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
