@@ -102,6 +102,19 @@ def _operator(base, name):
 _NONE = {}
 
 
+_OPERATED = (tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable)
+_held = None  # the operators of these classes, when they were first looked at
+
+
+def operators_are_original():
+    """Whether nobody has replaced an operator of tensors or variables."""
+    return all(now is held or now is dispatch._getitem for now, held in zip(_operators(), _held))
+
+
+def _operators():
+    return [getattr(cls, name, None) for cls in _OPERATED for name in _OPERATORS]
+
+
 def install():
     """Give Terra's tensors, and TensorFlow's variables, operators that jump where they can."""
     for name in _OPERATORS:
@@ -111,6 +124,8 @@ def install():
             original = getattr(base, name, None)
             if type(original) is FunctionType and _is_of("tensorflow", original.__globals__["__name__"]) and name not in vars(cls):
                 setattr(cls, name, _operator(base, name))
+    global _held
+    _held = _operators()
 
 
 # -- jumping -------------------------------------------------------------------------------------------------------------------
@@ -125,6 +140,8 @@ def _attempt(runner, function, args, kwargs):
     place = (runner.node, function, runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
+        if runner.observer is not None:
+            runner.observer.entered += 1
         return function(*args, **kwargs)
     if known is not None:
         if kwargs:

@@ -66,7 +66,7 @@ def skipping(function):
     def method(self, *args, **kwargs):
         runner = running()
         if runner is None or guards.stock_package(type(self).__module__) is None:
-            return function(self, *args, **kwargs)
+            return _enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
         return attempt(runner, function, self, args, kwargs, lambda: function(self, *args, **kwargs))
@@ -145,8 +145,15 @@ def attempt(runner, function, owner, args, kwargs, call, more=None):
     place = (runner.node, function, id(owner), runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
-        return call()  # it was never skippable
+        return _enter(runner, call)  # it was never skippable
     return attempt_at(place, known, runner, owner, args, kwargs, call, more)[0]
+
+
+def _enter(runner, call):
+    """Make a call that is not jumped over."""
+    if runner is not None and runner.observer is not None:
+        runner.observer.entered += 1
+    return call()
 
 
 def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
@@ -158,7 +165,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
         describe(runner, args, found, keep, inputs)
         describe(runner, kwargs, found, keep, inputs)
     except Unskippable:
-        return call(), None
+        return _enter(runner, call), None
     if more is not None:
         found += more
     signature = tuple(found)
@@ -174,11 +181,11 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
     except Unskippable:
         guard = None
     if guard is not None and users:
-        result, guard.reads = user_code.observe(runner, users, call)
+        result, guard.reads = user_code.observe(runner, users, lambda: _enter(runner, call))
         if guard.reads is None:
             guard = None
     else:
-        result = call()
+        result = _enter(runner, call)
     try:
         if guard is None or not guard.holds():
             raise Unskippable
@@ -203,7 +210,7 @@ def _gradient(tape, target, sources, *args, **kwargs):
     runner = running()
     lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
     if lazy is None or lazy.opaque or tape._recording:
-        return tape.gradient(target, sources, *args, **kwargs)
+        return _enter(runner, lambda: tape.gradient(target, sources, *args, **kwargs))
     jumps = runner.step.counts.fast_forwards
     more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])

@@ -93,13 +93,13 @@ class Calls:
 
     def _framework(self, callee, form, /, *args, **kwargs):
         """Call a function or object of the framework's, which must be skipped."""
-        jumps, length = len(self.jumped), len(self.runner.log)
-        if length and self.runner.step.skeleton is not self.runner:
-            self.impure("fell back")
+        jumps, entered, length = len(self.jumped), self.entered, len(self.runner.log)
+        if fast_forward.running() is not self.runner:
+            self.impure("does what could not be skipped")
         result = form(*args, **kwargs)
-        if len(self.jumped) != jumps:
+        if len(self.jumped) != jumps and self.entered == entered:
             self._bear(result)
-        elif len(self.runner.log) != length:
+        elif len(self.runner.log) != length or len(self.jumped) != jumps:
             self.impure("calls something of the framework's that was not skipped", True)
         elif callee is None or callee.__name__ not in _WITHOUT_OPERATIONS or not _all_plain((args, kwargs)):
             self.impure("calls something of the framework's that runs no operation", callee is None)

@@ -16,7 +16,7 @@ import os
 
 import numpy as np
 
-from terra.runtime import guards, location, user_layers
+from terra.runtime import fast_calls, guards, location, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS
 from terra.runtime.observed_attributes import Attributes
@@ -40,6 +40,7 @@ class Observer(Attributes, Calls, Builtins):
         self.reason = None  # why the run is impure
         self.passing = False  # whether that may be different the next time
         self.jumped = []  # regions that were jumped over
+        self.entered = 0  # calls of the framework's that were not
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
@@ -47,6 +48,8 @@ class Observer(Attributes, Calls, Builtins):
         self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
 
     def __enter__(self):
+        if not fast_calls.operators_are_original():
+            self.impure("uses operators that were replaced")
         self._outer, location.tls.observer = location.tls.observer, self
         self.runner.observer = self
         return self
