@@ -145,7 +145,7 @@ def test_growth(shape):
     small = 1000
     for what, a, b in zip(("merge", "find_path", "analyse"), median(shape, small), median(shape, 4 * small)):
         # Below some milliseconds the clock decides; a quadratic algorithm is far above them at the larger size.
-        assert b / max(a, 0.004) < 8, f"{what}: {a * 1e3:.1f} ms for {small}, {b * 1e3:.1f} ms for {4 * small}"
+        assert b / max(a, 0.004) < 12, f"{what}: {a * 1e3:.1f} ms for {small}, {b * 1e3:.1f} ms for {4 * small}"
 
 
 def test_many_paths_cost_what_they_add():

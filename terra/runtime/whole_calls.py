@@ -29,7 +29,7 @@ _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its
 _monitoring = getattr(sys, "monitoring", None)
 
 
-class Trial:
+class Attempts:
     """What came of observing at one place."""
 
     __slots__ = ("visits", "next", "tries", "reason", "regions", "jumps", "quick")
@@ -160,7 +160,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     place = (runner.node, name, runner.cursor.current)
     trial = program.trials.get(place)
     if trial is None:
-        trial = program.trials[place] = Trial()
+        trial = program.trials[place] = Attempts()
         if fewest == 1:
             program.whole = trial
     elif trial.given_up:
