@@ -219,7 +219,7 @@ class Recording:
 
     def _entry(self, k, node, refs, random_attrs):
         """An entry of the log, without what belongs to this step."""
-        runner, region = self.runner, self.region
+        region = self.region
         kept = list(refs)
         for j, (x, slot) in enumerate(zip(refs, node.slots)):
             kind = slot.kind

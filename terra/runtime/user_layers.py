@@ -25,7 +25,7 @@ _OWN = (
     "quantization_mode", "quantized_call", "rematerialized_call", "supports_masking", "symbolic_call", "variable_dtype")
 
 _classes = {}  # class -> _Class, or None
-_plans = {}  # (id of a signature, number of arguments, names) -> _Plan, or None
+_plans = {}  # (id of a signature, number of arguments, names) -> (that signature, its _Plan or None)
 
 
 class _Class:
@@ -154,12 +154,12 @@ def _plan(layer, args, kwargs):
     """The _Plan for a call with so many arguments, of these names; None if the wrapper is needed."""
     signature = layer._call_signature
     key = id(signature), len(args), tuple(kwargs)
-    plan = _plans.get(key, _plans)
-    if plan is _plans or (plan is not None and plan.signature is not signature):
+    known = _plans.get(key)
+    if known is None or known[0] is not signature:
         if len(_plans) > _MOST_SIGNATURES:
             _plans.clear()
-        plan = _plans[key] = _make_plan(layer, signature, args, kwargs)
-    return plan
+        known = _plans[key] = signature, _make_plan(layer, signature, args, kwargs)
+    return known[1]
 
 
 def _make_plan(layer, signature, args, kwargs):
@@ -346,7 +346,7 @@ def _verify(layer, known, plan, args, kwargs):
             attributes["call"] = original
     plan.verified = len(results) == 2 and results[0] and result is results[1]
     if not plan.verified:
-        _plans[id(plan.signature), len(args), tuple(kwargs)] = None
+        _plans[id(plan.signature), len(args), tuple(kwargs)] = plan.signature, None
     return result
 
 
