@@ -895,7 +895,11 @@ def unbuilt(layers):
     vars(layers["low"])["built"] = False
 
 
-@pytest.mark.parametrize("change", [regularize, specify, mixed, patched_instance, failing, unbuilt])
+def cleared(layers):
+    keras.backend.clear_session()  # Keras' global state is another object from now on
+
+
+@pytest.mark.parametrize("change", [regularize, specify, mixed, patched_instance, failing, unbuilt, cleared])
 def test_layer_of_the_users_changes(change):
     check_nested(change)
 

@@ -31,7 +31,12 @@ _plans = {}  # (id of a signature, number of arguments, names) -> (that signatur
 class _Class:
     """A user's class of layers: what it was when it was looked at."""
 
-    __slots__ = ("wrapper", "held", "version", "policies", "state", "module")
+    __slots__ = ("wrapper", "held", "version", "policies", "globals", "module")
+
+    @property
+    def state(self):
+        """Keras' global state of this thread; `clear_session` makes a new one."""
+        return self.globals.GLOBAL_STATE_TRACKER
 
     def holds(self, cls):
         return self.version == guards.modules.version and cls.__call__ is self.wrapper and all(
@@ -129,7 +134,7 @@ def _look_at(kind):
         known = _Class()
         known.wrapper = kind.__call__
         known.module = module
-        known.state = sys.modules["keras.src.backend.common.global_state"].GLOBAL_STATE_TRACKER
+        known.globals = sys.modules["keras.src.backend.common.global_state"]
         for cls in kind.__mro__[:-1]:
             if guards.is_librarys(cls):
                 guards.modules.watch(cls)
