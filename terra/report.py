@@ -47,6 +47,8 @@ def explain(function):
         form = "starts with the step, because Python reads values in the middle" if function.program.early \
             else "is dispatched when the skeleton is done, because Python reads no value in the middle"
         lines.append(f"The graph {form}.")
+        if function.early_start.describe() is not None and not function.program.early:
+            lines.append(function.early_start.describe())
     if function.program is not None and function.program.compiled is not None:
         lines.append(function.program.compiled.describe())
     lines += _own_code(function, stats)

@@ -1,8 +1,9 @@
 """Runs a program of the corpus eagerly and co-executed, and compares all that a user could see.
 
-Two ways of reading (a bug of run-ahead hides from the first):
+Two ways of reading (a bug of run-ahead hides from the first), and two of starting:
   now    results, state and the caller's use of results are read after every step
   late   nothing is read until the last step is done
+  early  as now, and graphs start with their steps, which otherwise only those do in which Python reads values, or which have proved to be faster so
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ import tensorflow as tf
 import corpus
 
 EAGER_ONLY = os.environ.get("TERRA_CORPUS_EAGER") == "1"   # compare eager with eager: checks the programs themselves
-MODES = ("now", "late")
+MODES = ("now", "late", "early")
 
 
 # --------------------------------------------------------------------------------------------------- snapshots
@@ -168,6 +169,14 @@ def coexecuted(step, **options):
     return terra.coexecute(step, wait_for_graph=True, **options)
 
 
+def started_early(step):
+    """Have the graphs of a co-executed step start with it, untried."""
+    early = step.early_start
+    early.wanted = True
+    early.trial.second_is_better, early.trial.times = True, ([1.0], [1.0])
+    return step
+
+
 def run_eager(spec, mode) -> Run:
     return run(spec, mode, eager)
 
@@ -175,7 +184,11 @@ def run_eager(spec, mode) -> Run:
 def run_terra(spec, mode, wrap=None) -> Run:
     """`wrap` replaces `terra.coexecute`, to try the oracle on wrappers with planted defects."""
     if wrap is None:
-        wrap = eager if EAGER_ONLY else lambda step: coexecuted(step, **spec.options)
+        def wrap(step):
+            if EAGER_ONLY:
+                return step
+            made = coexecuted(step, **spec.options)
+            return started_early(made) if mode == "early" else made
     return run(spec, mode, wrap)
 
 
@@ -193,7 +206,7 @@ def run(spec, mode, wrap) -> Run:
             arguments, value = program.arguments(i), None
             try:
                 value = step(*arguments.args, **arguments.kwargs)
-                if mode == "now":
+                if mode != "late":
                     call.result = snapshot(value)
             except Exception as error:
                 if not spec.raises:
@@ -205,7 +218,7 @@ def run(spec, mode, wrap) -> Run:
                 unread.append((call, value))
             if program.between:
                 program.between(i, arguments.args, value)
-            if mode == "now":
+            if mode != "late":
                 call.state = snapshot(program.state())
                 if program.use and call.error is None:
                     call.used = snapshot(program.use(value))
@@ -322,3 +335,7 @@ def check(spec, mode):
     actual = run_terra(spec, mode)
     assert_same(spec, expected, actual)
     assert_coexecuted(spec, actual)
+    if mode == "early" and not EAGER_ONLY:
+        stats = actual.stats
+        if not stats.pieces and stats.early_steps < stats.coexecuted_steps - spec.max_fallbacks:
+            raise AssertionError(f"{spec.name}: only {stats.early_steps} of {stats.coexecuted_steps} graphs started with their step ({stats})")

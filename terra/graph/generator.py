@@ -57,11 +57,13 @@ class Generated:
 
     def __init__(self):
         self.name = None
+        self.early = False  # which form
         self.fdefs = []  # branches first
         self.library = {}  # name -> FunctionDef of the user's traced functions that are called
         self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",)
         self.n_outputs = 0  # the "done" scalar first, then `live_out`
         self.feeds = {}  # (node, slot) -> Feed
+        self.feed_queues = []  # by the index of the feed
         self.fetch_queues = {}  # fetch node -> queue
         self.select_queues = {}  # switch-case index -> queue
         self.select_index = {}  # switch-case index -> position in the select vector
@@ -127,6 +129,7 @@ class GraphGenerator:
         self.new_queue = new_queue
         self.optimize = optimize
         self.out = Generated()
+        self.out.early = early
         self.prefix = f"terra_{next(_function_numbers)}"
         self._keys = {}  # argument name -> key
         self._arg_names = {}
@@ -307,6 +310,7 @@ class GraphGenerator:
         results = [(done, BOOL)] + [(top.get(Value(*v)), self._out_enum(*v)) for v in out.live_out]
         out.name = self.prefix
         out.n_outputs = len(results)
+        out.feed_queues = [feed.queue for feed in out.feeds.values()]
         names = list(builder.args)
         out.arg_specs = [self._keys[n] for n in names]
         out.fdefs.append(builder.finish(names, results))

@@ -19,6 +19,7 @@ from terra.options import Stats
 from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import Compiled, NotingQueue
+from terra.runtime.early_start import EarlyStart
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
 from terra.runtime.python_runner import PythonRunner
@@ -70,6 +71,7 @@ class Coexecuted:
         self.counts = Counts()
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
+        self.early_start = EarlyStart()
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
         self._recursive = set()  # locations in recursive calls
         self._trip_counts = {}  # (location around a loop, loop id) -> trip counts seen
@@ -194,7 +196,12 @@ class Coexecuted:
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
+        program = form = None
         try:
+            if step.mode is None and self.program is not None:
+                program = self.program
+                if not self.keeps_last:
+                    form = self.early_start.begins(program, stats.steps, time.perf_counter(), self.counts.python_stall)
             if step.mode is not None:
                 runner.limit(max(self.options.run_ahead - 1, 0))
             elif self.program is None:
@@ -214,7 +221,7 @@ class Coexecuted:
         tfi.flush_zeros_cache()
         if step.mode is None:
             try:
-                step.mode = PythonRunner(step, self.program)
+                step.mode = PythonRunner(step, program, form)
             except BaseException:
                 stats.steps -= 1
                 self._leave(step)
@@ -239,6 +246,10 @@ class Coexecuted:
             return
         if isinstance(step.mode, PythonRunner) and step.mode.complete():
             self._stats.coexecuted_steps += 1
+            self._stats.early_steps += not step.mode.late
+            self.early_start.ends(time.perf_counter(), self.counts.python_stall)
+            if self._generating is None and self.early_start.lacks_form(self.program):
+                self._generate()
             compiled = step.mode.program.compiled
             self._stats.compiled_steps += compiled is not None and compiled.used
             self.policy.coexecuted()
@@ -371,10 +382,13 @@ class Coexecuted:
                 if self.pieces is not None:
                     self._generate_pieces(self.pieces)
                     return
+                if self.early_start.lacks_form(self.program) and self._add_early_form():
+                    return
                 with self._lock:
                     program = self._make_program(self.store)
                     self._generated_version = program.version
-                self._instantiate(program)
+                for form in program.forms:
+                    self._instantiate(program, form)
         except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
             self.generation_error = error
             self._generated_version = self.store.version
@@ -388,7 +402,7 @@ class Coexecuted:
         self._stats.graphs += 1
         if self.options.jit_compile:
             before = None if self.program is None else self.program.compiled
-            program.compiled = Compiled(program, functools.partial(self._instantiate, program), before)
+            program.compiled = Compiled(program, functools.partial(self._instantiate, program, None), before)
         self.program = program
 
     def _generate_pieces(self, of):
@@ -417,13 +431,41 @@ class Coexecuted:
                 tfi.add_function(fdef)
         for fdef in generated.fdefs:
             tfi.add_function(fdef)
+        if self.early_start.wanted and not early and self.pieces is None and not self.options.jit_compile:
+            program.early_form = self._make_early_form(program, store)
         return program
 
+    def _make_early_form(self, program, store):
+        """The early form of a graph that has a late one; None if there is none."""
+        generator = GraphGenerator(store, True, Queue, self.options.optimize)
+        try:
+            form = generator.generate()
+        except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
+            self.early_start.cannot(error)
+            return None
+        program.handles.update(generator.handles)
+        for fdef in form.fdefs:
+            tfi.add_function(fdef)
+        return form
+
+    def _add_early_form(self):
+        """Give the program in use its early form. False if there are new traces, so that a new program is due."""
+        program = self.program
+        with self._lock:
+            if self.store.version != program.version:
+                return False
+            form = self._make_early_form(program, self.store)
+        if form is not None:
+            self._instantiate(program, form)
+            program.early_form = form
+        return True
+
     @staticmethod
-    def _instantiate(program, name=None, n_outputs=None):
-        """Have the runtime build the program's function, or another one with its arguments."""
+    def _instantiate(program, form=None, name=None, n_outputs=None):
+        """Have the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
+        form = form or program.generated
         args = []
-        for spec in program.generated.arg_specs:
+        for spec in form.arg_specs:
             kind = spec[0]
             if kind in ("arg", "feed"):
                 args.append(dummy(spec[2]))
@@ -433,7 +475,7 @@ class Coexecuted:
                 args.append(spec[1].ref)
             else:
                 args.append(tfi.tf.constant(program.late_selects_default, dtype=tfi.tf.int32))
-        tfi.instantiate(name or program.name, args, program.attrs, n_outputs or program.generated.n_outputs)
+        tfi.instantiate(name or form.name, args, program.attrs, n_outputs or form.n_outputs)
 
     def _remove_retired(self):
         if runner.flights:
@@ -443,8 +485,9 @@ class Coexecuted:
         for program in retired:
             if program.compiled is not None:
                 program.compiled.remove()
-            for fdef in program.generated.fdefs:
-                tfi.remove_function(fdef.signature.name)
+            for form in program.forms:
+                for fdef in form.fdefs:
+                    tfi.remove_function(fdef.signature.name)
 
     # -- what users ask --------------------------------------------------------------------------------------------------------
 

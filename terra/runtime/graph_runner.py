@@ -14,18 +14,26 @@ from terra.runtime import internals as tfi
 log = logging.getLogger("terra")
 
 
+_channels = set()  # ids of the queues' handles
+
+
 class Queue:
     """A channel: a TensorFlow FIFO queue of one tensor, whose dequeue in the graph blocks no thread. Kept for the life of its graph, and drained."""
 
     __slots__ = ("ref", "enum", "_queue", "_put", "_get")
 
     def __init__(self, enum):
+        self.ref = None
         dtype = tfi.dtypes.as_dtype(enum)
         self.enum = enum
         self._queue = tfi.tf.queue.FIFOQueue(capacity=2 ** 31 - 1, dtypes=[dtype])  # its deletion destroys the resource
         self.ref = self._queue.queue_ref
+        _channels.add(id(self.ref))
         self._put = ("Tcomponents", (enum,), "timeout_ms", -1)
         self._get = ("component_types", (enum,), "timeout_ms", -1)
+
+    def __del__(self):
+        _channels.discard(id(self.ref))
 
     def put(self, handle, value):
         tfi.execute(handle, "", "QueueEnqueueV2", [self.ref, value], self._put, 0)
@@ -69,13 +77,13 @@ class Flight:
         self.arguments = self._resources = ()
 
     def resources(self):
-        """The resources that its graphs use; None if it cannot be told."""
+        """The resources that its graphs use, other than channels; None if it cannot be told."""
         found = self._resources
         if found is None:
             resource = tfi.types_pb2.DT_RESOURCE
             if any(queue.enum == resource for queue in getattr(self.record, "queues", ())):  # a new variable, fed to a graph that ran already
                 return None
-            found = self._resources = [x for arguments in self.arguments for x in arguments if x._datatype_enum() == resource]
+            found = self._resources = [x for arguments in self.arguments for x in arguments if x._datatype_enum() == resource and id(x) not in _channels]
         return found
 
     def materialise(self, tensor):
@@ -111,10 +119,10 @@ class GraphRunner:
     def handle(self):
         return self.executors.context_handle
 
-    def dispatch(self, program, args, manager):
-        """Start a program's function; returns its outputs' handles."""
+    def dispatch(self, program, args, manager, form=None):
+        """Start a program's function, that of `form` if given; returns its outputs' handles."""
         self._dispatched.append(args)
-        name, n_outputs = program.form(args)
+        name, n_outputs = program.function_of(form or program.generated, args)
         try:
             outputs = self.executors.dispatch(name, args, program.attrs, n_outputs, manager)
         except (tfi.NotOkStatusException, tfi.OpError):  # a step before it has failed: the executor takes nothing more

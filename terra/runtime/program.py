@@ -50,11 +50,12 @@ class ProgramNode:
 
 
 class Program:
-    """See the module's docstring. `forms` maps "late"/"early" to what GraphGenerator made."""
+    """See the module's docstring. `early` is whether Python reads values in the middle of the step, so that there is only the early form."""
 
     def __init__(self, store, generated, early):
         self.generated = generated
         self.early = early
+        self.early_form = None  # the same graph in the early form, where that may be faster: see `early_start`
         self.version = store.version
         self.relaxed = frozenset(store.relaxed)
         self._keys = {}
@@ -88,9 +89,15 @@ class Program:
         self.whole = None  # the one of the step's own function
         self.unskippable = {}  # such a place -> how often a call could not be recorded
 
-    def form(self, args):
-        """(name, number of outputs) of the function to run for these arguments."""
-        return (self.name, self.generated.n_outputs) if self.compiled is None else self.compiled.choose(args)
+    @property
+    def forms(self):
+        return (self.generated,) if self.early_form is None else (self.generated, self.early_form)
+
+    def function_of(self, form, args):
+        """(name, number of outputs) of the function that runs a form of the graph for these arguments."""
+        if self.compiled is None or form is not self.generated:
+            return form.name, form.n_outputs
+        return self.compiled.choose(args)
 
     def forget_regions(self):
         """What fast-forward has recorded does not hold any more."""

@@ -41,17 +41,18 @@ class PythonRunner:
     observer = None  # who observes the user's code that is running, if somebody does
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
 
-    def __init__(self, step, program):
+    def __init__(self, step, program, form=None):
         self.step = step
         self.cursor = step.cursor
         self.program = program
+        self.form = form or program.generated  # of its graph
         self.node = program.start
         self.expected = program.start.expected
         self.issued = []  # placeholders, in order
         self.log = []  # (node, inputs: value keys of this step or outside tensors, drawn seeds) of what was matched
         self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor)
         self.latest = {}  # slot with several sources -> value key executed latest
-        self.late = not program.early
+        self.late = not self.form.early
         self.unconverted = None
         self.outside_events = 0  # imperative-only operations, and further reads of fetched values
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
@@ -197,8 +198,11 @@ class PythonRunner:
         """Whether an imperative op on these variables must not run now: the graph still has to update them, or has to read what the op overwrites."""
         touched = {id(getattr(x, "handle", x)) for x in inputs if type(x) is not list and type(x) is not tuple}
         writes = schema is None or schema.may_write
-        if writes and not self.late and not touched.isdisjoint(self.program.handles):
-            return True  # the graph runs already, and may read before or after the op
+        # A graph that runs already may read what the op writes, or have updated in its place what the op reads.
+        at_risk = () if self.late else self.program.handles if writes else [id(handle) for handle in self.form.checkpointed]
+        if not touched.isdisjoint(at_risk):
+            self.step.function.early_start.harmed()
+            return True
         return any(
             node.category == opschema.VARIABLE and (node.updates or writes)
             and any(slot.kind is RESOURCE and id(slot.handle) in touched for slot in node.slots)
@@ -430,7 +434,7 @@ class PythonRunner:
     def _select(self, selects):
         self.chosen.append(selects)
         self.path = hash((self.path, selects))
-        generated = self.program.generated
+        generated = self.form
         if self.late:
             for switch_case, case in selects:
                 index = generated.select_index.get(switch_case)
@@ -446,7 +450,7 @@ class PythonRunner:
         if self.late:
             self.feeds[slot.feed.index] = value
         else:
-            self._put(slot.feed.queue, value)
+            self._put(self.form.feed_queues[slot.feed.index], value)
         self.step.counts.feeds += 1
 
     def _put(self, queue, value):
@@ -458,7 +462,7 @@ class PythonRunner:
     def _arguments(self, feeds, selects):
         values = []
         args = self.step.arg_list
-        for spec in self.program.generated.arg_specs:
+        for spec in self.form.arg_specs:
             kind = spec[0]
             if kind == "arg":
                 values.append(self._arg_value(args, spec))
@@ -484,7 +488,7 @@ class PythonRunner:
 
     def _start(self):
         """Early form: the graph starts with the step."""
-        generated = self.program.generated
+        generated = self.form
         self._touched = set()
         self.manager = tfi.new_cancellation_manager()
         self.checkpoint = None
@@ -493,7 +497,7 @@ class PythonRunner:
             self.checkpoint = snapshot(generated.checkpointed)
         self.puts = [] if self.step.function.keeps_last else None
         self.arguments = self._arguments(None, None)
-        self.outputs = runner.dispatch(self.program, self.arguments, self.manager)
+        self.outputs = runner.dispatch(self.program, self.arguments, self.manager, self.form)
         self.failures = runner.failures
 
     def read_again(self):
@@ -558,12 +562,12 @@ class PythonRunner:
         if survivors is None:
             return False
         self._select(end_selects)
-        generated = self.program.generated
+        generated = self.form
         if self.late:
             checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
             self.manager = tfi.new_cancellation_manager()
             arguments = self._arguments(self.feeds, self.selects)
-            outputs = runner.dispatch(self.program, arguments, self.manager)
+            outputs = runner.dispatch(self.program, arguments, self.manager, generated)
         else:
             checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
             if generated.gate is not None:
@@ -601,7 +605,7 @@ class PythonRunner:
                 runner.cancel(self.manager)
             for queue in self._touched:
                 queue.drain(runner.handle)
-            for queue in self.program.generated.fetch_queues.values():
+            for queue in self.form.fetch_queues.values():
                 queue.drain(runner.handle)
             if self.checkpoint:
                 restore(self.checkpoint)

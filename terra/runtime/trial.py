@@ -11,7 +11,8 @@ SLOWER = 1.02  # the second form is given up if its steps take so many times as 
 class Trial:
     """Asked once a step which form to run; `second_is_better` is None until it is decided."""
 
-    def __init__(self):
+    def __init__(self, slower=None):
+        self._slower = slower or SLOWER
         self.second_is_better = None
         self.times = ([], [])
         self._steps = 0  # that took part
@@ -24,7 +25,7 @@ class Trial:
         self.interrupt(now)
         blocks, place = divmod(self._steps, BLOCK)
         if blocks == 2 * ROUNDS:
-            self.second_is_better = self.median(1) <= SLOWER * self.median(0)
+            self.second_is_better = self.median(1) <= self._slower * self.median(0)
             return self.second_is_better
         self._steps += 1
         if place >= PASSED_OVER:
@@ -37,6 +38,10 @@ class Trial:
             before, form = self._last
             self.times[form].append(now - before)
             self._last = None
+
+    def forget(self):
+        """What was started last does not count."""
+        self._last = None
 
     def median(self, form):
         return statistics.median(self.times[form])

@@ -70,7 +70,7 @@ class Spec:
     max_fallbacks: int = 3
     raises: bool = False
     options: dict = field(default_factory=dict)
-    modes: tuple = ("now", "late")
+    modes: tuple = ("now", "late", "early")
 
 
 def program(name: str, **expectations):
