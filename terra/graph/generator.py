@@ -33,7 +33,8 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 _NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
 # Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from the
-# operation that they belong to (a Conv2DBackpropFilter of the same gradient, the forward operation): an Identity goes between the two.
+# operation that they belong to (a Conv2DBackpropFilter of the same gradient, the forward operation). A Bitcast that changes nothing goes between the two: grappler would
+# remove an Identity.
 _KEPT_APART = {"BiasAddGrad": 0, "MaxPoolGrad": 1, "MaxPool3DGrad": 1}
 
 _function_numbers = itertools.count()
@@ -83,6 +84,7 @@ class Scope:
         self.outer = outer
         self.env = {}
         self.last_fetch = None
+        self.made = {}  # name of a node in a branch -> its first output, and what type that has
         self.order = {}  # raw variable -> [last write, reads since]
 
     def get(self, key):
@@ -339,12 +341,18 @@ class GraphGenerator:
             outputs = self._emit_random(scope, info, refs, label)
         else:
             outputs = self._emit_plain(scope, info, event, refs, label)
-        if scope is self.top and (event.signature in self.store.dynamic or not all(type(shape) is tuple for shape in event.out_shapes)):
+        if scope is self.top and self._has_open_shape(event):
             self.out.open_refs.update(ref.partition(":")[0] for ref in (outputs.values() if type(outputs) is dict else outputs))
+        if scope is not self.top and type(outputs) is list and outputs:
+            scope.made[outputs[0].partition(":")[0]] = outputs[0], event.out_enums[0]
         for key, k in self.plan.keys_defined_by(node):
             if k < 0:
                 continue  # a fed value, defined with the inputs
             scope.env[key] = outputs[k]
+
+    def _has_open_shape(self, event):
+        """Whether the shapes of an operation's outputs may depend on data."""
+        return event.signature in self.store.dynamic or not all(type(shape) is tuple for shape in event.out_shapes)
 
     def _input_refs(self, scope, node, label):
         refs, value = [], 0
@@ -410,16 +418,38 @@ class GraphGenerator:
             if fdef.signature.is_stateful:
                 builder.must(name)
             return [f"{name}:output:{k}" for k in range(len(fdef.signature.output_arg))]
+        if info.op_type == "AddN" and len(refs) > 2 and not info.device and event.out_enums[0] != VARIANT_ENUM and not self._has_open_shape(event):
+            return [self._sum(builder, refs, self._protos_of(info, ("T",)), label)]
         apart = _KEPT_APART.get(info.op_type)
         if apart is not None and not self.optimize:
             refs = list(refs)
-            refs[apart] = builder.node("Identity", [refs[apart]], self._protos_of(info, ("T",)), label) + ":output:0"
+            kind = self._protos(info)["T"]
+            refs[apart] = builder.node("Bitcast", [refs[apart]], {"T": kind, "type": kind}, label) + ":output:0"
         name = builder.node(info.op_type, refs, self._protos(info), label, controls)
         if info.device:
             builder.fdef.node_def[-1].device = info.device
         if not info.output_refs:
             builder.must(name)
         return [f"{name}:{ref}" for ref in info.output_refs]
+
+    @staticmethod
+    def _sum(builder, refs, attrs, label):
+        """What AddN gives in eager execution.
+
+        In a graph it begins with the first input whose buffer nobody else needs at that moment, if there is one: with three inputs and more, the last bits
+        would depend on how the threads happen to run.
+        """
+        def left_to_right(terms):
+            total = terms[0]
+            for ref in terms[1:]:
+                total = builder.node("AddV2", [total, ref], attrs, label) + ":z:0"
+            return total
+
+        first = (len(refs) - 2) % 8 + 2  # AddN takes so many, then eight at a time
+        total = left_to_right(refs[:first])
+        for k in range(first, len(refs), 8):
+            total = left_to_right([total, left_to_right(refs[k:k + 8])])
+        return total
 
     def _emit_random(self, scope, info, refs, label):
         """A stateful random op with drawn seeds, as its stateless twin: key = [seed], counter = [0, seed2], Philox."""
@@ -521,6 +551,7 @@ class GraphGenerator:
         for scope, result in zip(scopes, results):
             for name in names:
                 scope.builder.arg(name, self.key_enum(self._keys[name]))
+            self._keep_unread(scope, {ref.partition(":")[0] for ref, _ in result})
             for sink in scope.builder.sinks():
                 scope.builder.must(sink)
             self.out.fdefs.append(scope.builder.finish(names, result))
@@ -545,6 +576,14 @@ class GraphGenerator:
                 self.out.open_refs.add(top.env[key])
         self._cases.append(name)
 
+    def _keep_unread(self, scope, results):
+        """Have somebody read what only the program's errors need. (Branches are inlined before grappler looks at what a function must do.)"""
+        for name in scope.builder.sinks():
+            if name in scope.made and name not in results:
+                ref, enum = scope.made[name]
+                true = scope.builder.const(("true",), lambda: constant_proto(True, BOOL))
+                scope.builder.node("Assert", [true, ref], {"T": type_list([enum]), "summarize": attr(0)}, "unread")
+
     def _branch_output(self, scope, key, item):
         """A branch's result: what it computed; else what came in, if that existed before; else a dummy. Always through the branch's own node."""
         if key in scope.env:
@@ -559,8 +598,11 @@ class GraphGenerator:
         new_values = [(key[1], top.get(key)) for key in var_keys]
         # Also a node whose only readers are the updates below must be passed.
         read_below = [ref for _, ref in new_values] + [ref for _, _, refs, _, _ in self._deferred for ref in refs]
-        sinks = list(dict.fromkeys(
-            builder.sinks() + self._cases + [ref.split(":", 1)[0] for ref in read_below if ":" in ref]))
+        read_below = [ref.split(":", 1)[0] for ref in read_below if ":" in ref]
+        unread = builder.sinks()
+        for name in set(unread).difference(read_below):
+            builder.must(name)  # or grappler would drop it, and its error
+        sinks = list(dict.fromkeys(unread + self._cases + read_below))
         handles = {v: top.get(("res", v)) for v, _ in new_values}
         barrier = builder.node("NoOp", (), {}, "barrier", sinks)
         builder.must(barrier)

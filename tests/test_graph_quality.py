@@ -1,0 +1,103 @@
+"""What TensorFlow's own passes may make of the generated graph: less to do, but the same values, bit by bit, and the same errors."""
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+
+
+def floats(*shape, seed=0):
+    return np.random.RandomState(seed).standard_normal(shape).astype("float32")
+
+
+def coexecuted(step, *args, calls=6):
+    """The results of a step, all but the first of them co-executed."""
+    made = terra.coexecute(step, wait_for_graph=True, run_ahead=0)
+    results = [tf.nest.map_structure(lambda t: t.numpy(), made(*args)) for _ in range(calls)]
+    assert made.stats().coexecuted_steps >= calls - 2 and made.stats().fallbacks == 0
+    return made, results
+
+
+
+
+@pytest.mark.parametrize("inside_a_branch", [False, True])
+@pytest.mark.parametrize("name", ["gather", "chain"])
+def test_an_unread_operation_that_fails(name, inside_a_branch):
+    """Grappler would drop it."""
+    v, fails = tf.Variable(0.0), {
+        "gather": lambda x, k: tf.gather(x, k),
+        "chain": lambda x, k: tf.cast(tf.sqrt(tf.gather(x, [0, k])), tf.float64) + 1.0,
+    }[name]
+
+    def step(x, k, which):
+        v.assign_add(1.0)
+        y = x * 2.0
+        if not inside_a_branch or which:
+            fails(y, k)
+        return tf.reduce_sum(x + v)
+
+    x, good, bad = tf.constant(floats(2)), tf.constant(1), tf.constant(2)
+    made = terra.coexecute(step, wait_for_graph=True, run_ahead=0)
+    for i in range(8):
+        made(x, good, i % 2)
+    if inside_a_branch:
+        assert any(case.n_choices > 1 for case in made.trace_graph.switch_cases())
+    before = made.stats().coexecuted_steps
+    made(x, good, 1)
+    assert made.stats().coexecuted_steps == before + 1
+    failures = terra.runtime.graph_runner.runner.failures
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        made(x, bad, 1)
+    assert terra.runtime.graph_runner.runner.failures == failures + 1  # it was the graph that failed
+    assert float(v) == 10.0  # as eagerly, where the variable is updated first
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+@pytest.mark.parametrize("n", [2, 3, 8, 9, 10, 11, 17, 18, 27])
+def test_sums_begin_with_their_first_term(n, dtype):
+    """AddN begins with an input whose buffer it may overwrite: which one that is depends, in a graph, on when the other operations run."""
+    scales = np.float32(10.0) ** np.random.RandomState(n).uniform(-3, 3, n).astype("float32")
+    terms = [tf.constant(floats(2000, seed=k) * scales[k]) for k in range(n)]
+
+    def step(*terms):
+        made = [tf.cast(tf.sqrt(tf.abs(t)) - t, dtype) for t in terms]
+        others = [tf.reduce_max(t) for t in made[:-1]]  # only the last term is nobody else's
+        return tf.add_n(made), others
+
+    expected = step(*terms)[0].numpy().tobytes()
+    made, results = coexecuted(step, *terms)
+    assert all(total.tobytes() == expected for total, _ in results)
+    kept = [node.op for node in made.graph.as_graph_def().node if node.op == "AddN"]
+    assert bool(kept) == (n == 2)
+
+
+def test_a_sum_of_shapes_that_depend_on_data():
+    """AddV2 would make them fit."""
+    def step(x, y, z):
+        parts = [tf.boolean_mask(t, t > 0.0) for t in (x, y, z)]
+        return tf.add_n(parts)
+
+    x = tf.constant([1.0, -1.0, 2.0])
+    made, results = coexecuted(step, x, x, x)
+    assert all(total.tolist() == [3.0, 6.0] for total in results)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        made(x, x, tf.constant([1.0, -1.0, -2.0]))
+
+
+def test_gradients_of_biases_and_of_pooling_stay_operations_of_their_own():
+    """oneDNN would make one operation of a convolution's gradient and its bias', which sums in another order."""
+    w, b = tf.Variable(floats(3, 3, 3, 8) * 0.3), tf.Variable(floats(8, seed=1))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = tf.nn.max_pool2d(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b), 2, 2, "VALID")
+            loss = tf.reduce_sum(tf.tanh(y) ** 2)
+        return tape.gradient(loss, [w, b])
+
+    x = tf.constant(floats(16, 32, 32, 3, seed=2))
+    expected = [g.numpy().tobytes() for g in step(x)]
+    made, results = coexecuted(step, x)
+    assert all([g.tobytes() for g in gradients] == expected for gradients in results)
+    ops = {node.name: node.op for node in made.graph.as_graph_def().node}
+    apart = [node for node in made.graph.as_graph_def().node if node.op in ("BiasAddGrad", "MaxPoolGrad")]
+    assert len(apart) == 2 and all("Bitcast" in {ops[name.split(":")[0]] for name in node.input} for node in apart)
