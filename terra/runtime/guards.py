@@ -79,7 +79,7 @@ def root_of_function(function, variables):
 class Snapshot:
     """What containers held: compared all at once, object by object."""
 
-    __slots__ = ("_parts", "_dicts", "_numbers", "_versions", "_views", "_lengths", "_held")
+    __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held")
 
     def __init__(self):
         self._parts = {}  # id -> (a container, what is iterated over, what that gave, its keys if it is a dict)
@@ -109,41 +109,62 @@ class Snapshot:
         self._views = None
 
     def _flatten(self):
-        self._dicts, self._versions, self._views, self._lengths, self._held = [], [], [], [], []
-        self._numbers = []
+        self._dicts, self._sized, self._lengths, self._views, self._held = [], [], [], [], []
+        versions_at, lengths_at, expected = [], [], []
         for container, view, held, keys in self._parts.values():
-            number = versions.of(container)
-            if number is not None:
+            address = versions.address_of_version(container)
+            if address is not None:
                 self._dicts.append((container, view, held, keys))
-                self._numbers.append(number)
-            elif type(container) is not tuple:
-                self._views.append(view)
+                versions_at.append(address)
+                continue
+            if type(container) is tuple:
+                continue
+            address = versions.address_of_length(view)
+            if address is not None:
+                lengths_at.append(address)
+                expected.append(len(held))
+            else:
+                self._sized.append(view)
                 self._lengths.append(len(held))
+            if held:
+                self._views.append(view)
                 self._held += held
-                if keys:
-                    self._views.append(container.keys())
-                    self._lengths.append(len(keys))
-                    self._held += keys
-        # They may have changed since they were noted: the first time their values are compared.
-        self._versions = [None] * len(self._numbers)
+            if keys:
+                self._views.append(container.keys())
+                self._held += keys
+        self._words = versions.Words(versions_at + lengths_at) if versions_at or lengths_at else None
+        # The dicts may have changed since they were noted: the first time their values are compared.
+        self._found = None
+        self._expected = np.array(expected, np.uint64)
 
     def holds(self):
         """Whether they hold the same objects, or equal scalars."""
         if self._views is None:
             self._flatten()
-        now = list(map(versions.value, self._numbers))
-        if now != self._versions:
-            for number, before, (container, view, held, keys) in zip(now, self._versions, self._dicts):
-                if number != before and not (equal(tuple(view), held) and equal(tuple(container), keys)):
-                    return False
-            self._versions = now
-        if list(map(len, self._views)) != self._lengths:
+        if self._words is not None:
+            found = self._words.read()
+            if found != self._found and not self._still(found):
+                return False
+        if list(map(len, self._sized)) != self._lengths:
             return False
         if not all(map(is_, chain.from_iterable(self._views), self._held)):
             now = list(chain.from_iterable(self._views))
             if not equal(now, self._held):
                 return False
             self._held = now  # the next time they are the same objects
+        return True
+
+    def _still(self, found):
+        """Whether lists have the lengths, and dicts the values, that they had: `found` is what was read of them, and is expected the next time."""
+        n = len(self._dicts)
+        now = np.frombuffer(found, np.uint64)
+        if not np.array_equal(now[n:], self._expected):
+            return False
+        changed = range(n) if self._found is None else np.flatnonzero(now[:n] != np.frombuffer(self._found, np.uint64)[:n]).tolist()
+        for container, view, held, keys in map(self._dicts.__getitem__, changed):
+            if not (equal(tuple(view), held) and equal(tuple(container), keys)):
+                return False
+        self._found = found
         return True
 
 

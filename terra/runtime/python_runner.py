@@ -11,7 +11,7 @@ import sys
 from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
-from terra.runtime import opschema
+from terra.runtime import interrupts, opschema
 from terra.runtime.graph_runner import runner
 from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
@@ -454,8 +454,8 @@ class PythonRunner:
         self.step.counts.feeds += 1
 
     def _put(self, queue, value):
+        self._touched.add(queue)  # first: an interrupt may come in between
         queue.put(runner.handle, value)
-        self._touched.add(queue)
         if self.puts is not None:
             self.puts.append((queue, value))
 
@@ -597,6 +597,13 @@ class PythonRunner:
 
     def diverge(self, reason):
         """Fall back: cancel the graph, replay what was matched, and go on as in the tracing phase."""
+        held = interrupts.hold()
+        try:
+            self._fall_back(reason)
+        finally:
+            interrupts.release(held)
+
+    def _fall_back(self, reason):
         step = self.step
         self.tapes.diverged(self)
         step.note_fallback(reason)
