@@ -184,6 +184,12 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
         result, guard.reads = user_code.observe(runner, users, lambda: _enter(runner, call))
         if guard.reads is None:
             guard = None
+    elif guard is not None:
+        result, alone = user_code.watch(lambda: _enter(runner, call))
+        if alone is None:
+            return result, None
+        if not alone:
+            guard = None
     else:
         result = _enter(runner, call)
     try:
@@ -237,7 +243,9 @@ def describe(runner, value, found, keep, inputs):
         for x in value:
             describe(runner, x, found, keep, inputs)
     elif kind is dict:
-        found.append((kind, *value))
+        if not all(type(x) in SCALARS for x in value):  # comparing other keys may run the user's code
+            raise Unskippable
+        found.append((kind, *value, *map(type, value)))
         for x in value.values():
             describe(runner, x, found, keep, inputs)
     elif kind is tfi.tf.IndexedSlices:

@@ -7,9 +7,11 @@ Whatever could run code of the user's (a subclass, a function) makes the object 
 """
 
 import sys
+from functools import partial
 from itertools import chain
 from operator import is_
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
+from threading import local
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 
 import numpy as np
 
@@ -26,6 +28,7 @@ _OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  
 _PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
     "activations", "mixed_precision", "quantizers", "utils"])
+_OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
 _MOST_CONTAINERS = 5_000
 _MOST_BYTES = 10_000  # of an array that is compared
 
@@ -79,11 +82,12 @@ def root_of_function(function, variables):
 class Snapshot:
     """What containers held: compared all at once, object by object."""
 
-    __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held")
+    __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held", "_losses")
 
     def __init__(self):
         self._parts = {}  # id -> (a container, what is iterated over, what that gave, its keys if it is a dict)
         self._views = None
+        self._losses = {}  # id -> where a layer of tf_keras keeps the losses that its calls add, for each thread
 
     def __len__(self):
         return len(self._parts)
@@ -106,7 +110,12 @@ class Snapshot:
     def update(self, other):
         """Note what another Snapshot has noted, too."""
         self._parts.update(other._parts)
+        self._losses.update(other._losses)
         self._views = None
+
+    def no_losses(self, held):
+        """A call that is skipped adds no losses to the thread's own, `held`, and removes none: there must be none."""
+        self._losses[id(held)] = held
 
     def _flatten(self):
         self._dicts, self._sized, self._lengths, self._views, self._held = [], [], [], [], []
@@ -141,6 +150,9 @@ class Snapshot:
         """Whether they hold the same objects, or equal scalars."""
         if self._views is None:
             self._flatten()
+        for held in self._losses.values():
+            if held.__dict__.get("_eager_losses"):
+                return False
         if self._words is not None:
             found = self._words.read()
             if found != self._found and not self._still(found):
@@ -168,6 +180,11 @@ class Snapshot:
         return True
 
 
+def contents(array):
+    """What there is to know of an array: it may be given another shape or type in place."""
+    return array.shape, array.dtype, array.tobytes()
+
+
 class Guard:
     """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
 
@@ -179,11 +196,11 @@ class Guard:
     def __init__(self, owner, variables, users=None):
         self.reads = None
         self.containers = Snapshot()
-        self.arrays = []  # (array, its bytes)
+        self.arrays = []  # (array, its contents)
         plain = type(owner) is FunctionType  # it depends on its arguments alone
         self.root = root_of_function(owner, variables) if plain else _root(type(owner))
         self.settings = settings(self.root)
-        walk = Walk(self.containers, self.arrays, users=users)
+        walk = Walk(self.containers, self.arrays, reading=plain, users=users)
         if not plain:
             if users is not None and not is_librarys(type(owner)):
                 users.append(type(owner))
@@ -197,7 +214,7 @@ class Guard:
         if not self.containers.holds():
             return False
         for array, held in self.arrays:
-            if array.tobytes() != held:
+            if contents(array) != held:
                 return False
         return equal(settings(self.root), self.settings) and (self.reads is None or self.reads.holds())
 
@@ -206,7 +223,9 @@ class _Modules:
     """The functions of the framework's modules, and the methods of its classes, that its code calls by name: looked at once a step."""
 
     _NAMES = ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.core",
-              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn")
+              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn",
+              "keras.src.backend.tensorflow.math", "keras.src.ops.numpy", "keras.src.ops.core", "keras.src.ops.math", "keras.src.losses.losses",
+              "tf_keras.src.backend", "tf_keras.src.activations", "tf_keras.src.losses")
 
     def __init__(self):
         self._spaces = {}  # id -> module or class
@@ -247,19 +266,49 @@ def equal(new, old):
 
 
 def settings(root):
-    """Global settings: device; of the Keras called `root`, float type, call context and scopes."""
-    found = [tfi.device_name()]
+    """Global settings: device, whether tf.functions run eagerly; of the Keras called `root`, what its configuration says, call context and scopes."""
+    found = [tfi.device_name(), tfi.eager_function_run.RUN_FUNCTIONS_EAGERLY]
     if root is None:
         return found
-    backend = sys.modules.get(root + ".src.backend")
-    found.append(backend.floatx() if hasattr(backend, "floatx") else None)
-    state = sys.modules.get(root + ".src.backend.common.global_state")
+    config, state, legacy = _holders.get(root) or _find_holders(root)
+    if config is not None:
+        found += [config.get("_FLOATX"), config.get("_EPSILON"), config.get("_IMAGE_DATA_FORMAT")]
     if state is not None:
         tracked = vars(state.GLOBAL_STATE_TRACKER)
         context = tracked.get("current_call_ctx")
         found += [context is None, tracked.get("autocast_scope"), tracked.get("distribution"), tracked.get("stateless_scope")]
         if context is not None:
             found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
+    if legacy is not None:
+        backend, contexts, casts = legacy
+        phases = backend._GRAPH_LEARNING_PHASES
+        found.append(phases.get(backend._DUMMY_EAGER_GRAPH.key) if len(phases) else None)
+        found.append(vars(casts).get("dtype"))
+        context = vars(contexts).get("call_context")
+        if context is not None:
+            found.append(context._in_keras_graph)
+            if context.in_call:
+                held = context._state
+                given, layer = held["call_context_args"], held["layer"]
+                found += [held["saving"], layer is None or vars(layer).get("_trainable"), *given, *given.values()]
+    return found
+
+
+_holders = {}  # root -> (namespace of its configuration, module of Keras 3's global state, where tf_keras keeps the like)
+
+
+def _find_holders(root):
+    """The entry of `_holders`, which is kept once that Keras is imported."""
+    config = sys.modules.get(root + ".src.backend.config") or sys.modules.get(root + ".src.backend_config")
+    state = sys.modules.get(root + ".src.backend.common.global_state")
+    backend, contexts, casts = map(sys.modules.get, (
+        root + ".src.backend", root + ".src.engine.base_layer_utils", root + ".src.mixed_precision.autocast_variable"))
+    legacy = None
+    if contexts is not None and casts is not None and hasattr(backend, "_GRAPH_LEARNING_PHASES"):
+        legacy = backend, contexts._call_context, casts._autocast_dtype
+    found = vars(config) if config is not None else None, state, legacy
+    if root == "tensorflow" or (config is not None and (state is not None or legacy is not None)):
+        _holders[root] = found
     return found
 
 
@@ -279,15 +328,25 @@ class Walk:
 
     def object(self, owner):
         self._attributes(owner)
+        self._finish()
+
+    def variable(self, variable):
+        self._variable(variable)
+        self._finish()
+
+    def _finish(self):
         while self.todo:
             self._value(self.todo.pop())
             if len(self.containers) > _MOST_CONTAINERS:
                 raise Unskippable
 
-    def variable(self, variable):
+    def _variable(self, variable):
         if id(variable) not in self.seen:
             self.seen.add(id(variable))
-            self.containers.add(vars(variable))
+            held = vars(variable)
+            self.containers.add(held)
+            if not self.reading:  # an optimizer calls them
+                self.todo += [held[name] for name in _OF_VARIABLES if held.get(name) is not None]
 
     def _attributes(self, owner):
         kind = type(owner)
@@ -296,7 +355,10 @@ class Walk:
         for cls in kind.__mro__[:-1]:
             if stock_package(cls.__module__) is not None:
                 modules.watch(cls)
-        self._container(vars(owner))
+        held = vars(owner)
+        self._container(held)
+        if type(held.get("_thread_local")) is local:
+            self.containers.no_losses(held["_thread_local"])
 
     def _container(self, container):
         if id(container) in self.seen:
@@ -311,20 +373,23 @@ class Walk:
         if isinstance(value, (dict, list, tuple, set)):
             self._container(value)
         elif kind is FunctionType or kind is MethodType:
-            if not self.reading and not _is_frameworks(value):
-                if self.users is None:
-                    raise Unskippable  # the user's function might do anything
-                self.users.append(value)
-        elif isinstance(value, type) or kind is BuiltinFunctionType:
+            if not self.reading:
+                self._function(value)
+        elif isinstance(value, type):
             return
+        elif kind is BuiltinFunctionType:
+            if not self.reading and not isinstance(value.__self__, (ModuleType, type, type(None))):
+                raise Unskippable  # a method, which may change its object
+        elif isinstance(value, partial):
+            self._partial(value)
         elif kind is np.ndarray:
             if self.reading:
                 return
             if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
                 raise Unskippable
-            self.arrays.append((value, value.tobytes()))
+            self.arrays.append((value, contents(value)))
         elif tfi.is_variable(value):
-            self.variable(value)
+            self._variable(value)
         else:
             package = stock_package(kind.__module__)
             if package is None and (self.reading or self.users is not None) and not is_librarys(kind) and any(map(is_librarys, kind.__mro__)):
@@ -332,11 +397,42 @@ class Walk:
                 if self.users is not None:
                     self.users.append(kind)
             if package is None:
-                if callable(value) and not self.reading and kind.__module__.split(".", 1)[0] not in _FRAMEWORKS | {"builtins", "functools"}:
+                if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)):
                     raise Unskippable
             elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)
+
+    def _function(self, function):
+        """A function or method that the framework may call."""
+        if not _is_frameworks(function):
+            if self.users is None:
+                raise Unskippable  # the user's function might do anything
+            self.users.append(function)
+        elif id(function) not in self.seen:
+            self.seen.add(id(function))
+            if type(function) is MethodType:
+                self.todo.append(function.__self__)
+            for cell in getattr(function, "__func__", function).__closure__ or ():
+                try:
+                    held = cell.cell_contents
+                except ValueError:
+                    continue
+                if isinstance(held, (FunctionType, MethodType, partial)) or stock_package(type(held).__module__) is not None:
+                    self.todo.append(held)
+
+    def _partial(self, value):
+        """A functools.partial: its function is called with arguments that may be changed in place."""
+        function = value.func
+        if not self.reading and (type(value) is not partial or isinstance(function, BuiltinFunctionType)
+                                 or (isinstance(function, type) and not is_librarys(function)) or any(map(_is_iterator, value.args))
+                                 or any(map(_is_iterator, value.keywords.values()))):
+            raise Unskippable
+        if id(value) not in self.seen:
+            self.seen.add(id(value))
+            self.todo.append(function)
+            self._container(value.args)
+            self._container(value.keywords)
 
 
 def _is_frameworks(function):
@@ -344,6 +440,37 @@ def _is_frameworks(function):
     if not isinstance(function, FunctionType):
         return False
     return (function.__module__ or "").split(".", 1)[0] in _FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in _FRAMEWORKS
+
+
+def _is_iterator(value):
+    return hasattr(type(value), "__next__")
+
+
+def _wraps_users(value):
+    """Whether a callable object of the framework's (of `tf.custom_gradient`, say) holds a function of the user's.
+
+    A `tf.function` may: once it is traced it runs no Python, unless functions run eagerly, which is one of the settings.
+    """
+    if isinstance(value, tfi.PolymorphicFunction):
+        return False
+    return any(_is_users(held) for held in (*getattr(value, "__dict__", {}).values(), getattr(value, "__wrapped__", None)))
+
+
+def _is_users(value):
+    """Whether a value may be a function of the user's, or call one."""
+    if isinstance(value, (FunctionType, MethodType)):
+        return not _is_frameworks(value)
+    if isinstance(value, partial):
+        return _is_users(value.func)
+    return callable(value) and not isinstance(value, (type, BuiltinFunctionType)) and not is_librarys(type(value))
+
+
+def is_foreign(value):
+    """Whether an entry of a class of the framework's is somebody else's function."""
+    if isinstance(value, property):
+        return any(is_foreign(function) for function in (value.fget, value.fset) if function is not None)
+    value = getattr(value, "__func__", value)
+    return type(value) is FunctionType and not _is_frameworks(value)
 
 
 def _root(kind):

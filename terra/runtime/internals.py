@@ -21,6 +21,8 @@ try:
     from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
     from tensorflow.python.eager import backprop as _backprop
     from tensorflow.python.eager import cancellation, context, executor
+    from tensorflow.python.eager.polymorphic_function import eager_function_run  # holds what tf.config.run_functions_eagerly sets
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction  # what tf.function gives
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset  # a dataset of which nothing but a variant tensor is known
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
     from tensorflow.python.eager import core as eager_core

@@ -1,7 +1,8 @@
 """Kinds of objects that the observer knows to be harmless."""
 
+import collections
 import itertools
-from types import GeneratorType
+from types import FunctionType, GeneratorType
 
 from terra.runtime import internals as tfi
 from terra.runtime.regions import SCALARS
@@ -19,3 +20,36 @@ def is_frameworks(function):
     """Whether a Python function is TensorFlow's or Keras' own."""
     space = getattr(function, "__globals__", None)
     return space is not None and str(space.get("__name__")).split(".", 1)[0] in ("tensorflow", "keras", "tf_keras")
+
+
+def defined(kind, name):
+    """What the class `kind` has as `name`, or None, found without running any code."""
+    return next((cls.__dict__[name] for cls in kind.__mro__ if name in cls.__dict__), None)
+
+
+def is_fixed(cls):
+    """Whether nothing can be changed of a class: it is made in C."""
+    return not cls.__flags__ & 1 << 9 or bool(cls.__flags__ & 1 << 8)
+
+
+_FIELD = type(collections.namedtuple("_", "field").__dict__["field"])
+_OF_TUPLES = frozenset(vars(tuple)).union(["__bool__", "__reversed__", "__init__", "__getattr__", "__class__"]).difference(
+    ["__doc__", "__new__", "__repr__", "__getnewargs__", "__class_getitem__", "index", "count"])
+
+
+def is_field(value):
+    """Whether a class has `value` to give an item of a named tuple."""
+    return type(value) is _FIELD and _FIELD is not property
+
+
+def is_named_tuple(kind):
+    """Whether `kind` is a class of named tuples that are searched as all tuples are."""
+    return issubclass(kind, tuple) and type(kind) is type and type(defined(kind, "_fields")) is tuple and not any(
+        not _OF_TUPLES.isdisjoint(vars(cls)) for cls in kind.__mro__ if cls is not tuple and cls is not object)
+
+
+def makes_named_tuples(kind):
+    """Whether such a class makes its tuples as `collections.namedtuple` does."""
+    new = defined(kind, "__new__")
+    new = getattr(new, "__func__", new)
+    return type(new) is FunctionType and new.__globals__.get("__name__", "").startswith("namedtuple_") and new.__globals__.get("__builtins__") == {}

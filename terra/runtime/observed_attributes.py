@@ -4,21 +4,23 @@ import abc
 import contextlib
 import enum
 import functools
-from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType, DynamicClassAttribute, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType, UnionType)
 
 import numpy as np
 
 from terra.runtime import guards
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_frameworks
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_field, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import Unskippable
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "assign", "assign_add", "assign_sub", "read_value", "value"])
+_CHECKS = ("__instancecheck__", "__subclasscheck__")
 
 
 class Attributes:
-    """The part of the Observer for attributes."""
+    """The part of the Observer for attributes. What it asks of objects runs no code of theirs."""
 
     def owner(self, it, name):
         """The attribute `name` of `it` is read."""
@@ -31,26 +33,23 @@ class Attributes:
         if kind in TENSORS:
             if name not in _VALUES_OF_TENSORS:
                 self.impure(f"asks a tensor for {name}")
-        elif kind in PLAIN or kind in LISTS or kind is tuple or isinstance(it, (np.generic, np.dtype)) or id(it) in self._born:
+        elif kind in PLAIN or kind in LISTS or kind is tuple or _is_numpys(kind) or id(it) in self._born:
             pass
-        elif isinstance(it, ModuleType):
+        elif kind is ModuleType or (issubclass(kind, ModuleType) and guards.is_librarys(kind)):
             self._module_attribute(it, name)
         elif kind is super:
-            mro = it.__self_class__.__mro__
-            self._found(mro[mro.index(it.__thisclass__) + 1:], name, None)
-        elif isinstance(it, type):
-            if isinstance(it, enum.EnumMeta) or kind in (type, abc.ABCMeta):
-                self._found(it.__mro__, name, None)
+            self._super_attribute(it, name)
+        elif issubclass(kind, type):
+            if kind in (type, abc.ABCMeta, enum.EnumMeta):
+                self._class_attribute(it, kind, name)
             else:
                 self.impure(f"asks a class of type {kind.__name__} for {name}")
-        elif tfi.is_variable(it):
+        elif guards.is_librarys(kind) and tfi.is_variable(it):
             if name not in _VALUES_OF_VARIABLES:
                 self.impure(f"asks a variable for {name}")
             elif name == "trainable":
                 self.reads.variable(it)
-        elif isinstance(it, tuple) and name in getattr(kind, "_fields", ()):
-            pass
-        elif isinstance(it, np.ndarray):
+        elif issubclass(kind, np.ndarray):
             if name not in ("shape", "dtype", "ndim", "size"):
                 self.impure(f"asks an array for {name}")
             self._look_into(it)
@@ -60,24 +59,60 @@ class Attributes:
         else:
             self._instance_attribute(it, kind, name)
 
+    def _super_attribute(self, it, name):
+        cls, before, owner = (super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))
+        mro = cls.__mro__
+        self.reads.bases(cls)
+        self.note_class(owner)
+        found = self._found(mro[mro.index(before) + 1:], name, None)
+        if not _is_handed_out(found):
+            self.impure(f"asks for {name}, which is a descriptor")
+
+    def _class_attribute(self, cls, kind, name):
+        if any(defined(type(meta.__dict__[name]), "__set__") is not None for meta in kind.__mro__ if name in meta.__dict__):
+            self.impure(f"asks a class for {name}")
+            return
+        found = self._found(cls.__mro__, name, None)
+        if kind is enum.EnumMeta and isinstance(found, DynamicClassAttribute):
+            members = cls.__dict__.get("_member_map_")
+            if type(members) is dict and name in members:
+                self.reads.entry(members, name, members[name])
+                return
+        if not _is_handed_out(found):
+            self.impure(f"asks for {name}, which is a descriptor")
+
+    def note_class(self, it):
+        """The class of `it` matters."""
+        kind = type(it)
+        if is_fixed(kind) or kind in TENSORS or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
+            return  # it stays the same; or it is a named tuple that was made in this run
+        self.reads.object(it, kind)
+
     def _module_attribute(self, module, name):
         space = vars(module)
+        if not guards.is_librarys(type(module)) and module.__name__.split(".", 1)[0] not in ("tensorflow", "keras", "tf_keras"):
+            self.reads.object(module, type(module))
         if name in space:
             self.reads.entry(space, name, space[name])
         elif module.__name__.split(".", 1)[0] in ("tensorflow", "keras", "tf_keras"):  # loaded when it is first asked for
-            self.reads.asked(_attrgetter(name), module, getattr(module, name))
+            try:
+                self.reads.asked(_attrgetter(name), module, getattr(module, name))
+            except AttributeError:
+                self.impure(f"asks for {name}, which {module.__name__} has not")
         else:
             self.impure(f"asks the module {module.__name__} for {name}")
 
     def _found(self, mro, name, attributes):
         """Look `name` up in these classes as Python does; returns what the class defines, or None. `attributes`: those of the instance."""
+        if mro and mro is mro[0].__mro__ and not is_fixed(mro[0]) and not guards.is_librarys(mro[0]):
+            self.reads.bases(mro[0])
         for cls in mro:
             space = cls.__dict__
             if guards.is_librarys(cls):
                 guards.modules.watch(cls)
             elif name in space:
                 self.reads.entry(space, name, space[name], cls)
-            elif cls.__module__ != "builtins":
+            elif not is_fixed(cls):
                 self.reads.absent(space, name, cls)
             if name in space:
                 return space[name]
@@ -86,34 +121,94 @@ class Attributes:
         return None
 
     def _instance_attribute(self, it, kind, name):
-        getter = kind.__getattribute__
-        if getter is not object.__getattribute__ and not is_frameworks(getter):
+        if not self._is_looked_up_plainly(kind):
             self.impure(f"asks an object of type {kind.__name__}, which has its own __getattribute__, for {name}")
             return
-        attributes = vars(it) if hasattr(it, "__dict__") else {}
-        found = self._found(kind.__mro__, name, attributes)
+        attributes = _attributes_of(it, kind)
+        if type(attributes) is not dict and attributes is not None:
+            self.impure(f"asks an object of type {kind.__name__}, which has its own __dict__, for {name}")
+            return
+        if attributes is not None:
+            self.reads.object(it, kind, attributes)
+        else:
+            self.note_class(it)
+        found = self._found(kind.__mro__, name, attributes or {})
         how = type(found)
         if how is property:
-            if found.fget is None or not is_frameworks(found.fget):
+            if found.fget is None or not is_frameworks(found.fget) or not _is_librarys_or_none(defined(kind, "__getattr__")):
                 self.impure(f"asks for the property {name}")
                 return
             try:
-                self.reads.parts(it)
-            except Unskippable:
-                self.impure(f"asks an object with too many parts for {name}")
+                self.reads.parts(it, name)
+            except (Unskippable, TypeError):
+                self.impure(f"asks for {name} an object that has too many parts, or parts with code of the user's")
         elif how is MemberDescriptorType or how is GetSetDescriptorType:
-            if name != "__class__" and name != "__dict__":
-                self.reads.asked(_slot(found), it, found.__get__(it, kind))
-            elif name == "__dict__":
+            if name == "__dict__":
                 self.impure("asks for __dict__")
-        elif found is not None and hasattr(how, "__set__"):
+            elif found is not object.__dict__["__class__"]:
+                try:
+                    self.reads.asked(_slot(found), it, found.__get__(it, kind))
+                except AttributeError:
+                    self.impure(f"asks for {name}, which is not set")
+        elif is_field(found) and issubclass(kind, tuple):
+            pass
+        elif defined(how, "__set__") is not None or defined(how, "__delete__") is not None:
             self.impure(f"asks for {name}, which is a descriptor")
-        elif name in attributes:
+        elif attributes is not None and name in attributes:
             self.reads.entry(attributes, name, attributes[name])
         else:
-            if how not in (FunctionType, staticmethod, classmethod) and hasattr(how, "__get__") and how is not type:
+            if not _is_handed_out(found):
                 self.impure(f"asks for {name}, which is a descriptor")
-            self.reads.absent(attributes, name)
+            if attributes is not None:
+                self.reads.absent(attributes, name)
+
+    def _is_looked_up_plainly(self, kind):
+        """Whether attributes of objects of class `kind` are looked up as Python does."""
+        getter = self._found(kind.__mro__, "__getattribute__", None)
+        return getter is object.__dict__["__getattribute__"] or getter is tuple.__dict__["__getattribute__"] or is_frameworks(getter)
+
+    def is_named_tuple(self, kind):
+        """Whether `kind` is a class of named tuples that are searched as all tuples are; what it defines is noted."""
+        if not is_named_tuple(kind):
+            return False
+        self.reads.bases(kind)
+        for cls in kind.__mro__:
+            if not is_fixed(cls):
+                self.reads.contents(cls.__dict__, cls)
+        return True
+
+    def ask_instance(self, it, classes, subclass):
+        """`isinstance(it, classes)` or, with `subclass`, `issubclass(it, classes)` is asked."""
+        kind = type(it)
+        self.note_class(it)
+        if subclass and not issubclass(kind, type):
+            self.impure("asks issubclass about an object")
+        elif kind not in TENSORS:
+            self._bases(it if subclass else kind)
+            if not subclass and type(it) not in PLAIN:
+                asked = self._found(kind.__mro__, "__class__", None)
+                getter = self._found(kind.__mro__, "__getattribute__", None)
+                if type(asked) is not GetSetDescriptorType or type(getter) is FunctionType and not is_frameworks(getter):
+                    self.impure(f"asks for the class of an object of type {kind.__name__}")
+        self._ask_classes(classes)
+
+    def _bases(self, cls):
+        if not is_fixed(cls) and not guards.is_librarys(cls):
+            self.reads.bases(cls)
+
+    def _ask_classes(self, cls):
+        kind = type(cls)
+        if kind is tuple or kind is UnionType:
+            for x in cls if kind is tuple else cls.__args__:
+                self._ask_classes(x)
+        elif not issubclass(kind, type):
+            self.impure("asks isinstance about what is no class")
+        elif kind is not type:
+            checks = [self._found(kind.__mro__, name, None) for name in _CHECKS]
+            if checks == [abc.ABCMeta.__dict__[name] for name in _CHECKS]:
+                self.reads.asked(_registered, None, abc.get_cache_token())  # it remembers what it has found until a class is registered somewhere
+            elif checks != [type.__dict__[name] for name in _CHECKS]:
+                self.impure("asks isinstance about an unusual class")
 
     def context(self, it):
         """`with it:`"""
@@ -121,6 +216,34 @@ class Attributes:
         if not (kind is tfi.tf.GradientTape and id(it) in self._born) and kind is not tfi.tf.name_scope and kind is not contextlib.nullcontext:
             self.impure(f"enters a context of type {kind.__name__}")
         return it
+
+
+def _is_numpys(kind):
+    return issubclass(kind, (np.generic, np.dtype)) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")
+
+
+def _is_handed_out(found):
+    """Whether what a class defines is given as it is, or bound to the object, without any code that runs."""
+    how = type(found)
+    if how is classmethod:
+        return type(found.__func__) is FunctionType
+    return how is FunctionType or how is staticmethod or defined(how, "__get__") is None
+
+
+def _is_librarys_or_none(function):
+    return function is None or is_frameworks(function)
+
+
+def _attributes_of(it, kind):
+    """The dict that `it` keeps its attributes in; None if it has none."""
+    how = defined(kind, "__dict__")
+    if how is None:
+        return None
+    return how.__get__(it, kind) if type(how) is GetSetDescriptorType else how
+
+
+def _registered(_):
+    return abc.get_cache_token()
 
 
 @functools.lru_cache(None)

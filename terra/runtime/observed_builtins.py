@@ -1,6 +1,5 @@
 """What the observer makes of builtins, and of numpy's functions, without side effects: their arguments must not have any, either."""
 
-import abc
 import contextlib
 import functools
 import itertools
@@ -10,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import ITERATORS, LISTS, TENSORS
+from terra.runtime.kinds import ITERATORS, LISTS, TENSORS, makes_named_tuples
 from terra.runtime.regions import SCALARS
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
@@ -24,7 +23,20 @@ NUMPY = frozenset(map(id, [
     np.zeros, np.ones, np.full, np.arange, np.eye, np.linspace, np.array, np.asarray, np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.concatenate,
     np.stack, np.reshape, np.transpose, np.repeat, np.tile, np.meshgrid, np.where, np.clip, np.argmax, np.expand_dims, np.squeeze, np.sqrt, np.isscalar,
     np.ndim, np.shape]))
-_MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem".split())
+_MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "
+                      "intersection_update difference_update symmetric_difference_update".split())
+
+
+# The place of the argument `out` of numpy's functions.
+_OUT = {"prod": 3, "sum": 3, "mean": 3, "cumsum": 3, "clip": 3, "max": 2, "amax": 2, "min": 2, "amin": 2, "argmax": 2, "concatenate": 2}
+# Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
+_COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
+_JOINING = frozenset(
+    "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
+    "symmetric_difference_update".split())
+_NOT_LOOKING = frozenset("append copy keys values items clear reverse popitem".split())
+# Methods that give a container or a view made just now.
+_MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())
 
 
 class Builtins:
@@ -57,12 +69,17 @@ class Builtins:
 
     def _on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""
-        if "out" in kwargs:
+        if "out" in kwargs or len(args) > (callee.nin if isinstance(callee, np.ufunc) else _OUT.get(callee.__name__, 10)):
             self.impure(f"has {callee.__name__} write into an array")
+        if isinstance(callee, np.ufunc) or id(callee) in NUMPY:
+            self._numpy()
         for x in (*args, *kwargs.values()):
             if not isinstance(x, type):
                 self._element(x)
-        return self._made(callee(*args, **kwargs))
+        result = callee(*args, **kwargs)
+        if type(result) is not np.ndarray or any(result is x for x in args) or not (result.base is None or id(result.base) in self._born):
+            return result  # a number; or an array that was there before, or looks into one
+        return self.fresh(result)
 
     def _element(self, it):
         """All of `it` takes part in a calculation."""
@@ -88,7 +105,8 @@ class Builtins:
             given.append(x)
         for x in kwargs.values():
             self._element(x)
-        return self._made(callee(*given, **kwargs))
+        result = callee(*given, **kwargs)
+        return self._made(result) if callee is sorted else result
 
     @staticmethod
     def _shown(check, it):
@@ -102,23 +120,44 @@ class Builtins:
                 self.formatted(x)
             elif callee is not callable:
                 self.iterated(x)
-        return self._made(callee(*args))
+        return self._made(callee(*args)) if callee is iter else callee(*args)
 
     def _on_containers(self, callee, /, *args, **kwargs):
         """Call a method of a list, a dict or a string."""
-        by_value = callee.__name__ in ("remove", "index", "count", "sort", "join", "format", "get", "pop", "setdefault", "startswith", "endswith", "split")
-        for x in (*args, *kwargs.values()):
-            if callee.__name__ == "format":
-                self.formatted(x)
-            elif by_value:
-                self.compared(x)
-                if callable(x):
-                    self.impure(f"hands a function to {callee.__name__}")
-            elif callee.__name__ in ("extend", "update"):
-                self.iterated(x)
-        if callee.__name__ in ("sort", "remove", "index", "count"):
-            self.compared(callee.__self__)
-        return self._made(callee(*args, **kwargs))
+        owner, name = callee.__self__, callee.__name__
+        check = self.operand  # strings and numbers
+        if type(owner) in LISTS or type(owner) is tuple or type(owner) is range:
+            check = None
+            if name == "update" and type(owner) is dict:
+                args = [*map(self._pairs, args)]
+            elif name == "update" or name in _JOINING:
+                args = [self._each(x, self.compared) for x in args]
+            elif name in ("extend", "insert"):
+                check = self.iterated if name == "extend" else None
+                self.operand(args[0]) if name == "insert" and args else None
+            elif name in _COMPARING:
+                for x in args[:1]:
+                    self.operand(x) if name == "pop" and type(owner) is list else self.compared(x)
+                for x in args[1:] if name == "index" else ():
+                    self.operand(x)
+                for x in kwargs.values():
+                    self.operand(x)
+            elif name not in _NOT_LOOKING:
+                self.impure(f"calls {callee.__qualname__}")
+            if name in ("sort", "remove", "index", "count") and type(owner) not in (set, frozenset):
+                self.compared(owner)
+            elif name != "items":
+                self._keys(owner)
+        elif name == "format":
+            check = self.formatted
+        elif name == "format_map":
+            check = self.printed
+        elif name == "join":
+            check = self.iterated
+        for x in (*args, *kwargs.values()) if check is not None else ():
+            check(x)
+        result = callee(*args, **kwargs)
+        return self._made(result) if callee.__name__ in _MAKING else result
 
     def _made(self, result):
         if type(result) in LISTS or type(result) in ITERATORS or type(result) is np.ndarray:
@@ -126,14 +165,13 @@ class Builtins:
         return result
 
     def _is_instance(self, callee, /, it, classes):
-        for cls in classes if type(classes) is tuple else (classes,):
-            if type(cls) is not type and type(cls) is not abc.ABCMeta and type(type(cls)) is not type:
-                self.impure("asks isinstance about an unusual class")
+        if self.reason is None:
+            self.ask_instance(it, classes, callee is issubclass)
         return callee(it, classes)
 
     def _get_attribute(self, callee, /, it, name, *default):
-        if type(name) is not str or not hasattr(it, name):
-            self.impure("asks for an attribute that is missing")
+        if type(name) is not str:
+            self.impure("asks for an attribute by an unusual name")
         elif self.reason is None:
             self._attribute(it, name)
         return callee(it, name, *default)
@@ -145,8 +183,7 @@ class Builtins:
             return form
         if callee in _CONVERSIONS:
             return functools.partial(self._convert, callee)
-        if issubclass(callee, tuple) and hasattr(callee, "_fields") and callee.__init__ is object.__init__ \
-                and callee.__new__.__code__.co_filename.startswith("<string>"):
+        if makes_named_tuples(callee) and self.is_named_tuple(callee):
             return form
         self.impure(f"makes an object of type {callee.__name__}")
         return form
@@ -154,8 +191,14 @@ class Builtins:
     def _convert(self, callee, /, *args, **kwargs):
         if callee is type and len(args) != 1:
             self.impure("makes a class")
-        for x in (*args, *kwargs.values()):
-            if callee in (int, float, bool, str, complex):
+        elif callee is type:
+            self.note_class(args[0])
+        if callee in (set, frozenset, dict):
+            args = [self._pairs(x) if callee is dict else self._each(x, self.compared) for x in args]
+        for x in (*args, *kwargs.values()) if callee not in (set, frozenset, dict) else ():
+            if callee is str:
+                self.printed(x)
+            elif callee in (int, float, bool, complex, range, slice, tfi.tensor_shape.TensorShape):
                 self.operand(x) if type(x) not in TENSORS or callee is bool else None
             elif callee is not type and callee is not contextlib.nullcontext:
                 self.iterated(x)

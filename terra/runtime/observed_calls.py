@@ -51,8 +51,9 @@ class Calls:
             return functools.partial(self._framework, None, form)
         if type(form) is user_layers.Wrapped:
             return functools.partial(self._layer, callee, form)
-        if isinstance(callee, np.ufunc) or id(callee) in NUMPY:
+        if (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is callee) or id(callee) in NUMPY:
             return functools.partial(self._on_plain, callee)
+        self.note_class(callee)
         call = self._found(kind.__mro__, "__call__", None)
         if type(call) is FunctionType and not is_frameworks(call):
             return self._bound(call, callee, form)
@@ -96,7 +97,13 @@ class Calls:
         jumps, entered, length = len(self.jumped), self.entered, len(self.runner.log)
         if fast_forward.running() is not self.runner:
             self.impure("does what could not be skipped")
-        result = form(*args, **kwargs)
+        self._arguments(args)
+        self._arguments(kwargs)
+        try:
+            result = form(*args, **kwargs)
+        except Exception:
+            self.impure("calls something of the framework's that raises")
+            raise
         if len(self.jumped) != jumps and self.entered == entered:
             self._bear(result)
         elif len(self.runner.log) != length or len(self.jumped) != jumps:
@@ -106,6 +113,18 @@ class Calls:
         elif type(result) in LISTS:
             self.fresh(result)
         return result
+
+    def _arguments(self, it):
+        """All that a call of the framework's is given: it was recorded for these values."""
+        kind = type(it)
+        if kind in PLAIN or kind in TENSORS:
+            return
+        if isinstance(it, (list, tuple, dict)):
+            self._look_into(it)
+            for x in it.values() if isinstance(it, dict) else it:
+                self._arguments(x)
+        elif kind is np.ndarray:
+            self._look_into(it)
 
     def _bear(self, value):
         """The framework made `value`, and all containers in it."""
@@ -127,6 +146,7 @@ class Calls:
             else:
                 self.reads.layers_class(form.known, kind)
                 attributes = vars(layer)
+                self.reads.object(layer, kind, attributes)
                 for name in user_layers.LOOKED_AT:
                     if name in attributes:
                         self.reads.entry(attributes, name, attributes[name])

@@ -11,26 +11,25 @@ Whatever is not known to be harmless makes a run impure; that costs speed only.
 """
 
 import dis
-import enum
 import os
 
 import numpy as np
 
 from terra.runtime import fast_calls, guards, location, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
 from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
+from terra.runtime.observed_operands import Operands
 from terra.runtime.reads import Reads
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
 
-_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
-class Observer(Attributes, Calls, Builtins):
+class Observer(Attributes, Calls, Builtins, Operands):
     """Observes one run."""
 
     def __init__(self, runner, given):
@@ -44,6 +43,7 @@ class Observer(Attributes, Calls, Builtins):
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
+        self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
         self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
 
@@ -129,6 +129,12 @@ class Observer(Attributes, Calls, Builtins):
                 seen.add(id(value))
             for x in value.values() if kind is dict else value:
                 self._check_result(x, seen)
+        elif issubclass(kind, tuple):
+            if not makes_named_tuples(kind) or not self.is_named_tuple(kind) or getattr(value, "__dict__", None):
+                self.impure(f"returns an object of type {kind.__name__}")
+                return
+            for x in value:
+                self._check_result(x, seen)
 
     # -- operands --------------------------------------------------------------------------------------------------------------
 
@@ -136,59 +142,18 @@ class Observer(Attributes, Calls, Builtins):
         self._born[id(it)] = it
         return it
 
-    def operand(self, it):
-        """`it` takes part in an operation."""
-        self._before = len(self.runner.log)
-        kind = type(it)
-        if kind in PLAIN or kind in TENSORS:
-            pass
-        elif kind is tuple:
-            for x in it:
-                self.operand(x)
-        elif kind in LISTS or kind is np.ndarray or (isinstance(it, (list, dict)) and guards.is_librarys(kind)):
-            self._look_into(it)
-        elif not (isinstance(it, np.generic) or tfi.is_variable(it) or isinstance(it, (enum.Enum, np.dtype))):
-            self.impure(f"uses an object of type {kind.__name__} in an expression")
-        return it
-
     def result(self, it):
-        """`it` is what an operator gave: what it issued follows from its operands."""
+        """`it` is what an operator or a slice gave: what it issued follows from its operands."""
+        if type(it) is list:
+            self._born[id(it)] = it
+        return self.item(it)
+
+    def item(self, it):
+        """`it` is an item of something, which was there before."""
         length = len(self.runner.log)
         if length != self._before and (not self._skipped or self._skipped[-1][0] < self._before):
             self._skipped.append((self._before, length - self._before))
-        if type(it) is list:
-            self._born[id(it)] = it
         self._before = length
-        return it
-
-    def compared(self, it):
-        self._before = len(self.runner.log)
-        kind = type(it)
-        if kind is tuple or kind is list or kind is set or kind is frozenset:
-            self._look_into(it)
-            for x in it:
-                self.compared(x)
-        elif not all(getattr(kind, name) in (getattr(object, name), getattr(type, name)) for name in _COMPARISONS):
-            self.operand(it)
-        return it
-
-    def searched(self, it):
-        """`x in it`"""
-        kind = type(it)
-        if kind in (tuple, list, set, frozenset):
-            return self.compared(it)
-        if kind is not str and kind is not range:
-            self._look_into(it)
-        self._before = len(self.runner.log)
-        return it
-
-    def truth(self, it):
-        kind = type(it)
-        if not (kind in PLAIN or kind in TENSORS or kind is tuple):
-            if kind in LISTS:
-                self._look_into(it)
-            elif hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
-                self.operand(it)
         return it
 
     def formatted(self, it):
@@ -203,7 +168,14 @@ class Observer(Attributes, Calls, Builtins):
             self._look_into(it)
         return it
 
-    iterated = items = container
+    iterated = container
+
+    def mapping(self, it):
+        """An item or slice of `it` is taken, or it is merged into a dict."""
+        self._keys(it)
+        return self.container(it)
+
+    items = mapping
 
     def unpacked(self, it, shape):
         """`it` is unpacked into targets of this structure."""
@@ -228,7 +200,8 @@ class Observer(Attributes, Calls, Builtins):
         kind = type(it)
         if kind is tuple or kind in PLAIN or kind in TENSORS:
             return
-        if isinstance(it, tuple) and hasattr(kind, "_fields"):
+        if self.is_named_tuple(kind):
+            self.note_class(it)
             return
         if kind in LISTS or (isinstance(it, (list, dict)) and guards.is_librarys(kind)):
             held = self.reads.contents(it)
@@ -248,6 +221,7 @@ class Observer(Attributes, Calls, Builtins):
         """An item of `it` is set."""
         if id(it) not in self._born or type(it) not in (list, dict, np.ndarray):
             self.impure("changes a container that it has not made")
+        self._keys(it)
         return it
 
     def assigned(self, it):
@@ -259,7 +233,11 @@ class Observer(Attributes, Calls, Builtins):
         kind = type(held)
         if kind is list or kind is set or kind is dict:
             self.stored(held) if kind is not set else self.impure("changes a set")
+            if kind is dict:
+                return self._pairs(it)
             self.iterated(it)
+        elif kind is str:
+            self.printed(it)  # by %=
         elif kind in PLAIN or kind in TENSORS or kind is tuple or isinstance(held, np.generic):
             self.operand(it)
         else:

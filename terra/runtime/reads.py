@@ -1,18 +1,113 @@
 """What a run of user code has read of the world around it, and whether that is still the same.
 
 Each read is noted with what it gave: an entry of a dict (attributes, globals, what a class defines) by the object itself or, if it is a scalar, by
-value; the contents of lists and dicts; cells and slots. Nothing is walked when it is compared.
+value; the contents of lists and dicts; cells and slots; the classes of objects, and which dicts they keep their attributes in. Nothing is walked when it is
+compared.
 """
 
+import collections
+import collections.abc
+import weakref
 from operator import attrgetter, is_, itemgetter
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+
+import numpy as np
 
 from terra.runtime import guards
+from terra.runtime import internals as tfi
+from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
+from terra.transform import convert
 
 _MOST_BYTES = 10_000  # of an array that is compared
 _code = attrgetter("__code__")
 _defaults = attrgetter("__defaults__")
+_kwdefaults = attrgetter("__kwdefaults__")
 _contents = attrgetter("cell_contents")
+_attributes = attrgetter("__dict__")
+_mro = type.__dict__["__mro__"].__get__
+# Properties of the framework's that call nothing of the user's but, in turn, the properties of parts. Others may call functions and schedules.
+_QUIET = frozenset(
+    "variables trainable_variables non_trainable_variables weights trainable_weights non_trainable_weights layers trainable name path dtype built "
+    "iterations dtype_policy compute_dtype variable_dtype input_dtype supports_masking quantization_mode input_spec".split())
+# What Python itself asks of an object that is searched, compared or put into a set.
+_ASKED = frozenset("__getattribute__ __getattr__ __eq__ __hash__ __bool__ __len__ __iter__ __getitem__".split())
+_CONTAINERS = frozenset([dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.Counter])
+_SEARCHED = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.MappingView)  # by `tf.nest`
+
+
+class _Parts(guards.Walk):
+    """Visits what a property of the framework's may look at. Raises Unskippable where the user's code would run. `strict`: nothing of the user's is there."""
+
+    def __init__(self, reads, strict=False):
+        super().__init__(guards.Snapshot(), [], reading=True)
+        self.reads = reads
+        self.strict = strict
+        self.classes = set()
+        self.skipped = set()
+
+    def _attributes(self, owner):
+        kind = type(owner)
+        if not guards.is_librarys(kind):
+            self._users(kind)
+        if not self.strict and any(guards.stock_package(cls.__module__) is not None for cls in kind.__mro__):
+            self.skipped.update(id(x) for x in vars(owner).values() if type(x) is weakref.WeakKeyDictionary)  # tf_keras' notes; Keras does not search attributes
+        super()._attributes(owner)
+        self.reads.object(owner, kind, vars(owner))
+
+    def _value(self, value):
+        kind = type(value)
+        if not (kind in SCALARS or kind in _CONTAINERS or guards.is_librarys(kind) or id(value) in self.skipped):
+            self._unknown(value, kind)
+        super()._value(value)
+        if issubclass(kind, tfi.tf.Module) and not tfi.is_variable(value) and id(value) not in self.seen:
+            self.seen.add(id(value))
+            self._attributes(value)
+
+    def _unknown(self, value, kind):
+        if kind is FunctionType or kind is MethodType:
+            if self.strict and not is_frameworks(getattr(value, "__func__", value)):
+                raise Unskippable
+        elif issubclass(kind, (dict, list, tuple, set)):
+            if not is_named_tuple(kind):
+                raise Unskippable  # what it does when it is searched is its own affair
+        elif not issubclass(kind, (type, np.ndarray, np.generic, range, BuiltinFunctionType, ModuleType)):
+            derived = any(map(guards.is_librarys, kind.__mro__))
+            if issubclass(kind, _SEARCHED) or any(defined(kind, name) is not None for name in ("__attrs_attrs__", "__tf_flatten__", "__getattr__")) \
+                    or type(defined(kind, "__class__")) is not GetSetDescriptorType or type(defined(kind, "__getattribute__")) is FunctionType and not derived \
+                    or self.strict and (derived or defined(kind, "__call__") is not None):
+                raise Unskippable
+            if derived:
+                self._users(kind)
+
+    def _users(self, kind):
+        """A class of the user's that derives from one of the framework's must not change what the framework's properties ask for."""
+        if kind in self.classes:
+            return
+        self.classes.add(kind)
+        if self.strict:
+            raise Unskippable
+        self.reads.bases(kind)
+        librarys = [cls for cls in kind.__mro__ if guards.is_librarys(cls)]
+        for cls in kind.__mro__:
+            if not guards.is_librarys(cls) and not is_fixed(cls):
+                self.reads.contents(vars(cls), cls)
+                for name, value in vars(cls).items():
+                    replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
+                    if (name in _ASKED and value is not None) or (name == "__class__") or not (
+                            replaced is None or name == "metrics" or _is_quiet(name, value, replaced)):
+                        raise Unskippable
+
+
+def _is_quiet(name, value, replaced):
+    """Whether the framework's properties do not notice that a class defines `name` as `value`, in place of what the framework's own has."""
+    if _is_function(value):
+        return _is_function(replaced) and (not name.startswith("_") or name.endswith("__"))
+    return defined(type(value), "__get__") is None or name in ("__dict__", "__weakref__")
+
+
+def _is_function(value):
+    return type(value) in (FunctionType, staticmethod, classmethod) or (guards.is_librarys(type(value)) and callable(value))
 
 
 class Reads:
@@ -22,8 +117,10 @@ class Reads:
         self._entries = {}  # id of a dict -> (the dict, {key: what it gave})
         self._absent = {}  # (id of a dict, key) -> the dict
         self._asked = {}  # (function, id of its argument) -> (argument, what it gave)
-        self._arrays = {}  # id -> (array, its bytes)
+        self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
+        self._arrays = {}  # id -> (array, what `_array` says of it)
         self._walk = guards.Walk(guards.Snapshot(), [], reading=True)
+        self._parts = {}  # strict or not -> _Parts
         self._settings = []
         self._classes = {}  # id -> (what `user_layers` knows of a class, the class)
 
@@ -41,19 +138,31 @@ class Reads:
         """`function(argument)`, a look without side effects, gave `value`."""
         self._asked[function, id(argument)] = argument, value
 
+    def object(self, it, kind, attributes=None):
+        """`it` was of the class `kind`, and had its attributes in this dict."""
+        if attributes is not None or id(it) not in self._objects:
+            self._objects[id(it)] = it, kind, attributes
+
+    def bases(self, cls):
+        """The class `cls` was searched, with what it derives from."""
+        self.asked(_mro, cls, _mro(cls))
+
     def contents(self, container, owner=None):
         """The list, dict or set was looked into, or the namespace of the class `owner`; returns what it held."""
         return self._walk.containers.add(container, owner)
 
     def array(self, array):
         """The numpy array was used. Raises Unskippable if it is large."""
-        if array.nbytes > _MOST_BYTES or array.dtype.hasobject:
+        if array.nbytes > _MOST_BYTES or array.dtype.hasobject or array.dtype.names is not None:
             raise Unskippable
-        self._arrays[id(array)] = array, array.tobytes()
+        self._arrays[id(array)] = array, _array(array)
 
-    def parts(self, owner):
-        """A property of the framework's looked at the object `owner` and its parts."""
-        self._walk.object(owner)
+    def parts(self, owner, name):
+        """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
+        strict = name not in _QUIET
+        if strict not in self._parts:
+            self._parts[strict] = _Parts(self, strict)
+        self._parts[strict].object(owner)
 
     def variable(self, variable):
         self._walk.variable(variable)
@@ -66,6 +175,7 @@ class Reads:
         """A user's function was called: its code and defaults, the globals of these names, what its cells hold."""
         self.asked(_code, function, function.__code__)
         self.asked(_defaults, function, function.__defaults__)
+        self.asked(_kwdefaults, function, function.__kwdefaults__)
         if function.__kwdefaults__:
             self.contents(function.__kwdefaults__)
         space, builtins = function.__globals__, function.__builtins__ if hasattr(function, "__builtins__") else {}
@@ -85,8 +195,8 @@ class Reads:
     def guard(self, guard):
         """What a skipped call of the framework depended on."""
         self._walk.containers.update(guard.containers)
-        for array, held in guard.arrays:
-            self._arrays[id(array)] = array, held
+        for array, *_ in guard.arrays:
+            self.array(array)
         if guard.reads is not None:
             self._merge(guard.reads)
         if guard.root is not None and guard.root not in [root for root, _ in self._settings]:
@@ -97,6 +207,8 @@ class Reads:
             self._entries.setdefault(key, (space, {}))[1].update(entries)
         self._absent.update(other._absent)
         self._asked.update(other._asked)
+        for it, kind, attributes in other._objects.values():
+            self.object(it, kind, attributes)
         self._arrays.update(other._arrays)
         self._classes.update(other._classes)
         self._walk.containers.update(other._walk.containers)
@@ -121,6 +233,11 @@ class Reads:
         self._answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
         self._held_arrays = list(self._arrays.values())
         self._known = list(self._classes.values())
+        self._kinds = [it for it, _, _ in self._objects.values()], [kind for _, kind, _ in self._objects.values()]
+        owners = [(it, attributes) for it, _, attributes in self._objects.values() if attributes is not None]
+        self._owners = [it for it, _ in owners], [attributes for _, attributes in owners]
+        for parts in self._parts.values():
+            self._walk.containers.update(parts.containers)
         self._containers = self._walk.containers
 
     def holds(self):
@@ -135,12 +252,21 @@ class Reads:
         for space, key in self._gaps:
             if key in space:
                 return False
+        if not all(map(is_, map(type, self._kinds[0]), self._kinds[1])):
+            return False
+        try:
+            if not all(map(is_, map(_attributes, self._owners[0]), self._owners[1])):
+                return False
+        except AttributeError:
+            return False
         for function, argument, value in self._answers:
             try:
                 now = function(argument)
             except (ValueError, AttributeError):  # an empty cell or slot
                 return False
             if now is not value and not (type(now) in SCALARS and guards.equal((now,), (value,))):
+                if function is _defaults or function is _kwdefaults:
+                    convert.refresh_form(argument)
                 return False
         for known, cls in self._known:
             if not known.holds(cls):
@@ -148,6 +274,11 @@ class Reads:
         if not self._containers.holds():
             return False
         for array, held in self._held_arrays:
-            if array.tobytes() != held:
+            if _array(array) != held:
                 return False
         return all(guards.equal(guards.settings(root), held) for root, held in self._settings)
+
+
+def _array(array):
+    """What there is to know of an array: it may be given another shape or type in place."""
+    return array.shape, array.dtype, array.tobytes()

@@ -5,6 +5,7 @@ observed while the call is recorded: for as long as it takes, their code is exch
 for code of the user's that was called but not observed.
 """
 
+import inspect
 import sys
 from types import FunctionType, MethodType
 
@@ -14,28 +15,32 @@ from terra.runtime.regions import Unskippable
 from terra.transform import convert, policy
 from terra.transform.observed import Unobservable
 
+_ours = set()  # the profile functions that are set now
 _libraries = {}  # id of a code object that is no user's -> it
 
 
 def observe(runner, users, call):
     """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure)."""
     step = runner.step.function
-    if runner.observer is not None or sys.getprofile() is not None or not step.located or step.options.fast_forward == "framework":
+    outer = sys.getprofile()
+    if runner.observer is not None or not _is_ours(outer) or not step.located or step.options.fast_forward == "framework":
         return call(), None
     observer = Observer(runner, set())
     exchanged = []  # (function, its own code)
-    called, arguments = {}, []
+    called, arguments, defaults = {}, [], set()
 
     def profile(frame, event, argument):
         if event != "call":
             return
+        if outer is not None:
+            outer(frame, event, argument)
         code = frame.f_code
         if id(code) in _libraries:
             return
         if convert.is_observed(code):
             called[id(code)] = code
-            for x in frame.f_locals.values():
-                if type(x) is list or type(x) is dict:  # it may come from the framework, as the same one the next time
+            for x in _arguments(frame) if _called_by_framework(frame) else ():
+                if (type(x) is list or type(x) is dict) and id(x) not in defaults:  # it may come from the framework, as the same one the next time
                     observer.give(x)
                     arguments.append(x)
         elif policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame):
@@ -43,12 +48,14 @@ def observe(runner, users, call):
         else:
             _libraries[id(code)] = code
 
+    _ours.add(profile)
     try:
         for function in dict.fromkeys(_functions(users)):
             try:
                 code = convert.observed_code(function)
             except Unobservable:
                 continue
+            defaults.update(map(id, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
             if code.co_freevars == function.__code__.co_freevars:
                 exchanged.append((function, function.__code__))
                 function.__code__ = code
@@ -57,8 +64,9 @@ def observe(runner, users, call):
             try:
                 result = call()
             finally:
-                sys.setprofile(None)
+                sys.setprofile(outer)
     finally:
+        _ours.discard(profile)
         observed = [(function, function.__code__) for function, _ in exchanged]
         for function, code in exchanged:
             function.__code__ = code
@@ -74,6 +82,60 @@ def observe(runner, users, call):
         return result, observer.finish_inside()
     except Unskippable:
         return result, None
+
+
+def watch(call):
+    """Make `call`, which should run nothing of the user's: (its result, whether that is so; None if it cannot be told).
+
+    What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
+    """
+    outer = sys.getprofile()
+    if not _is_ours(outer):
+        return call(), None  # a profiler of the user's must not miss anything
+    seen = []
+
+    def profile(frame, event, argument):
+        if event != "call":
+            return
+        if outer is not None:
+            outer(frame, event, argument)
+        code = frame.f_code
+        if id(code) in _libraries:
+            return
+        if policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame):
+            seen.append(code)
+        else:
+            _libraries[id(code)] = code
+
+    _ours.add(profile)
+    sys.setprofile(profile)
+    try:
+        result = call()
+    finally:
+        sys.setprofile(outer)
+        _ours.discard(profile)
+    return result, not seen
+
+
+def _arguments(frame):
+    """The arguments of a call that begins."""
+    code = frame.f_code
+    n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    held = frame.f_locals
+    return [held[name] for name in code.co_varnames[:n] if name in held]
+
+
+def _called_by_framework(frame):
+    """Whether it is not the user's code, which is observed, that has made a call."""
+    caller = frame.f_back
+    while caller is not None and caller.f_globals.get("__name__", "").startswith("terra."):
+        caller = caller.f_back
+    return caller is None or not convert.is_observed(caller.f_code)
+
+
+def _is_ours(profile):
+    """Whether no profile function is set on this thread but, around this call, one of this module's."""
+    return profile is None or (type(profile) is FunctionType and profile in _ours)
 
 
 def _makes_named_tuple(frame):

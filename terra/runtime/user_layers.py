@@ -149,7 +149,7 @@ def _is_simple(kind, layer):
     for name in _OWN:
         for cls in kind.__mro__[:-1]:
             if name in vars(cls):
-                if not guards.is_librarys(cls):
+                if not guards.is_librarys(cls) or guards.is_foreign(vars(cls)[name]):
                     return False
                 break
     return kind.compute_mask is layer.compute_mask

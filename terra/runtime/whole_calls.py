@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import fast_calls, fast_forward, user_layers
 from terra.runtime.observer import Observer
-from terra.runtime.regions import Inputs, Recording, Unskippable, jump
+from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
@@ -226,7 +226,11 @@ def _describe(runner, value, found, keep, inputs, given):
     kind = type(value)
     if kind is list or kind is tuple or kind is dict:
         given.add(id(value))
-        found.append((kind, len(value)) if kind is not dict else (kind, *value))
+        found.append((kind, len(value)))
+        if kind is dict:
+            for x in value:
+                found.append((type(x), x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
+                keep.append(x)
         for x in value.values() if kind is dict else value:
             _describe(runner, x, found, keep, inputs, given)
         return

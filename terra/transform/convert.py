@@ -104,6 +104,13 @@ def function_form(function, forced=False):
     return _keep(function, decision.factory.function_like(function))
 
 
+def refresh_form(function):
+    """The defaults of `function` were replaced: those of its instrumented form, which call sites keep, must follow."""
+    entry = _forms.get(id(function))
+    if entry is not None and entry[0]() is function:
+        entry[1].__defaults__, entry[1].__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+
+
 def _keep(function, form):
     key = id(function)
     with _lock:

@@ -90,9 +90,10 @@ class Observed(gast.NodeTransformer):
             node.value = self._shown("stored", node.value)
             node.slice = self._index(node.slice)
             return node
-        node.value = self._shown("container", node.value)
+        node.value = self._shown("mapping", node.value)
+        is_slice = isinstance(node.slice, gast.Slice)
         node.slice = self._index(node.slice)
-        return self._show("result", node)
+        return self._show("result" if is_slice else "item", node)
 
     def _index(self, node):
         if isinstance(node, gast.Slice):
@@ -113,7 +114,8 @@ class Observed(gast.NodeTransformer):
     # --- operators and tests ---
 
     def visit_BinOp(self, node):
-        node.left, node.right = self._shown("operand", node.left), self._shown("operand", node.right)
+        how = "modulo" if isinstance(node.op, gast.Mod) else "operand"  # which formats strings, too
+        node.left, node.right = self._shown(how, node.left), self._shown(how, node.right)
         return self._show("result", node)
 
     def visit_UnaryOp(self, node):
@@ -130,10 +132,16 @@ class Observed(gast.NodeTransformer):
 
     def visit_Compare(self, node):
         if all(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops):
-            return self.generic_visit(node)
+            if any(isinstance(x, gast.Constant) and (x.value is None or x.value is ... or isinstance(x.value, bool)) for x in (node.left, *node.comparators)):
+                return self.generic_visit(node)
+            node.left, node.comparators = self._shown("identified", node.left), [self._shown("identified", x) for x in node.comparators]
+            return node
+        identity = any(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops)
         node.left = self._shown("compared", node.left)
         node.comparators = [
             self._shown("searched" if isinstance(op, (gast.In, gast.NotIn)) else "compared", x) for op, x in zip(node.ops, node.comparators)]
+        if identity:
+            node.left, node.comparators = self._show("identified", node.left), [self._show("identified", x) for x in node.comparators]
         return self._show("result", node)
 
     def _visit_test(self, node):

@@ -1,0 +1,245 @@
+"""What the observer makes of operands: which objects run no code of the user's when they are calculated with, compared, hashed or printed.
+
+Operators look as deep as their operands go, so the containers in a container are looked into, too.
+"""
+
+import abc
+import enum
+import functools
+import warnings
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType, WrapperDescriptorType
+
+import numpy as np
+
+from terra.runtime import guards
+from terra.runtime import internals as tfi
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS
+from terra.runtime.regions import SCALARS
+
+_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
+_TRUTH = ("__bool__", "__len__")
+VIEWS = frozenset([type({}.keys()), type({}.values()), type({}.items())])
+_UNIQUE = frozenset([type(None), bool, type(Ellipsis), type(NotImplemented), tfi.tf.DType])
+# Special names that a class may define without any operator, conversion or hash running them.
+_HARMLESS = frozenset(f"__{name}__" for name in (
+    "init new call module doc dict weakref qualname annotations annotate annotate_func init_subclass class_getitem slots orig_bases parameters setattr "
+    "delattr setstate getstate reduce reduce_ex enter exit static_attributes firstlineno abstractmethods match_args dataclass_fields dataclass_params "
+    "subclasshook post_init del set_name copy deepcopy type_params").split())
+_SLOTS = (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, str, tuple, dict, type(None))
+
+
+class Operands:
+    """The part of the Observer for operands of operators, tests and comparisons."""
+
+    def operand(self, it):
+        """`it` takes part in an operation."""
+        self._before = len(self.runner.log)
+        kind = type(it)
+        if kind not in PLAIN and kind not in TENSORS:
+            if kind is tuple or _is_container(it, kind):
+                self._deeply(it, self._part)
+            elif not self._is_value(it, kind):
+                self.impure(f"uses an object of type {kind.__name__} in an expression")
+        return it
+
+    def modulo(self, it):
+        """`it` is an operand of %, which may print it."""
+        if type(it) is tuple or _is_container(it, type(it)):
+            self._before = len(self.runner.log)
+            return self._deeply(it, self._printed)
+        if isinstance(it, (np.generic, np.ndarray)):
+            self._printed(it)
+        return self.operand(it)
+
+    def compared(self, it):
+        """`it` is compared with something, or hashed."""
+        self._before = len(self.runner.log)
+        return self._deeply(it, self._comparable)
+
+    def searched(self, it):
+        """`x in it`"""
+        kind = type(it)
+        if kind is tuple or kind in VIEWS or _is_container(it, kind):
+            return self.compared(it)
+        self._before = len(self.runner.log)
+        if kind in ITERATORS:
+            self.impure("searches an iterator")
+        elif kind is not str and kind is not range:
+            self._look_into(it)
+        return it
+
+    def truth(self, it):
+        """`it` is tested."""
+        kind = type(it)
+        if not (kind in PLAIN or kind in TENSORS or kind is tuple):
+            if kind in LISTS:
+                self._look_into(it)
+            elif any(hasattr(kind, name) for name in _TRUTH):
+                self.operand(it)
+            else:
+                self._lacks(kind, _TRUTH)
+        return it
+
+    def identified(self, it):
+        """`it is x`: numbers and strings are known by their values only."""
+        if type(it) not in _UNIQUE and (type(it) in PLAIN or isinstance(it, np.generic)) and self.reason is None:
+            self.impure(f"asks which object of type {type(it).__name__} it is")
+        return it
+
+    def printed(self, it):
+        """`it` becomes a string."""
+        return self._deeply(it, self._printed)
+
+    # -- containers ------------------------------------------------------------------------------------------------------------
+
+    def _deeply(self, it, check, seen=None):
+        """`check` whatever is in the container `it` and those in it, which are looked into; or `it` itself."""
+        kind = type(it)
+        if self.reason is not None or kind in PLAIN or kind in TENSORS:
+            return it
+        if kind is tuple:
+            for x in it:
+                self._deeply(x, check, seen)
+        elif _is_container(it, kind) or kind in VIEWS:
+            seen = set() if seen is None else seen
+            if id(it) not in seen:
+                seen.add(id(it))
+                self._look_into(it)
+                for x in it:
+                    self._deeply(x, check, seen)
+                if isinstance(it, dict):
+                    for x in it.values():
+                        self._deeply(x, check, seen)
+        else:
+            check(it)
+        return it
+
+    def _keys(self, owner):
+        """Something is looked up in the dict or set `owner`: it is compared with those of its keys that have the same hash."""
+        if id(owner) not in self._keyed and not isinstance(owner, list) and _is_container(owner, type(owner)):
+            if id(owner) not in self._born:
+                self._keyed[id(owner)] = owner
+            for x in owner:
+                if type(x) not in SCALARS:
+                    self._deeply(x, self._comparable)
+
+    def _each(self, it, check):
+        """What to iterate over in place of `it`, whose items are shown to `check`."""
+        self.iterated(it)
+        if type(it) in ITERATORS and type(it) not in VIEWS:
+            return self.fresh(map(functools.partial(self._shown, check), it))
+        if type(it) in TENSORS or tfi.is_variable(it):
+            self.impure("makes a set or a dict of a tensor")
+        if self.reason is None and (type(it) is tuple or type(it) in VIEWS or _is_container(it, type(it))):
+            for x in it:
+                check(x)
+        return it
+
+    def _pairs(self, it):
+        """What to make a dict of in place of `it`, a dict or something with pairs in it."""
+        if isinstance(it, dict):
+            self.iterated(it)
+            self._keys(it)
+            return it
+        return self._each(it, self._pair)
+
+    def _pair(self, it):
+        self.iterated(it)
+        if type(it) is tuple or type(it) is list:
+            for x in it[:1]:
+                self.compared(x)
+        else:
+            self.impure(f"makes a key and a value of an object of type {type(it).__name__}")
+
+    # -- objects ---------------------------------------------------------------------------------------------------------------
+
+    def _is_value(self, it, kind):
+        """Whether `it` is something to calculate with, though not a plain one."""
+        if kind is np.ndarray:
+            self._look_into(it)
+            self._numpy()
+        elif isinstance(it, np.generic):
+            self._numpy()
+        elif isinstance(it, enum.Enum):
+            if not _is_plain_enum(kind):
+                self.impure(f"uses an enum, {kind.__name__}, with operators of its own")
+            for cls in kind.__mro__:
+                if not cls.__module__ == "enum" and cls.__module__ != "builtins":
+                    self.reads.contents(vars(cls), cls)
+        else:
+            return isinstance(it, np.dtype) or tfi.is_variable(it)
+        return True
+
+    def _part(self, it):
+        """`it` is in a container that takes part in an operation; numpy and TensorFlow try to make numbers of it."""
+        kind = type(it)
+        if self._is_value(it, kind) or kind in (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, abc.ABCMeta):
+            return
+        for cls in kind.__mro__[:-1]:
+            if not guards.is_librarys(cls):
+                if not all(name in _HARMLESS for name in vars(cls) if name.startswith("__") and name.endswith("__")):
+                    self.impure(f"uses an object of type {kind.__name__} in an expression")
+                    return
+                self.reads.contents(vars(cls), cls)
+
+    def _comparable(self, it):
+        kind = type(it)
+        if all(any(getattr(kind, name) is getattr(x, name) for x in (object, type)) for name in _COMPARISONS):
+            self._lacks(kind, _COMPARISONS)
+        elif not self._is_value(it, kind):
+            self.impure(f"compares an object of type {kind.__name__}")
+
+    def _printed(self, it):
+        kind = type(it)
+        if not (isinstance(it, (np.generic, np.ndarray, enum.Enum, np.dtype)) and self._is_value(it, kind)):
+            self.impure(f"prints an object of type {kind.__name__}")
+        self.reads.asked(_numpys_printing, np, _numpys_printing(np))
+
+    def _lacks(self, kind, names):
+        """No class of the user's in `kind` defines these."""
+        for cls in kind.__mro__[:-1]:
+            if cls.__module__ != "builtins" and not guards.is_librarys(cls):
+                for name in names:
+                    if name not in vars(cls):
+                        self.reads.absent(vars(cls), name, cls)
+
+    # -- numpy -----------------------------------------------------------------------------------------------------------------
+
+    def _numpy(self):
+        """numpy calculates: it may warn, or call the user's handler."""
+        state = _numpys_errors(np)
+        if state is None:
+            self.impure("calculates with numpy, whose warnings are always shown")
+        self.reads.asked(_numpys_errors, np, state)
+
+
+def _is_container(it, kind):
+    return kind in LISTS or (isinstance(it, (list, dict)) and guards.is_librarys(kind))
+
+
+def _numpys_errors(_):
+    """What numpy does about errors; None if the program might notice each of them."""
+    modes = np.geterr().values()
+    if not _MODES.issuperset(modes) or any(f[0] == "always" and issubclass(RuntimeWarning, f[2]) for f in warnings.filters):
+        return None
+    return " ".join(modes)
+
+
+_MODES = frozenset(["ignore", "warn", "raise"])
+
+
+def _numpys_printing(_):
+    """How numpy prints."""
+    return str(np.get_printoptions())
+
+
+def _is_plain_enum(kind):
+    """Whether the special methods of an enum are those of the enum module."""
+    for cls in kind.__mro__:
+        if cls.__module__ == "enum" or cls.__module__ == "builtins":
+            continue
+        for name, value in vars(cls).items():
+            if name.startswith("__") and name.endswith("__") and name not in _HARMLESS and not isinstance(value, _SLOTS):
+                if type(value) is not FunctionType or value.__globals__.get("__name__") != "enum":
+                    return False
+    return type(kind) is enum.EnumMeta

@@ -1,0 +1,200 @@
+"""Random steps over state of the program's own, that changes between the steps or in them: skipped or not, they must give, and leave, what eager execution does.
+
+More programs: TERRA_FUZZ=2000 python -m pytest tests/test_random_skips.py
+"""
+import importlib.util
+import os
+import random
+
+import pytest
+import tensorflow as tf
+
+import terra
+
+PROGRAMS = int(os.environ.get("TERRA_FUZZ", 80))
+CALLS = 12
+LISTS, ARRAY = 'S["lists"]', 'S["arr"]'
+
+HEAD = '''
+import collections, dataclasses, math
+import numpy as np
+import tensorflow as tf
+
+class Base:
+    scale = 2.0
+    def weigh(self, v):
+        return v * self.scale
+    @property
+    def doubled(self):
+        return self.x * 2.0
+
+class Thing(Base):
+    kinds = {"a": 1.0}
+    def __init__(self):
+        self.x, self.l, self.d = 1.5, [1.0, 2.0], {"k": 0.5}
+        self.arr = np.ones(2, "float32")
+    def weigh(self, v):
+        return super().weigh(v) + self.l[0]
+    def total(self):
+        return sum(self.l) + self.d["k"]
+    def count(self):
+        self.x += 1.0
+        return self.x
+
+class Slotted:
+    __slots__ = ("v", "w")
+
+Pair = collections.namedtuple("Pair", "left right")
+
+@dataclasses.dataclass
+class Config:
+    rate: float = 0.25
+    sizes: list = dataclasses.field(default_factory=lambda: [2.0, 3.0])
+
+S = {
+    "nums": [1.0, 2.0, 3.0], "d": {"a": 1.0, "b": {"c": 2.0}}, "lists": [[1.0], [2.0, 3.0]], "t": (1.0, [2.0, 4.0]), "s": {1, 2, 3},
+    "arr": np.ones(2, "float32"), "obj": Thing(), "objs": [Thing(), Thing()], "pair": Pair(1.0, [2.0]), "conf": Config(), "dd": collections.defaultdict(list),
+    "slot": Slotted(), "name": "abc", "flag": True, "var": tf.Variable(2.0), "vars": [tf.Variable(1.0), tf.Variable(3.0)], "n": 2,
+}
+S["slot"].v, S["slot"].w = 1.0, [1.0]
+G = [1.0, 2.0]
+NUMBER = 3.0
+
+def helper(v, scale=0.5, extra=(1.0,)):
+    return v * scale + extra[0] + NUMBER
+
+def of_list(values):
+    return values[0] + len(values)
+
+def state():
+    thing = lambda o: (o.x, list(o.l), dict(o.d), o.arr.tolist(), dict(vars(o)).keys() - {"arr"} and sorted(vars(o)))
+    return repr((
+        S["nums"], S["d"], S["lists"], S["t"], sorted(S["s"]), S["arr"].tolist(), thing(S["obj"]), [thing(o) for o in S["objs"]], S["pair"], S["conf"],
+        dict(S["dd"]), S["slot"].v, S["slot"].w, S["name"], S["flag"], S["n"], G, NUMBER, Base.scale, Thing.kinds, float(S["var"]), [float(v) for v in S["vars"]]))
+'''
+
+
+class Writer:
+    def __init__(self, seed):
+        self.r = random.Random(seed)
+        self.names = 0
+
+    def pick(self, *options):
+        made = self.r.choice(options)
+        return made() if callable(made) else made
+
+    def name(self):
+        self.names += 1
+        return f"q{self.names}"
+
+    def list(self):
+        return self.pick('S["nums"]', 'S["lists"][0]', 'S["lists"][-1]', 'S["t"][1]', 'S["obj"].l', 'S["objs"][1].l', "G", 'S["conf"].sizes', 'S["pair"].right',
+                         'S["pair"][1]', 'S["slot"].w', 'getattr(S["obj"], "l")', 'S.get("nums")', '(S["obj"].d and S["nums"])',
+                         '[*S["lists"]][0]', 'S["lists"][:1][0]', 'next(iter(S["lists"]))', 'list(S.values())[0]', 'max(S["lists"], key=len)',
+                         'S["dd"]["new"]')
+
+    def number(self, depth=2):
+        r = self.r
+        flat = ['S["d"]["a"]', 'S["d"].get("b")["c"]', 'S["d"]["b"].get("c", 1.0)', 'S["obj"].x', 'S["obj"].doubled', 'S["obj"].total()', 'S["objs"][0].weigh(2.0)',
+                'float(S["arr"][0])', 'float(np.sum(S["arr"]))', 'float(len(S["s"]))', 'S["slot"].v', 'S["conf"].rate', 'S["pair"].left', "NUMBER", "Base.scale",
+                'Thing.kinds["a"]', 'S["obj"].kinds["a"]', 'float(len(S["name"]))', '(1.0 if S["flag"] else 2.0)', '(1.0 if 2 in S["s"] else 3.0)', 'float(S["n"])',
+                'float(max(S["obj"].arr))', '(2.0 if "a" in S["d"] else 0.5)', 'float(len(str(S["d"])))', 'float(len(f\'{S["d"]["a"]}\'))', 'float(len("%s" % S["nums"]))',
+                '(1.0 if S["d"] == {"a": 1.0, "b": {"c": 2.0}} else 4.0)', '(1.0 if S["lists"][0] == [1.0] else 4.0)', 'float(len(S["s"].union([9])))',
+                'float(len(set().union(*S["lists"])))', 'sum(dict(S["d"]["b"]).values())', 'math.sqrt(abs(S["d"]["a"]))', 'float(isinstance(S["obj"], Base))',
+                'float(hasattr(S["obj"], "extra"))', 'sum(w for o in S["objs"] for w in o.l)', 'float(np.stack([S["arr"], S["arr"]]).sum())', 'float(S["var"].shape.rank)']
+        if depth == 0:
+            return r.choice(flat)
+        values = self.list
+        number = lambda: self.number(depth - 1)  # noqa: E731
+        return self.pick(
+            *[x for x in r.sample(flat, 6)], lambda: f"{values()}[0]", lambda: f"{values()}[-1]", lambda: f"sum({values()})", lambda: f"float(len({values()}))",
+            lambda: f"max({values()})", lambda: f"sorted({values()})[0]", lambda: f"sum([v * 2.0 for v in {values()}])", lambda: f"sum(v for v in {values()} if v > 1.0)",
+            lambda: f"next(iter({values()}))", lambda: f"list({values()})[0]", lambda: f"sum(a * b for a, b in zip({values()}, {values()}))", lambda: f"of_list({values()})",
+            lambda: f"sum(i * v for i, v in enumerate({values()}))", lambda: f"(1.0 if not {values()} else 2.0)", lambda: f"({number()} + {number()})",
+            lambda: f"({number()} if {number()} > {number()} else {number()})", lambda: f"helper({number()})", lambda: f"helper({number()}, extra={values()})",
+            lambda: f"abs({number()} - {number()})", lambda: f"S['objs'][1].weigh({number()})", lambda: f"(lambda v: v + {number()})({number()})",
+            lambda: f"{{**S['d'], 'a': {number()}}}['a']", lambda: f"float({values()} == {values()})", lambda: f"float({number()} in {values()})",
+            lambda: f"{values()}[:2][0]", lambda: f"float(np.sum({values()}))", lambda: f"sum(sum({self.pick(LISTS, '[G, G]')}, []))",
+            lambda: f"round({number()}, 3)", lambda: f"float(len({{v: 1 for v in {values()}}}))")
+
+    def write(self):
+        """A change of the state."""
+        values, number = self.list, lambda: self.number(0)
+        return self.pick(
+            lambda: f"{values()}.append({number()})", lambda: f"{values()}[0] = {number()}", lambda: f"S['d']['a'] = {number()}", lambda: f"S['d']['b']['c'] = {number()}",
+            "S['obj'].x += 1.0", "S['objs'][0].l.append(1.5)", lambda: f"S['d'].update(a={number()})", "S['s'].add(len(S['s']) + 7)", "S['arr'][0] += 1.0", "S['arr'].fill(2.5)",
+            lambda: f"{values()}.sort()", lambda: f"{values()}.extend([1.0])", "S['obj'].count()", "S['slot'].v = 4.0", "S['conf'].rate = 0.75", "S['conf'].sizes = [9.0]",
+            "S['obj'].l = [7.0]", "S['d'].pop('b', None); S['d']['b'] = {'c': 5.0}", "Base.scale = Base.scale + 0.5", "Thing.kinds['a'] = 3.0", "S['name'] = S['name'] + 'd'",
+            "S['flag'] = not S['flag']", "S['n'] += 1", "S['dd']['x'].append(1.0)", "S['lists'].reverse()", "S['lists'].append([5.0])", "S['objs'].reverse()",
+            "S['obj'].d['k'] += 1.0", "S['obj'].extra = 1", "S['obj'].arr[1] = 6.0", "S['t'][1].insert(0, 8.0)", "S['pair'] = S['pair']._replace(left=2.5)", "G.insert(0, 6.0)",
+            "S['slot'].w.append(2.0)", "S['s'].discard(2)", "S['vars'].reverse()", "S['var'].assign_add(1.0)", "S['obj'].__dict__['x'] = 9.0",
+            lambda: f"(lambda q: q.append(2.0))({values()})", "setattr(S['obj'], 'x', 5.5)", "S['d'].setdefault('z', []).append(1.0); S['d'].pop('z')")
+
+    def statement(self, pad, writes):
+        """Lines of the step that change y, or locals, or (with some luck) the state."""
+        q, number, values = self.name(), lambda: self.number(1), self.list
+        if self.r.random() < writes:
+            return [pad + self.write()]
+        return self.pick(
+            lambda: [f"{pad}y = y * {number()}"], lambda: [f"{pad}y = y + tf.constant({number()})"], lambda: [f"{pad}y = y + tf.reduce_sum(tf.constant({values()}))"],
+            lambda: [f"{pad}y = y + tf.add_n([y * v for v in {values()}])"], lambda: [f"{pad}y = tf.multiply(y, {self.pick(ARRAY, number)})"],
+            lambda: [f"{pad}{q} = list({values()})", f"{pad}{q}.append({number()})", f"{pad}y = y * len({q})"],
+            lambda: [f"{pad}{q} = {values()}", f"{pad}y = y + {q}[0]"], lambda: [f"{pad}for {q} in {values()}:", f"{pad}    y = y + {q}"],
+            lambda: [f"{pad}if {number()} > {number()}:", f"{pad}    y = tf.tanh(y)", f"{pad}else:", f"{pad}    y = tf.sin(y)"],
+            lambda: [f"{pad}try:", f"{pad}    y = y * S['d'][{self.pick(repr('a'), repr('zz'))}]", f"{pad}except KeyError:", f"{pad}    y = y + 1.0"],
+            lambda: [f"{pad}{q}, *rest{q} = {values()}", f"{pad}y = y + {q} + len(rest{q})"], lambda: [f"{pad}y = y + S['var']"],
+            lambda: [f"{pad}y = y + tf.stack({values()})[0]"], lambda: [f"{pad}y = y * sum(S['vars'])"], lambda: [f"{pad}if ({q} := {number()}) > 1.0:", f"{pad}    y = y - {q}"],
+            lambda: [f"{pad}{q} = dict(S['d'])", f"{pad}{q}['a'] = {number()}", f"{pad}y = y + {q}['a']"],
+            lambda: [f"{pad}with tf.GradientTape() as tape:", f"{pad}    y = y + tf.reduce_sum(y * y) * S['var']", f"{pad}y = y + tape.gradient(y, S['var'])"],
+            lambda: [f"{pad}{q} = 0", f"{pad}while {q} < len({values()}):", f"{pad}    y, {q} = y + 1.0, {q} + 1"])
+
+    def program(self):
+        writes = self.r.choice([0.0, 0.0, 0.1, 0.3])
+        lines = [line for _ in range(self.r.randint(1, 5)) for line in self.statement("    ", writes)]
+        result = self.pick("y", lambda: f"(y, {self.number(1)})", lambda: f"[y, list({self.list()})]", lambda: f"{{'y': y, 'n': {self.number(0)}}}")
+        text = HEAD + "\ndef step(x):\n    y = tf.sin(x)\n" + "\n".join(lines) + f"\n    return {result}\n\n"
+        changes = []
+        for k in range(CALLS):
+            body = [f"    {self.write()}"] if k in (7, 9, 10) or self.r.random() < 0.1 and k > 4 else []
+            changes.append(f"def change{k}():\n    global NUMBER\n" + "\n".join(body or ["    pass"]))
+        text += "\n\n".join(changes) + "\n"
+        if self.r.random() < 0.2:
+            text = text.replace("def change9():\n    global NUMBER\n", "def change9():\n    global NUMBER\n    NUMBER += 1.0\n")
+        return text
+
+
+def run(path, wrap, number):
+    spec = importlib.util.spec_from_file_location(f"random_step_{number}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    step, seen = wrap(module.step), []
+    x = tf.constant([0.5, 2.0])
+    for k in range(CALLS):
+        try:
+            getattr(module, f"change{k}")()
+        except Exception as error:
+            seen.append(repr(error))
+        try:
+            seen.append(repr(tf.nest.map_structure(lambda v: v.numpy().tolist() if tf.is_tensor(v) else v, step(x))))
+        except Exception as error:
+            seen.append((type(error).__name__, str(error).split("\n")[0][:60] if not isinstance(error, tf.errors.OpError) else ""))
+        seen.append(module.state())
+    return seen, step
+
+
+skipped = []
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_random_steps(seed, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(Writer(seed).program())
+    expected, _ = run(path, lambda step: step, f"{seed}_eager")
+    actual, step = run(path, lambda step: terra.coexecute(step, wait_for_graph=True), seed)
+    for k, (a, b) in enumerate(zip(expected, actual)):
+        assert a == b, f"call {k // 2}, {step.stats()}\n{path.read_text()[len(HEAD):]}"
+    skipped.append(step.stats().whole_steps)
+
+
+def test_enough_of_them_were_skipped():
+    assert not skipped or sum(map(bool, skipped)) > len(skipped) / 10
