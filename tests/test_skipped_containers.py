@@ -184,13 +184,13 @@ def test_containers_of_its_own_do_not_matter():
             rest.append(3.0)
             total = np.zeros(2, "float32")
             total[0] = sum(rest)
-            return tf.add_n(parts) + total
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.constant([0, 1]), logits=tf.add_n(parts)) + total
 
         return step, nothing, lambda: None
 
     expected, _, _ = run(build, lambda step: step)
     actual, _, step = run(build, lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert actual == expected and step.stats().coexecuted_steps >= 10
+    assert actual == expected and step.stats().whole_steps >= 6
 
 
 def test_gradients_of_a_list_that_grows():

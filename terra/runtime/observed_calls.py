@@ -97,8 +97,8 @@ class Calls:
         jumps, entered, length = len(self.jumped), self.entered, len(self.runner.log)
         if fast_forward.running() is not self.runner:
             self.impure("does what could not be skipped")
-        self._arguments(args)
-        self._arguments(kwargs)
+        for x in (*args, *kwargs.values()):
+            self._arguments(x)
         try:
             result = form(*args, **kwargs)
         except Exception:
