@@ -527,56 +527,47 @@ def scalar_of_the_users():
     return lambda x: tf.tanh(x) * o.rate, None
 
 
-def overridden_variables():
-    held = {"all": True}
-
-    class Part(keras.layers.Layer):
+def _model_of_a_part(library, override=None):
+    """A class of layers with two variables, which may override a property, and a model of one such layer."""
+    class Part(library.layers.Layer):
         def build(self, _):
-            self.a, self.b = self.add_weight(shape=(4,)), self.add_weight(shape=(4,))
+            self.a, self.b = self.add_weight(name="a", shape=(4,)), self.add_weight(name="b", shape=(4,))
 
         def call(self, x):
             return x * self.a + self.b
 
-        @property
-        def variables(self):
-            NOTES.append("variables")
-            return [self.a, self.b] if held["all"] else [self.a]
-
-    model = keras.Sequential([keras.layers.Input((4,)), Part()])
+    if override is not None:
+        setattr(Part, override.fget.__name__, override)
+    model = library.Sequential([library.layers.Input((4,)), Part()])
     NOTES.clear()
-    return lambda x: tf.tanh(x) * float(len(model.trainable_variables)), lambda: held.update(all=False)
+    return Part, lambda x: tf.tanh(x) * float(len(model.trainable_variables))
+
+
+def overridden_variables():
+    held = {"all": True}
+
+    @property
+    def variables(self):
+        NOTES.append("variables")
+        return [self.a, self.b] if held["all"] else [self.a]
+
+    return _model_of_a_part(keras, variables)[1], lambda: held.update(all=False)
 
 
 def overridden_weights():
     held = {"all": True}
 
-    class Part(tf_keras.layers.Layer):
-        def build(self, _):
-            self.a, self.b = self.add_weight("a", shape=(4,)), self.add_weight("b", shape=(4,))
+    @property
+    def trainable_weights(self):
+        NOTES.append("weights")
+        return [self.a, self.b] if held["all"] else [self.a]
 
-        def call(self, x):
-            return x * self.a + self.b
-
-        @property
-        def trainable_weights(self):
-            NOTES.append("weights")
-            return [self.a, self.b] if held["all"] else [self.a]
-
-    model = tf_keras.Sequential([tf_keras.layers.Input((4,)), Part()])
-    NOTES.clear()
-    return lambda x: tf.tanh(x) * float(len(model.trainable_variables)), lambda: held.update(all=False)
+    return _model_of_a_part(tf_keras, trainable_weights)[1], lambda: held.update(all=False)
 
 
 def variables_overridden_later():
-    class Part(keras.layers.Layer):
-        def build(self, _):
-            self.a, self.b = self.add_weight(shape=(4,)), self.add_weight(shape=(4,))
-
-        def call(self, x):
-            return x * self.a + self.b
-
-    model = keras.Sequential([keras.layers.Input((4,)), Part()])
-    return lambda x: tf.tanh(x) * float(len(model.trainable_variables)), lambda: setattr(Part, "variables", property(lambda self: [self.a]))
+    part, step = _model_of_a_part(keras)
+    return step, lambda: setattr(part, "variables", property(lambda self: [self.a]))
 
 
 def _with_rate(rate):

@@ -196,18 +196,16 @@ class Coexecuted:
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
-        program = form = None
         try:
-            if step.mode is None and self.program is not None:
-                program = self.program
-                if not self.keeps_last:
-                    form = self.early_start.begins(program, stats.steps, time.perf_counter(), self.counts.python_stall)
             if step.mode is not None:
                 runner.limit(max(self.options.run_ahead - 1, 0))
             elif self.program is None:
                 runner.sync()
                 step.mode = Tracer(step)
             else:
+                program, form = self.program, None
+                if not self.keeps_last:
+                    form = self.early_start.begins(program, stats.steps, time.perf_counter(), self.counts.python_stall)
                 runner.limit(max(self.options.run_ahead - 1, 0))
         except BaseException:  # of an earlier step: this one has not begun
             stats.steps -= 1
@@ -423,7 +421,7 @@ class Coexecuted:
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
         generator = GraphGenerator(store, early, NotingQueue if self.options.jit_compile else Queue, self.options.optimize)
         generated = generator.generate()
-        program = Program(store, generated, early)
+        program = Program(store, generated)
         program.handles = dict(generator.handles)
         program.attrs = ("executor_type", "", "config_proto", tfi.call_config(self.options.optimize))
         for name, fdef in generated.library.items():
@@ -431,7 +429,7 @@ class Coexecuted:
                 tfi.add_function(fdef)
         for fdef in generated.fdefs:
             tfi.add_function(fdef)
-        if self.early_start.wanted and not early and self.pieces is None and not self.options.jit_compile:
+        if self.pieces is None and not self.options.jit_compile and self.early_start.lacks_form(program):
             program.early_form = self._make_early_form(program, store)
         return program
 

@@ -76,8 +76,9 @@ class EarlyStart:
         return program.early_form if early else program.generated
 
     def lacks_form(self, program):
-        """Whether the early form of this program's graph is to be generated."""
-        return self.wanted and self.reason is None and program is not None and program.early_form is None and not program.early and program.compiled is None
+        """Whether the early form of this program's graph is to be generated: not if it would never be used."""
+        return self.wanted and self.trial.second_is_better is not False and program is not None and program.early_form is None \
+            and not program.early and program.compiled is None
 
     def harmed(self):
         """A step fell back which would not have done so, had its graph not run already."""

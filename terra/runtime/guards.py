@@ -22,7 +22,7 @@ from terra.runtime.regions import SCALARS, Unskippable
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
 _NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"])  # they run the user's code
-_FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])
+FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])
 _OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  # looked at no further than their identity
 # Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
 _PARTS = frozenset([
@@ -74,7 +74,7 @@ def root_of_function(function, variables):
     """The package, `keras` or `tf_keras`, whose settings matter to a function that is given these variables; None if there is none."""
     for thing in (function, *map(type, variables)):
         root = thing.__module__.split(".", 1)[0]
-        if root != "tensorflow" and root in _FRAMEWORKS:
+        if root != "tensorflow" and root in FRAMEWORKS:
             return root
     return None
 
@@ -183,6 +183,13 @@ class Snapshot:
 def contents(array):
     """What there is to know of an array: it may be given another shape or type in place."""
     return array.shape, array.dtype, array.tobytes()
+
+
+def noted(array):
+    """(the array, its contents). Raises Unskippable if they cannot be compared, or not cheaply."""
+    if array.nbytes > _MOST_BYTES or array.dtype.hasobject or array.dtype.names is not None:
+        raise Unskippable
+    return array, contents(array)
 
 
 class Guard:
@@ -385,9 +392,7 @@ class Walk:
         elif kind is np.ndarray:
             if self.reading:
                 return
-            if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
-                raise Unskippable
-            self.arrays.append((value, contents(value)))
+            self.arrays.append(noted(value))
         elif tfi.is_variable(value):
             self._variable(value)
         else:
@@ -439,7 +444,7 @@ def _is_frameworks(function):
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return False
-    return (function.__module__ or "").split(".", 1)[0] in _FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in _FRAMEWORKS
+    return (function.__module__ or "").split(".", 1)[0] in FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in FRAMEWORKS
 
 
 def _is_iterator(value):
@@ -475,9 +480,9 @@ def is_foreign(value):
 
 def _root(kind):
     """The framework that a class belongs to or derives from."""
-    return next((root for root in (cls.__module__.split(".", 1)[0] for cls in kind.__mro__) if root in _FRAMEWORKS), None)
+    return next((root for root in (cls.__module__.split(".", 1)[0] for cls in kind.__mro__) if root in FRAMEWORKS), None)
 
 
 def is_librarys(cls):
     """Whether a class is the framework's own."""
-    return cls.__module__.split(".", 1)[0] in _FRAMEWORKS
+    return cls.__module__.split(".", 1)[0] in FRAMEWORKS

@@ -90,11 +90,12 @@ class Attributes:
 
     def _module_attribute(self, module, name):
         space = vars(module)
-        if not guards.is_librarys(type(module)) and module.__name__.split(".", 1)[0] not in ("tensorflow", "keras", "tf_keras"):
+        is_frameworks_own = module.__name__.split(".", 1)[0] in guards.FRAMEWORKS
+        if not guards.is_librarys(type(module)) and not is_frameworks_own:
             self.reads.object(module, type(module))
         if name in space:
             self.reads.entry(space, name, space[name])
-        elif module.__name__.split(".", 1)[0] in ("tensorflow", "keras", "tf_keras"):  # loaded when it is first asked for
+        elif is_frameworks_own:  # loaded when it is first asked for
             try:
                 self.reads.asked(_attrgetter(name), module, getattr(module, name))
             except AttributeError:

@@ -160,7 +160,7 @@ class Builtins:
         return self._made(result) if callee.__name__ in _MAKING else result
 
     def _made(self, result):
-        if type(result) in LISTS or type(result) in ITERATORS or type(result) is np.ndarray:
+        if type(result) in LISTS or type(result) in ITERATORS:
             self.fresh(result)
         return result
 

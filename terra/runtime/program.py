@@ -50,11 +50,10 @@ class ProgramNode:
 
 
 class Program:
-    """See the module's docstring. `early` is whether Python reads values in the middle of the step, so that there is only the early form."""
+    """See the module's docstring."""
 
-    def __init__(self, store, generated, early):
+    def __init__(self, store, generated):
         self.generated = generated
-        self.early = early
         self.early_form = None  # the same graph in the early form, where that may be faster: see `early_start`
         self.version = store.version
         self.relaxed = frozenset(store.relaxed)
@@ -88,6 +87,11 @@ class Program:
         self.trials = {}  # (node, function, location) -> what came of observing calls of the user's functions there
         self.whole = None  # the one of the step's own function
         self.unskippable = {}  # such a place -> how often a call could not be recorded
+
+    @property
+    def early(self):
+        """Whether Python reads values in the middle of the step, so that there is only the early form."""
+        return self.generated.early
 
     @property
     def forms(self):

@@ -19,7 +19,6 @@ from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.transform import convert
 
-_MOST_BYTES = 10_000  # of an array that is compared
 _code = attrgetter("__code__")
 _defaults = attrgetter("__defaults__")
 _kwdefaults = attrgetter("__kwdefaults__")
@@ -118,7 +117,7 @@ class Reads:
         self._absent = {}  # (id of a dict, key) -> the dict
         self._asked = {}  # (function, id of its argument) -> (argument, what it gave)
         self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
-        self._arrays = {}  # id -> (array, what `_array` says of it)
+        self._arrays = {}  # id -> (array, its contents)
         self._walk = guards.Walk(guards.Snapshot(), [], reading=True)
         self._parts = {}  # strict or not -> _Parts
         self._settings = []
@@ -153,9 +152,7 @@ class Reads:
 
     def array(self, array):
         """The numpy array was used. Raises Unskippable if it is large."""
-        if array.nbytes > _MOST_BYTES or array.dtype.hasobject or array.dtype.names is not None:
-            raise Unskippable
-        self._arrays[id(array)] = array, _array(array)
+        self._arrays[id(array)] = guards.noted(array)
 
     def parts(self, owner, name):
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
@@ -195,8 +192,7 @@ class Reads:
     def guard(self, guard):
         """What a skipped call of the framework depended on."""
         self._walk.containers.update(guard.containers)
-        for array, *_ in guard.arrays:
-            self.array(array)
+        self._arrays.update((id(array), (array, held)) for array, held in guard.arrays)
         if guard.reads is not None:
             self._merge(guard.reads)
         if guard.root is not None and guard.root not in [root for root, _ in self._settings]:
@@ -274,11 +270,6 @@ class Reads:
         if not self._containers.holds():
             return False
         for array, held in self._held_arrays:
-            if _array(array) != held:
+            if guards.contents(array) != held:
                 return False
         return all(guards.equal(guards.settings(root), held) for root, held in self._settings)
-
-
-def _array(array):
-    """What there is to know of an array: it may be given another shape or type in place."""
-    return array.shape, array.dtype, array.tobytes()

@@ -5,6 +5,7 @@ observed while the call is recorded: for as long as it takes, their code is exch
 for code of the user's that was called but not observed.
 """
 
+import contextlib
 import inspect
 import sys
 from types import FunctionType, MethodType
@@ -29,26 +30,17 @@ def observe(runner, users, call):
     exchanged = []  # (function, its own code)
     called, arguments, defaults = {}, [], set()
 
-    def profile(frame, event, argument):
-        if event != "call":
-            return
-        if outer is not None:
-            outer(frame, event, argument)
+    def note(frame):
         code = frame.f_code
-        if id(code) in _libraries:
-            return
-        if convert.is_observed(code):
-            called[id(code)] = code
-            for x in _arguments(frame) if _called_by_framework(frame) else ():
-                if (type(x) is list or type(x) is dict) and id(x) not in defaults:  # it may come from the framework, as the same one the next time
-                    observer.give(x)
-                    arguments.append(x)
-        elif policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame):
+        if not convert.is_observed(code):
             observer.impure(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is called by the framework and was not observed")
-        else:
-            _libraries[id(code)] = code
+            return
+        called[id(code)] = code
+        for x in _arguments(frame) if _called_by_framework(frame) else ():
+            if (type(x) is list or type(x) is dict) and id(x) not in defaults:  # it may come from the framework, as the same one the next time
+                observer.give(x)
+                arguments.append(x)
 
-    _ours.add(profile)
     try:
         for function in dict.fromkeys(_functions(users)):
             try:
@@ -59,14 +51,9 @@ def observe(runner, users, call):
             if code.co_freevars == function.__code__.co_freevars:
                 exchanged.append((function, function.__code__))
                 function.__code__ = code
-        with observer:
-            sys.setprofile(profile)
-            try:
-                result = call()
-            finally:
-                sys.setprofile(outer)
+        with observer, _looking_out(outer, note):
+            result = call()
     finally:
-        _ours.discard(profile)
         observed = [(function, function.__code__) for function, _ in exchanged]
         for function, code in exchanged:
             function.__code__ = code
@@ -93,7 +80,14 @@ def watch(call):
     if not _is_ours(outer):
         return call(), None  # a profiler of the user's must not miss anything
     seen = []
+    with _looking_out(outer, seen.append):
+        result = call()
+    return result, not seen
 
+
+@contextlib.contextmanager
+def _looking_out(outer, note):
+    """While it lasts, `note` is given the frame of each call of the user's code, observed or not. `outer` is the profile function that was set."""
     def profile(frame, event, argument):
         if event != "call":
             return
@@ -102,19 +96,19 @@ def watch(call):
         code = frame.f_code
         if id(code) in _libraries:
             return
-        if policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame):
-            seen.append(code)
+        if convert.is_observed(code) or (
+                policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame)):
+            note(frame)
         else:
             _libraries[id(code)] = code
 
     _ours.add(profile)
     sys.setprofile(profile)
     try:
-        result = call()
+        yield
     finally:
         sys.setprofile(outer)
         _ours.discard(profile)
-    return result, not seen
 
 
 def _arguments(frame):

@@ -21,7 +21,7 @@ class _Memory:
     """A stretch of memory, for numpy: an array of words that owns nothing and is only ever asked for single ones."""
 
     def __init__(self, first, words):
-        self.__array_interface__ = {"version": 3, "typestr": "=u8".replace("=", "<" if sys.byteorder == "little" else ">"), "shape": (words,), "data": (first, True)}
+        self.__array_interface__ = {"version": 3, "typestr": np.dtype(np.uint64).str, "shape": (words,), "data": (first, True)}
 
 
 class Words:
