@@ -90,7 +90,7 @@ def test_gradients_of_biases_and_of_pooling_stay_operations_of_their_own():
 
     def step(x):
         with tf.GradientTape() as tape:
-            y = tf.nn.max_pool2d(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b), 2, 2, "VALID")
+            y = tf.nn.max_pool2d(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b), 3, 2, "VALID")
             loss = tf.reduce_sum(tf.tanh(y) ** 2)
         return tape.gradient(loss, [w, b])
 
@@ -101,3 +101,92 @@ def test_gradients_of_biases_and_of_pooling_stay_operations_of_their_own():
     ops = {node.name: node.op for node in made.graph.as_graph_def().node}
     apart = [node for node in made.graph.as_graph_def().node if node.op in ("BiasAddGrad", "MaxPoolGrad")]
     assert len(apart) == 2 and all("Bitcast" in {ops[name.split(":")[0]] for name in node.input} for node in apart)
+
+
+def pooling_step(ksize, strides, padding):
+    def step(x, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.nn.max_pool2d(x, ksize, strides, padding)
+            loss = tf.reduce_sum(y * weights)
+        return tape.gradient(loss, x)
+    return step
+
+
+def is_guarded(made):
+    """Whether the gradient of a max-pooling is oneDNN's or TensorFlow's, as its input is."""
+    return any(node.op == "StatelessIf" for node in made.graph.as_graph_def().node)
+
+
+_LOWEST = np.finfo("float32").min
+POOLED = {
+    "random": lambda random, shape: random.standard_normal(shape),
+    "ties": lambda random, shape: random.randint(-1, 2, shape),
+    "zeros of both signs": lambda random, shape: random.choice([0.0, -0.0], shape),
+    "denormal": lambda random, shape: random.choice([1e-40, -1e-40, 0.0, -0.0, 1e-45], shape),
+    "huge": lambda random, shape: random.choice([3e38, -3e38, 1e-38], shape),
+    "nan": lambda random, shape: np.where(random.random_sample(shape) < 0.01, np.nan, random.standard_normal(shape)),
+    "all nan": lambda random, shape: np.full(shape, np.nan),
+    "infinite": lambda random, shape: random.choice([np.inf, -np.inf, 0.0], shape),
+    "minus infinity": lambda random, shape: np.full(shape, -np.inf),
+    "lowest": lambda random, shape: np.full(shape, _LOWEST),
+    "some lowest": lambda random, shape: np.where(random.random_sample(shape) < 0.9, _LOWEST, 0.0),
+}
+
+
+@pytest.mark.parametrize("kind", POOLED)
+@pytest.mark.parametrize("window", [(2, 2, "VALID"), (2, 2, "SAME"), (3, 3, "SAME"), ([3, 1], [3, 2], "SAME"), (2, 3, "VALID")], ids=str)
+def test_gradient_of_pooling(window, kind):
+    """oneDNN's kernel, four times as fast, where it chooses the same elements; a guard in the graph decides."""
+    random = np.random.RandomState(3)
+    step = pooling_step(*window)
+    x = tf.constant(POOLED[kind](random, (2, 25, 26, 17)).astype("float32"))
+    weights = random.standard_normal(tf.nn.max_pool2d(x, *window).shape).astype("float32")
+    for value in (-0.0, np.nan, np.inf, 1e-41, -1e-44):
+        weights[random.random_sample(weights.shape) < 0.05] = value
+    weights = tf.constant(weights)
+    expected = step(x, weights).numpy().view("uint32")
+    made, results = coexecuted(step, x, weights)
+    assert is_guarded(made)
+    assert all((result.view("uint32") == expected).all() for result in results)
+
+
+@pytest.mark.parametrize("window", [(3, 2, "VALID"), ([2, 2], [1, 2], "SAME")], ids=str)
+def test_gradient_of_overlapping_pooling(window):
+    """Several gradients are added up, in an order of their own."""
+    step = pooling_step(*window)
+    x = tf.constant(floats(2, 25, 26, 17))
+    weights = tf.constant(floats(*tf.nn.max_pool2d(x, *window).shape, seed=1))
+    made, results = coexecuted(step, x, weights)
+    assert not is_guarded(made)
+    assert all(result.tobytes() == step(x, weights).numpy().tobytes() for result in results)
+
+
+def test_gradient_of_pooling_of_something_else():
+    """oneDNN's kernel would compute the forward operation from its first input."""
+    def step(x, y, weights):
+        return tf.raw_ops.MaxPoolGrad(orig_input=x, orig_output=y, grad=weights, ksize=(1, 2, 2, 1), strides=(1, 2, 2, 1), padding="VALID")
+
+    x, weights = tf.constant(floats(2, 24, 26, 17)), tf.constant(floats(2, 12, 13, 17, seed=1))
+    made, results = coexecuted(step, x, weights * 3.0, weights)
+    assert not is_guarded(made)
+    assert all(result.tobytes() == step(x, weights * 3.0, weights).numpy().tobytes() for result in results)
+
+
+def test_gradient_of_small_pooling():
+    """The guard would cost more than it saves."""
+    step = pooling_step(2, 2, "VALID")
+    x, weights = tf.constant(floats(1, 8, 8, 3)), tf.constant(floats(1, 4, 4, 3, seed=1))
+    made, _ = coexecuted(step, x, weights)
+    assert not is_guarded(made)
+
+
+def test_gradient_of_pooling_of_the_lowest_number_at_a_padded_edge():
+    """Nothing in such a window is above what oneDNN's kernel starts from, so that it chooses an element of the padding."""
+    step = pooling_step([3, 1], [3, 1], "SAME")
+    x = np.zeros((64, 1, 26, 17), "float32")
+    x[3, 0, 2, 1] = _LOWEST
+    x, weights = tf.constant(x), tf.constant(floats(64, 1, 26, 17, seed=1))
+    made, results = coexecuted(step, x, weights)
+    assert is_guarded(made)
+    assert all(result.tobytes() == step(x, weights).numpy().tobytes() for result in results)

@@ -17,8 +17,10 @@ import itertools
 import os
 
 from terra.errors import GenerationError
+from terra.graph import eager_kernels
 from terra.graph.cases import select_table
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
+from terra.graph.eager_kernels import constant_proto
 from terra.graph.functiondef import FunctionBuilder, attr, dtype, func_list, safe_name, type_list
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
@@ -32,16 +34,8 @@ BOOL = tfi.types_pb2.DT_BOOL
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 _NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
-# Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from the
-# operation that they belong to (a Conv2DBackpropFilter of the same gradient, the forward operation). A Bitcast that changes nothing goes between the two: grappler would
-# remove an Identity.
-_KEPT_APART = {"BiasAddGrad": 0, "MaxPoolGrad": 1, "MaxPool3DGrad": 1}
 
 _function_numbers = itertools.count()
-
-
-def constant_proto(value, enum):
-    return tfi.tf.make_tensor_proto(value, dtype=tfi.dtypes.as_dtype(enum))
 
 
 class Feed:
@@ -86,6 +80,7 @@ class Scope:
         self.last_fetch = None
         self.made = {}  # name of a node in a branch -> its first output, and what type that has
         self.order = {}  # raw variable -> [last write, reads since]
+        self.pooled = {}  # (input, output) of a MaxPool -> its attributes
 
     def get(self, key):
         ref = self.env.get(key)
@@ -122,14 +117,19 @@ class Scope:
 
 
 class GraphGenerator:
-    """Generates one form of the graph. `new_queue(enum)` makes a channel; it is only called for the early form."""
+    """Generates one form of the graph.
 
-    def __init__(self, store, early, new_queue=None, optimize=False):
+    new_queue(enum): makes a channel; it is only called for the early form.
+    optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph.
+    """
+
+    def __init__(self, store, early, new_queue=None, optimize=False, compiled=False):
         self.store = store
         self.graph = store.graph
         self.early = early
         self.new_queue = new_queue
-        self.optimize = optimize
+        self.exact = not optimize
+        self.compiled = compiled
         self.out = Generated()
         self.out.early = early
         self.prefix = f"terra_{next(_function_numbers)}"
@@ -338,7 +338,7 @@ class GraphGenerator:
         if category == opschema.VARIABLE:
             outputs = self._emit_variable_op(scope, node, refs, label)
         elif category == opschema.RANDOM:
-            outputs = self._emit_random(scope, info, refs, label)
+            outputs = [eager_kernels.stateless_random(scope.builder, info.op_type, refs, self._protos(info), label)]
         else:
             outputs = self._emit_plain(scope, info, event, refs, label)
         if scope is self.top and self._has_open_shape(event):
@@ -419,61 +419,23 @@ class GraphGenerator:
                 builder.must(name)
             return [f"{name}:output:{k}" for k in range(len(fdef.signature.output_arg))]
         if info.op_type == "AddN" and len(refs) > 2 and not info.device and event.out_enums[0] != VARIANT_ENUM and not self._has_open_shape(event):
-            return [self._sum(builder, refs, self._protos_of(info, ("T",)), label)]
-        apart = _KEPT_APART.get(info.op_type)
-        if apart is not None and not self.optimize:
-            refs = list(refs)
-            kind = self._protos(info)["T"]
-            refs[apart] = builder.node("Bitcast", [refs[apart]], {"T": kind, "type": kind}, label) + ":output:0"
+            return [eager_kernels.sum_in_order(builder, refs, self._protos_of(info, ("T",)), label)]
+        if self.exact and not self.compiled and info.op_type == "MaxPoolGrad" and not info.device:
+            protos, shape = self._protos(info), None if self._has_open_shape(event) else event.out_shapes[0]
+            if eager_kernels.may_pool_by_onednn(protos, scope.pooled.get((refs[0], refs[1])), shape):
+                result, branches = eager_kernels.pool_gradient(builder, refs, protos, label)
+                self.out.fdefs += branches
+                return [result]
+        if self.exact:
+            refs = eager_kernels.keep_apart(builder, info.op_type, refs, self._protos(info), label)
         name = builder.node(info.op_type, refs, self._protos(info), label, controls)
         if info.device:
             builder.fdef.node_def[-1].device = info.device
         if not info.output_refs:
             builder.must(name)
+        elif info.op_type == "MaxPool":
+            scope.pooled[refs[0], f"{name}:output:0"] = self._protos(info)
         return [f"{name}:{ref}" for ref in info.output_refs]
-
-    @staticmethod
-    def _sum(builder, refs, attrs, label):
-        """What AddN gives in eager execution.
-
-        In a graph it begins with the first input whose buffer nobody else needs at that moment, if there is one: with three inputs and more, the last bits
-        would depend on how the threads happen to run.
-        """
-        def left_to_right(terms):
-            total = terms[0]
-            for ref in terms[1:]:
-                total = builder.node("AddV2", [total, ref], attrs, label) + ":z:0"
-            return total
-
-        first = (len(refs) - 2) % 8 + 2  # AddN takes so many, then eight at a time
-        total = left_to_right(refs[:first])
-        for k in range(first, len(refs), 8):
-            total = left_to_right([total, left_to_right(refs[k:k + 8])])
-        return total
-
-    def _emit_random(self, scope, info, refs, label):
-        """A stateful random op with drawn seeds, as its stateless twin: key = [seed], counter = [0, seed2], Philox."""
-        twin, dtype_attr = opschema.STATELESS_TWIN[info.op_type]
-        builder = scope.builder
-        seed = refs[-1]  # uint64 [seed, 0, seed2]
-        zero, one, two = (self._const_ints(builder, v) for v in ([0], [1], [2]))
-        slice_attrs = {"T": dtype(tfi.types_pb2.DT_UINT64), "Index": dtype(INT32)}
-        key = builder.node("Slice", [seed, zero, one], slice_attrs, label) + ":output:0"
-        counter = builder.node("Slice", [seed, one, two], slice_attrs, label) + ":output:0"
-        alg = builder.const("philox", lambda: constant_proto(1, INT32))
-        protos = self._protos(info)
-        attrs = {"dtype": protos[dtype_attr]}
-        if info.op_type == "RandomUniformInt":
-            shape_enum = tfi.types_pb2.DT_INT32 if "T" not in protos else protos["T"].type
-            attrs["Tshape"] = dtype(shape_enum)
-            inputs = [refs[0], key, counter, alg, refs[1], refs[2]]
-        else:
-            attrs["Tshape"] = protos["T"]
-            inputs = [refs[0], key, counter, alg]
-        return [builder.node(twin, inputs, attrs, label) + ":output:0"]
-
-    def _const_ints(self, builder, values):
-        return builder.const(("ints", tuple(values)), lambda: constant_proto(values, INT32))
 
     def _emit_variable_op(self, scope, node, refs, label):
         found = self._access[node]

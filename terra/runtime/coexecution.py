@@ -419,7 +419,7 @@ class Coexecuted:
 
     def _make_program(self, store):
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
-        generator = GraphGenerator(store, early, NotingQueue if self.options.jit_compile else Queue, self.options.optimize)
+        generator = GraphGenerator(store, early, NotingQueue if self.options.jit_compile else Queue, self.options.optimize, self.options.jit_compile)
         generated = generator.generate()
         program = Program(store, generated)
         program.handles = dict(generator.handles)

@@ -5,6 +5,7 @@ needed. A name that is missing raises `UnsupportedTensorFlowError` at import, wi
 """
 
 import functools
+import platform
 import sys
 import threading
 
@@ -32,6 +33,7 @@ try:
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
     from tensorflow.python.ops import resource_variable_ops
+    from tensorflow.python.util import _pywrap_util_port
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
@@ -204,6 +206,12 @@ def create_graph_op(graph, op_type, inputs, attr_protos):
 
 def n_gpus():
     return ctx().num_gpus()
+
+
+@functools.lru_cache(maxsize=None)
+def has_onednn():
+    """Whether graphs run oneDNN's kernels for x86 CPUs, which eager execution does not run for all operations."""
+    return _pywrap_util_port.IsMklEnabled() and platform.machine() in ("x86_64", "AMD64") and not n_gpus()
 
 
 def xla_kernel_types(op):

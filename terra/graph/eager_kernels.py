@@ -1,0 +1,133 @@
+"""Operations that a graph would compute otherwise than eager execution does: how they are written so that it gives the same bits, and fast.
+
+Each function appends the nodes for one operation to a FunctionBuilder. `refs` are the operation's inputs, `attrs` its attributes as protos.
+"""
+
+import math
+
+from terra.graph.functiondef import FunctionBuilder, attr, dtype, type_list
+from terra.runtime import internals as tfi
+from terra.runtime import opschema
+
+FLOAT, BOOL, INT32, UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("FLOAT", "BOOL", "INT32", "UINT64"))
+# Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from
+# the operation that they belong to (a Conv2DBackpropFilter of the same gradient, the forward operation). A Bitcast that changes nothing goes between the
+# two: grappler would remove an Identity.
+_KEPT_APART = {"BiasAddGrad": 0, "MaxPoolGrad": 1, "MaxPool3DGrad": 1}
+SMALLEST_POOL = 1 << 14  # elements of a pooling's input from which on oneDNN's gradient is worth its guard
+_LOWEST = -3.4028234663852886e38
+_POOLING = ("T", "ksize", "strides", "padding", "data_format")
+
+
+def constant_proto(value, enum):
+    return tfi.tf.make_tensor_proto(value, dtype=tfi.dtypes.as_dtype(enum))
+
+
+def keep_apart(builder, op_type, refs, attrs, label):
+    """The inputs of an operation, so that oneDNN's layout pass does not fuse it with another one."""
+    k = _KEPT_APART.get(op_type)
+    if k is None:
+        return refs
+    kind = attrs["T"]
+    return [*refs[:k], builder.node("Bitcast", [refs[k]], {"T": kind, "type": kind}, label) + ":output:0", *refs[k + 1:]]
+
+
+def sum_in_order(builder, refs, attrs, label):
+    """What AddN gives in eager execution.
+
+    In a graph it begins with the first input whose buffer nobody else needs at that moment, if there is one: with three inputs and more, the last bits
+    would depend on how the threads happen to run.
+    """
+    def left_to_right(terms):
+        total = terms[0]
+        for ref in terms[1:]:
+            total = builder.node("AddV2", [total, ref], attrs, label) + ":z:0"
+        return total
+
+    first = (len(refs) - 2) % 8 + 2  # AddN takes so many, then eight at a time
+    total = left_to_right(refs[:first])
+    for k in range(first, len(refs), 8):
+        total = left_to_right([total, left_to_right(refs[k:k + 8])])
+    return total
+
+
+def stateless_random(builder, op_type, refs, attrs, label):
+    """A stateful random operation with drawn seeds, as its stateless twin: key = [seed], counter = [0, seed2], Philox."""
+    twin, dtype_attr = opschema.STATELESS_TWIN[op_type]
+    seed = refs[-1]  # uint64 [seed, 0, seed2]
+    zero, one, two = (_const_ints(builder, v) for v in ([0], [1], [2]))
+    slice_attrs = {"T": dtype(UINT64), "Index": dtype(INT32)}
+    key = builder.node("Slice", [seed, zero, one], slice_attrs, label) + ":output:0"
+    counter = builder.node("Slice", [seed, one, two], slice_attrs, label) + ":output:0"
+    alg = builder.const("philox", lambda: constant_proto(1, INT32))
+    twin_attrs = {"dtype": attrs[dtype_attr]}
+    if op_type == "RandomUniformInt":
+        twin_attrs["Tshape"] = dtype(INT32 if "T" not in attrs else attrs["T"].type)
+        inputs = [refs[0], key, counter, alg, refs[1], refs[2]]
+    else:
+        twin_attrs["Tshape"] = attrs["T"]
+        inputs = [refs[0], key, counter, alg]
+    return builder.node(twin, inputs, twin_attrs, label) + ":output:0"
+
+
+def _const_ints(builder, values):
+    return builder.const(("ints", tuple(values)), lambda: constant_proto(values, INT32))
+
+
+def may_pool_by_onednn(attrs, forward, shape):
+    """Whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: unknown).
+
+    forward: attributes of the MaxPool that gave its second input from its first one; None if that is not known.
+    Windows must not overlap: where gradients add up, the order in which they do decides the last bits.
+    """
+    if forward is None or not tfi.has_onednn() or attrs["T"].type != FLOAT or any(attrs[name] != forward.get(name) for name in _POOLING):
+        return False
+    ksize, strides = attrs["ksize"].list.i, attrs["strides"].list.i
+    return attrs["data_format"].s == b"NHWC" and attrs["padding"].s in (b"VALID", b"SAME") \
+        and ksize[0] == ksize[3] == strides[0] == strides[3] == 1 and all(k <= s for k, s in zip(ksize, strides)) \
+        and (type(shape) is not tuple or None in shape or math.prod(shape) >= SMALLEST_POOL)
+
+
+def pool_gradient(builder, refs, attrs, label):
+    """MaxPoolGrad by oneDNN's kernel where that gives the same bits as TensorFlow's own, which takes four times as long.
+
+    Of the elements of a window that are equal, both choose the first one. But they treat NaN differently, and a window at a padded edge none of whose elements
+    is above the lowest float. oneDNN's kernel only runs next to its own forward kernel, which is computed again for it.
+    Returns the ref of the result, and the FunctionDefs of the two branches.
+    """
+    x, y, grad = refs
+    total = _reduced(builder, "Sum", x, [0, 1, 2, 3], label)  # of finite numbers it may overflow: then they are taken to be no such
+    safe = builder.node("IsFinite", [total], {"T": dtype(FLOAT)}, label) + ":y:0"
+    if attrs["padding"].s == b"SAME":
+        lowest = builder.const(("lowest",), lambda: constant_proto(_LOWEST, FLOAT))
+        above = builder.node("Greater", [_reduced(builder, "Min", y, [0, 1, 2, 3], label), lowest], {"T": dtype(FLOAT)}, label) + ":z:0"
+        safe = builder.node("LogicalAnd", [safe, above], {}, label) + ":z:0"
+    attrs = {name: attrs[name] for name in _POOLING}
+    number = len(builder.node_names)
+    branches = []
+    for name in ("onednn", "plain"):
+        branch = FunctionBuilder(f"{builder.name}_pool{number}_{name}")
+        names = inputs = [branch.arg(name, FLOAT) for name in ("x", "y", "grad")]
+        if name == "onednn":
+            inputs = ["x", branch.node("MaxPool", ["x"], attrs, label) + ":output:0", "grad"]
+        else:
+            inputs = keep_apart(branch, "MaxPoolGrad", names, attrs, label)
+        result = branch.node("MaxPoolGrad", inputs, attrs, label) + ":output:0"
+        branches.append(branch.finish(names, [(result, FLOAT)]))
+    functions = [_function(fdef.signature.name) for fdef in branches]
+    chosen = builder.node("StatelessIf", [safe, x, y, grad], {
+        "Tcond": dtype(BOOL), "Tin": type_list([FLOAT] * 3), "Tout": type_list([FLOAT]),
+        "then_branch": functions[0], "else_branch": functions[1], "_lower_using_switch_merge": attr(True),
+    }, label)
+    return chosen + ":output:0", branches
+
+
+def _reduced(builder, op_type, ref, axes, label):
+    return builder.node(op_type, [ref, _const_ints(builder, axes)], {"T": dtype(FLOAT), "Tidx": dtype(INT32), "keep_dims": attr(False)}, label) \
+        + ":output:0"
+
+
+def _function(name):
+    value = tfi.attr_value_pb2.AttrValue()
+    value.func.name = name
+    return value
