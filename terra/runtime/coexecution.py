@@ -245,7 +245,7 @@ class Coexecuted:
         if isinstance(step.mode, PythonRunner) and step.mode.complete():
             self._stats.coexecuted_steps += 1
             self._stats.early_steps += not step.mode.late
-            self.early_start.ends(time.perf_counter(), self.counts.python_stall)
+            self.early_start.ends(time.perf_counter() - step.mode.waited, self.counts.python_stall - step.mode.waited)
             if self._generating is None and self.early_start.lacks_form(self.program):
                 self._generate()
             compiled = step.mode.program.compiled
@@ -494,7 +494,7 @@ class Coexecuted:
         snapshot = Stats(**vars(self._stats))
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
         snapshot.fast_forwards, snapshot.whole_steps = self.counts.fast_forwards, self.counts.whole_steps
-        snapshot.python_stall_s = self.counts.python_stall
+        snapshot.waited_steps, snapshot.python_stall_s = self.counts.waited_steps, self.counts.python_stall
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):
             snapshot.add(own)

@@ -275,6 +275,11 @@ class Executors:
         self._default = self._context.executor
         self._async_handle = self._executor.handle()
         self._default_handle = self._default.handle()
+        self.may_run = not self._default.is_async()
+
+    def run(self, name, args, attrs, n_outputs, manager):
+        """Run function `name` on the calling thread; returns its outputs' handles when it is done. Only if `may_run`."""
+        return execute_cancelable(self.context_handle, "", name, args, attrs, manager._impl, n_outputs)
 
     def dispatch(self, name, args, attrs, n_outputs, manager):
         """Start function `name` asynchronously; returns its outputs' handles at once."""

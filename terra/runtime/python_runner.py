@@ -53,6 +53,7 @@ class PythonRunner:
         self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor)
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not self.form.early
+        self.waited = 0.0  # seconds that it took to run the graph, if that was run and not dispatched
         self.unconverted = None
         self.outside_events = 0  # imperative-only operations, and further reads of fetched values
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
@@ -567,7 +568,7 @@ class PythonRunner:
             checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
             self.manager = tfi.new_cancellation_manager()
             arguments = self._arguments(self.feeds, self.selects)
-            outputs = runner.dispatch(self.program, arguments, self.manager, generated)
+            outputs, self.waited = runner.start(self.program, arguments, self.manager, generated, self.step.counts)
         else:
             checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
             if generated.gate is not None:
@@ -651,7 +652,8 @@ class LastStep:
     def run(self):
         """Dispatch the graph with everything that Python gave it, and wait until it is done."""
         manager = tfi.new_cancellation_manager()  # its deletion would cancel the run
-        outputs = runner.dispatch(self.program, self.arguments, manager)
+        start = runner.dispatch if self.puts or not runner.executors.may_run else runner.run
+        outputs = start(self.program, self.arguments, manager)
         for queue, value in self.puts:
             queue.put(runner.handle, value)
         outputs[0].numpy()

@@ -18,11 +18,13 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 class Counts:
     """What a step counts."""
 
-    __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall")
+    __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps")
 
     def __init__(self):
         self.feeds = self.fetches = self.fast_forwards = self.whole_steps = 0
         self.python_stall = 0.0
+        self.waited_at_once = 0  # steps in a row that Python waited for as soon as they were dispatched
+        self.waited_steps = 0
 
 
 class Step:
