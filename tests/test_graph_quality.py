@@ -190,3 +190,98 @@ def test_gradient_of_pooling_of_the_lowest_number_at_a_padded_edge():
     made, results = coexecuted(step, x, weights)
     assert is_guarded(made)
     assert all(result.tobytes() == step(x, weights).numpy().tobytes() for result in results)
+
+
+def readers(made, op_type):
+    """The types of the operations that read what those of this type give."""
+    graph = made.program.generated.fdefs[-1]
+    types = {node.name: node.op for node in graph.node_def}
+    return {node.op for node in graph.node_def for name in node.input if types.get(name.partition(":")[0]) == op_type}
+
+
+@pytest.mark.parametrize("scalar_first", [False, True])
+def test_the_gradient_of_a_mean_is_divided_before_it_is_spread(scalar_first):
+    def step(x, g):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.reduce_mean(x, [0, 1]) * g)
+        gradient = tape.gradient(y, x)
+        return tf.tanh(3.0 * gradient if scalar_first else gradient * 3.0)
+
+    x, g = tf.constant(floats(40, 30, 20)), floats(20, seed=1)
+    g[3:6] = np.nan, -0.0, 1e-40
+    g = tf.constant(g)
+    made, results = coexecuted(step, x, g)
+    assert all(result.tobytes() == step(x, g).numpy().tobytes() for result in results)
+    assert "Mul" in readers(made, "RealDiv") and "RealDiv" not in readers(made, "Mul") and readers(made, "BroadcastTo") <= {"Tanh"}
+
+
+def test_what_is_spread_and_multiplied_by_no_scalar():
+    def step(x, by):
+        return tf.tanh(tf.broadcast_to(x, [40, 30, 20]) * by) + tf.broadcast_to(x, [40, 30, 20]) / tf.reduce_sum(by)
+
+    x, by = tf.constant(floats(30, 1)), tf.constant(floats(20))
+    made, results = coexecuted(step, x, by)
+    assert all(result.tobytes() == step(x, by).numpy().tobytes() for result in results)
+    assert readers(made, "BroadcastTo") == {"Mul", "RealDiv"}
+
+
+def test_what_nobody_reads_and_cannot_fail_does_not_run():
+    """The gradient of a convolution of data makes that of the data, too."""
+    w = tf.Variable(floats(3, 3, 3, 8) * 0.3)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(tf.nn.conv2d(x, w, 1, "SAME")))
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        return loss
+
+    x = tf.constant(floats(4, 8, 8, 3, seed=2))
+    made, results = coexecuted(step, x)
+    top = made.program.generated.fdefs[-1]
+    (unread,) = [node.name for node in top.node_def if node.op == "Conv2DBackpropInput"]
+    assert not any(unread in name for node in top.node_def for name in node.input) and unread not in top.control_ret.values()
+
+
+@pytest.mark.parametrize("how", ["assign_add", "assign"])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_updates_wait_for_what_may_fail(place, how):
+    """Though they do not wait for the rest."""
+    v, w = tf.Variable(floats(20, 20)), tf.Variable(0.0)
+
+    def step(x, k):
+        if place == "before":
+            row = tf.gather(x, k)
+        w.assign_add(1.0)
+        y = x
+        for _ in range(3):
+            y = tf.tanh(y @ v)
+        v.assign_add(y * 0.01) if how == "assign_add" else v.assign(v + 0.01 * y)
+        if place == "after":
+            row = tf.gather(y, k)
+        return row
+
+    x, good, bad = tf.constant(floats(20, 20, seed=1)), tf.constant(3), tf.constant(20)
+    made = terra.coexecute(step, wait_for_graph=True, run_ahead=0)
+    for _ in range(6):
+        made(x, good)
+    graph = made.program.generated.fdefs[-1]
+    (barrier,) = [node for node in graph.node_def if node.name.startswith("barrier")]
+    waited = {name[1:].rpartition("_")[0].rpartition("__")[2] for name in barrier.input}
+    assert "GatherV2" in waited and "Tanh" not in waited and "MatMul" not in waited
+    failures = terra.runtime.graph_runner.runner.failures
+    held, count = v.numpy(), float(w)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        made(x, bad)
+    assert terra.runtime.graph_runner.runner.failures == failures + 1
+    # As eagerly: what came before the failing operation is done, once.
+    assert (float(w) == count + 1.0) == (place == "after") and (v.numpy() != held).any() == (place == "after")
+    again = tf.Variable(held)
+    expected = held
+    if place == "after":
+        y = x
+        for _ in range(3):
+            y = tf.tanh(y @ again)
+        again.assign_add(y * 0.01)
+        expected = again.numpy()
+    assert v.numpy().tobytes() == expected.tobytes()

@@ -9,12 +9,14 @@ from terra.graph.functiondef import FunctionBuilder, attr, dtype, type_list
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 
-FLOAT, BOOL, INT32, UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("FLOAT", "BOOL", "INT32", "UINT64"))
+FLOAT, DOUBLE, BOOL, INT32, UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("FLOAT", "DOUBLE", "BOOL", "INT32", "UINT64"))
 # Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from
 # the operation that they belong to (a Conv2DBackpropFilter of the same gradient, the forward operation). A Bitcast that changes nothing goes between the
 # two: grappler would remove an Identity.
 _KEPT_APART = {"BiasAddGrad": 0, "MaxPoolGrad": 1, "MaxPool3DGrad": 1}
 SMALLEST_POOL = 1 << 14  # elements of a pooling's input from which on oneDNN's gradient is worth its guard
+SCALING = frozenset(["Mul", "RealDiv"])
+SMALLEST_SPREAD = 1 << 10  # elements of a tensor from which on it is worth a node more to do arithmetic before it is spread
 _LOWEST = -3.4028234663852886e38
 _POOLING = ("T", "ksize", "strides", "padding", "data_format")
 
@@ -49,6 +51,34 @@ def sum_in_order(builder, refs, attrs, label):
     for k in range(first, len(refs), 8):
         total = left_to_right([total, left_to_right(refs[k:k + 8])])
     return total
+
+
+class Spread:
+    """Results of BroadcastTo, on which the same arithmetic would be done for each of the many elements that are equal.
+
+    The gradient of a mean is divided by the number of elements after it was spread over them: what is divided, or multiplied, by a scalar here is the
+    small tensor, which is spread afterwards. Each element is the result of the same operations on the same numbers.
+    """
+
+    def __init__(self):
+        self._made = {}  # ref of a large tensor -> (ref of the small one, ref of the shape, attributes of BroadcastTo)
+
+    def note(self, refs, result, attrs, shape):
+        """A BroadcastTo was written."""
+        if attrs["T"].type in (FLOAT, DOUBLE) and math.prod(shape) >= SMALLEST_SPREAD:
+            self._made[result] = *refs, attrs
+
+    def scaled(self, builder, op_type, refs, scalars, attrs, label):
+        """The ref of the result of a SCALING operation; None if it does not scale a large tensor that was spread. scalars: which inputs are scalars."""
+        k = 0 if refs[0] in self._made and scalars[1] else 1 if refs[1] in self._made and scalars[0] else None
+        if k is None:
+            return None
+        small, shape, spread = self._made[refs[k]]
+        refs = [small, refs[1]] if k == 0 else [refs[0], small]
+        scaled = builder.node(op_type, refs, attrs, label) + ":z:0"
+        result = builder.node("BroadcastTo", [scaled, shape], spread, label) + ":output:0"
+        self._made[result] = scaled, shape, spread
+        return result
 
 
 def stateless_random(builder, op_type, refs, attrs, label):
@@ -92,34 +122,29 @@ def pool_gradient(builder, refs, attrs, label):
     """MaxPoolGrad by oneDNN's kernel where that gives the same bits as TensorFlow's own, which takes four times as long.
 
     Of the elements of a window that are equal, both choose the first one. But they treat NaN differently, and a window at a padded edge none of whose elements
-    is above the lowest float. oneDNN's kernel only runs next to its own forward kernel, which is computed again for it.
-    Returns the ref of the result, and the FunctionDefs of the two branches.
+    is above the lowest float. (The forward operation, which oneDNN's layout pass rewrites together with a gradient that takes its result directly, gives the
+    same bits in any case.) Returns the ref of the result, and the FunctionDefs of two branches.
     """
-    x, y, grad = refs
+    x, y, _ = refs
+    attrs = {name: attrs[name] for name in _POOLING}
     total = _reduced(builder, "Sum", x, [0, 1, 2, 3], label)  # of finite numbers it may overflow: then they are taken to be no such
     safe = builder.node("IsFinite", [total], {"T": dtype(FLOAT)}, label) + ":y:0"
     if attrs["padding"].s == b"SAME":
         lowest = builder.const(("lowest",), lambda: constant_proto(_LOWEST, FLOAT))
         above = builder.node("Greater", [_reduced(builder, "Min", y, [0, 1, 2, 3], label), lowest], {"T": dtype(FLOAT)}, label) + ":z:0"
         safe = builder.node("LogicalAnd", [safe, above], {}, label) + ":z:0"
-    attrs = {name: attrs[name] for name in _POOLING}
-    number = len(builder.node_names)
-    branches = []
-    for name in ("onednn", "plain"):
-        branch = FunctionBuilder(f"{builder.name}_pool{number}_{name}")
-        names = inputs = [branch.arg(name, FLOAT) for name in ("x", "y", "grad")]
-        if name == "onednn":
-            inputs = ["x", branch.node("MaxPool", ["x"], attrs, label) + ":output:0", "grad"]
-        else:
-            inputs = keep_apart(branch, "MaxPoolGrad", names, attrs, label)
-        result = branch.node("MaxPoolGrad", inputs, attrs, label) + ":output:0"
-        branches.append(branch.finish(names, [(result, FLOAT)]))
-    functions = [_function(fdef.signature.name) for fdef in branches]
-    chosen = builder.node("StatelessIf", [safe, x, y, grad], {
-        "Tcond": dtype(BOOL), "Tin": type_list([FLOAT] * 3), "Tout": type_list([FLOAT]),
-        "then_branch": functions[0], "else_branch": functions[1], "_lower_using_switch_merge": attr(True),
+    fast = builder.node("MaxPoolGrad", refs, attrs, label) + ":output:0"
+    taken, other = branches = [FunctionBuilder(f"{builder.name}_pool{len(builder.node_names)}_{name}") for name in ("onednn", "plain")]
+    names = ["fast", "x", "y", "grad"]
+    for branch in branches:
+        for name in names:
+            branch.arg(name, FLOAT)
+    exact = other.node("MaxPoolGrad", keep_apart(other, "MaxPoolGrad", names[1:], attrs, label), attrs, label) + ":output:0"
+    chosen = builder.node("StatelessIf", [safe, fast, *refs], {
+        "Tcond": dtype(BOOL), "Tin": type_list([FLOAT] * 4), "Tout": type_list([FLOAT]), "_lower_using_switch_merge": attr(True),
+        "then_branch": _function(taken.name), "else_branch": _function(other.name),
     }, label)
-    return chosen + ":output:0", branches
+    return chosen + ":output:0", [taken.finish(names, [("fast", FLOAT)]), other.finish(names, [(exact, FLOAT)])]
 
 
 def _reduced(builder, op_type, ref, axes, label):

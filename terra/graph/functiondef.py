@@ -4,6 +4,7 @@ Writing protos directly costs a few microseconds an op, a thirtieth of TensorFlo
 involved. A tensor is named by a string: the name of an argument, or `node:output_name:k`.
 """
 
+import collections
 import re
 
 from terra.runtime import internals as tfi
@@ -55,7 +56,6 @@ class FunctionBuilder:
         self.fdef.signature.name = name
         self.name = name
         self.args = {}  # argument name -> dtype enum
-        self.consumed = set()  # names of nodes that another node reads
         self.node_names = []
         self._count = 0
         self._constants = {}
@@ -72,9 +72,6 @@ class FunctionBuilder:
         nd.name = name
         nd.op = op
         nd.input.extend(inputs)
-        consumed = self.consumed
-        for ref in inputs:
-            consumed.add(ref.split(":", 1)[0])
         if controls:
             nd.input.extend("^" + c for c in controls)
         for key, value in attrs.items():
@@ -99,10 +96,25 @@ class FunctionBuilder:
             self.fdef.signature.control_output.append(name)
             self.fdef.signature.is_stateful = True
 
-    def sinks(self):
-        """Names of nodes that no other node reads."""
-        consumed = self.consumed
-        return [n for n in self.node_names if n not in consumed]
+    def needed(self, harmless, results):
+        """(nodes that must run, those of them that no other one of them reads): names.
+
+        Nodes named in `harmless`, and constants, need not run if nobody reads them. results: names of nodes that are read from outside.
+        """
+        outside = collections.Counter(results)
+        readers = outside.copy()
+        needed, sinks = [], []
+        for node in reversed(self.fdef.node_def):  # readers come after what they read
+            name = node.name
+            n = readers[name]
+            if not n and (node.op == "Const" or name in harmless) and name not in self.fdef.control_ret:
+                continue
+            needed.append(name)
+            if n == outside[name]:
+                sinks.append(name)
+            for ref in node.input:
+                readers[ref.lstrip("^").split(":", 1)[0]] += 1
+        return needed[::-1], sinks[::-1]
 
     def finish(self, arg_names, results):
         """Close the signature: `arg_names` in order, `results` as (ref, dtype enum); returns the proto."""

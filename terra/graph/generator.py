@@ -9,7 +9,7 @@ becomes a Case operation with one function for each case, driven by Case Select.
   needed), and the updates of variables wait behind a gate for a token that Python sends when the step is validated.
 
 In both forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
-have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
+that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
 functions that write) keep their place; if nothing follows them they wait behind the barrier too, else their variables are checkpointed.
 """
 
@@ -22,6 +22,7 @@ from terra.graph.cases import select_table
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto
 from terra.graph.functiondef import FunctionBuilder, attr, dtype, func_list, safe_name, type_list
+from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
@@ -81,6 +82,8 @@ class Scope:
         self.made = {}  # name of a node in a branch -> its first output, and what type that has
         self.order = {}  # raw variable -> [last write, reads since]
         self.pooled = {}  # (input, output) of a MaxPool -> its attributes
+        self.harmless = set()  # names of nodes that cannot fail
+        self.spread = eager_kernels.Spread()
 
     def get(self, key):
         ref = self.env.get(key)
@@ -130,6 +133,7 @@ class GraphGenerator:
         self.new_queue = new_queue
         self.exact = not optimize
         self.compiled = compiled
+        self.forgiving = not compiled and not tfi.n_gpus()  # else any operation may fail: XLA may refuse it, a GPU may run out of memory
         self.out = Generated()
         self.out.early = early
         self.prefix = f"terra_{next(_function_numbers)}"
@@ -139,7 +143,6 @@ class GraphGenerator:
         self._labels = {}
         self._attr_protos = {}
         self._deferred = []
-        self._cases = []  # names of the Case nodes
 
     # -- names and types -------------------------------------------------------------------------------------------------------
 
@@ -307,9 +310,9 @@ class GraphGenerator:
             else:
                 select = f"{unpack}:output:{out.select_index[item.switch_case]}"
             self._emit_case(top, item, select)
-        self._commit(top, [slot.key for slot in extra if slot.live_at_end])
         done = builder.const("done", lambda: constant_proto(True, BOOL))
         results = [(done, BOOL)] + [(top.get(Value(*v)), self._out_enum(*v)) for v in out.live_out]
+        self._commit(top, [slot.key for slot in extra if slot.live_at_end], [ref for ref, _ in results])
         out.name = self.prefix
         out.n_outputs = len(results)
         out.feed_queues = [feed.queue for feed in out.feeds.values()]
@@ -332,15 +335,22 @@ class GraphGenerator:
         label = self._label(node)
         refs = self._input_refs(scope, node, label)
         category = info.category
+        before = len(scope.builder.node_names)
         if category == opschema.FETCH:
             self._emit_fetch(scope, node, refs, label)
             return
+        harmless = self._is_harmless(node)
         if category == opschema.VARIABLE:
             outputs = self._emit_variable_op(scope, node, refs, label)
         elif category == opschema.RANDOM:
             outputs = [eager_kernels.stateless_random(scope.builder, info.op_type, refs, self._protos(info), label)]
         else:
-            outputs = self._emit_plain(scope, info, event, refs, label)
+            outputs = self._emit_scaled(scope, site, refs, label) if harmless and info.op_type in eager_kernels.SCALING else None
+            outputs = outputs or self._emit_plain(scope, info, event, refs, label)
+            if harmless and info.op_type == "BroadcastTo":
+                scope.spread.note(refs, outputs[0], self._protos(info), event.out_shapes[0])
+        if harmless:
+            scope.harmless.update(scope.builder.node_names[before:])
         if scope is self.top and self._has_open_shape(event):
             self.out.open_refs.update(ref.partition(":")[0] for ref in (outputs.values() if type(outputs) is dict else outputs))
         if scope is not self.top and type(outputs) is list and outputs:
@@ -349,6 +359,25 @@ class GraphGenerator:
             if k < 0:
                 continue  # a fed value, defined with the inputs
             scope.env[key] = outputs[k]
+
+    def _emit_scaled(self, scope, site, refs, label):
+        scalars = [kind[0] == CONST and kind[1].key[1] == () for kind in site.kinds]
+        result = scope.spread.scaled(scope.builder, site.event.info.op_type, refs, scalars, self._protos(site.event.info), label)
+        return result and [result]
+
+    def _is_harmless(self, node):
+        """Whether nothing that the operation is written as can fail."""
+        info, kinds = node.payload.event.info, node.payload.kinds
+        if not self.forgiving or info.device:
+            return False
+        if info.category == opschema.VARIABLE:
+            known = all(how in (ASSIGN_ADD, ASSIGN_SUB) and v not in self._raw_vars for _, v, how in self._access[node])
+        elif info.category == opschema.RANDOM:
+            known = info.op_type != "RandomUniformInt" and kinds[0][0] == CONST
+        else:
+            known = is_harmless(info.op_type, kinds)
+        return known and not any(
+            self._has_open_shape(event) for event in (node.payload.event, *(source.payload.event for slot in node.slots for source, _ in slot)))
 
     def _has_open_shape(self, event):
         """Whether the shapes of an operation's outputs may depend on data."""
@@ -513,8 +542,10 @@ class GraphGenerator:
         for scope, result in zip(scopes, results):
             for name in names:
                 scope.builder.arg(name, self.key_enum(self._keys[name]))
-            self._keep_unread(scope, {ref.partition(":")[0] for ref, _ in result})
-            for sink in scope.builder.sinks():
+            given = [ref.partition(":")[0] for ref, _ in result]
+            _, sinks = scope.builder.needed(scope.harmless, given)
+            self._keep_unread(scope, [name for name in sinks if name not in given])
+            for sink in sinks:
                 scope.builder.must(sink)
             self.out.fdefs.append(scope.builder.finish(names, result))
         raw = {}
@@ -536,15 +567,14 @@ class GraphGenerator:
             top.env[key] = f"{name}:output:{k}"
             if isinstance(key, Slot) and len({n.payload.event.out_shapes[out] if out >= 0 else None for n, out in key.sources}) > 1:
                 self.out.open_refs.add(top.env[key])
-        self._cases.append(name)
 
-    def _keep_unread(self, scope, results):
+    def _keep_unread(self, scope, unread):
         """Have somebody read what only the program's errors need. (Branches are inlined before grappler looks at what a function must do.)"""
-        for name in scope.builder.sinks():
-            if name in scope.made and name not in results:
+        for name in unread:
+            if name in scope.made:
                 ref, enum = scope.made[name]
                 true = scope.builder.const(("true",), lambda: constant_proto(True, BOOL))
-                scope.builder.node("Assert", [true, ref], {"T": type_list([enum]), "summarize": attr(0)}, "unread")
+                scope.builder.must(scope.builder.node("Assert", [true, ref], {"T": type_list([enum]), "summarize": attr(0)}, "unread"))
 
     def _branch_output(self, scope, key, item):
         """A branch's result: what it computed; else what came in, if that existed before; else a dummy. Always through the branch's own node."""
@@ -554,19 +584,22 @@ class GraphGenerator:
             return scope.get(key)
         return scope.dummy(key)
 
-    def _commit(self, top, var_keys):
-        """Barrier (and gate), then the updates of variables."""
+    def _commit(self, top, var_keys, results):
+        """Barrier (and gate), then the updates of variables. `results`: refs of what the function gives."""
         builder, out = top.builder, self.out
         new_values = [(key[1], top.get(key)) for key in var_keys]
         # Also a node whose only readers are the updates below must be passed.
-        read_below = [ref for _, ref in new_values] + [ref for _, _, refs, _, _ in self._deferred for ref in refs]
-        read_below = [ref.split(":", 1)[0] for ref in read_below if ":" in ref]
-        unread = builder.sinks()
-        for name in set(unread).difference(read_below):
+        below = [ref for _, ref in new_values] + [ref for _, _, refs, _, _ in self._deferred for ref in refs]
+        names = [ref.split(":", 1)[0] for ref in below + results if ":" in ref]
+        needed, sinks = builder.needed(top.harmless, names)
+        for name in set(sinks).difference(names):
             builder.must(name)  # or grappler would drop it, and its error
-        sinks = list(dict.fromkeys(unread + self._cases + read_below))
         handles = {v: top.get(("res", v)) for v, _ in new_values}
-        barrier = builder.node("NoOp", (), {}, "barrier", sinks)
+        may_fail = sinks
+        if self.forgiving:
+            constants = {node.name for node in builder.fdef.node_def if node.op == "Const"}
+            may_fail = [name for name in needed if name not in top.harmless and name not in constants]
+        barrier = builder.node("NoOp", (), {}, "barrier", may_fail)
         builder.must(barrier)
         if not new_values and not self._deferred:
             return
@@ -578,8 +611,12 @@ class GraphGenerator:
             builder.must(builder.node("AssignVariableOp", [handles[v], ref], {
                 "dtype": dtype(self._variable_enums[v]), "validate_shape": attr(False),
             }, "commit", [barrier]))
+        if not self._deferred:
+            return
+        # What they work on in its place would be copied first while somebody still reads it.
+        last = builder.node("NoOp", (), {}, "barrier", [*sinks, barrier])
         for info, event, refs, label, raw in self._deferred:
-            controls = [barrier] + self._order_controls(top, raw)
+            controls = [last] + self._order_controls(top, raw)
             before = len(builder.node_names)
             self._emit_plain(top, info, event, refs, label, controls)
             self._note_access(top, raw, builder.node_names[before])
