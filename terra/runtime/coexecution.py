@@ -112,7 +112,7 @@ class Coexecuted:
             return self._python(*args, **kwargs)  # part of the outer step
         if dispatch.left_alone.depth:
             return self._python(*args, **kwargs)  # part of an imperative step
-        if not tfi.tf.executing_eagerly():
+        if not tfi.executing_eagerly():
             self._warn_graph()
             return self._python(*args, **kwargs)  # part of somebody's graph
         if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):

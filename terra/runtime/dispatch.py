@@ -119,7 +119,14 @@ def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
     with _hooks_lock:
         if active is None and not runner.flights:
-            tfi.remove_hooks(_getitem)
+            tfi.remove_hooks()
+
+
+def remove_getitem():
+    """A tensor is indexed outside of any step: put TensorFlow's own indexing back until the next one."""
+    with _hooks_lock:
+        if active is None:
+            tfi.remove_getitem(_getitem)
 
 
 runner.on_idle = remove_if_idle

@@ -14,7 +14,7 @@ from terra.runtime import internals as tfi
 
 log = logging.getLogger("terra")
 
-AT_ONCE = 100e-6  # seconds: after more of them Python has done something between dispatching a step and waiting for it
+AT_ONCE = 200e-6  # seconds: after more of them Python has done something between dispatching a step and waiting for it
 ENOUGH = 4  # steps in a row that Python waited for at once
 
 _channels = set()  # ids of the queues' handles

@@ -237,6 +237,7 @@ class _Modules:
     def __init__(self):
         self._spaces = {}  # id -> module or class
         self._held = Snapshot()
+        self._n_modules = 0  # that were imported when they were looked for
         self.version = 0  # counts the times when something was replaced
         for space in (tfi.tf.nn, tfi.tf.math, tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable, tfi.tf.GradientTape):
             self.watch(space)
@@ -249,9 +250,11 @@ class _Modules:
 
     def look(self):
         """The version they have now."""
-        for name in self._NAMES:
-            if name in sys.modules and id(sys.modules[name]) not in self._spaces:
-                self.watch(sys.modules[name])
+        if len(sys.modules) != self._n_modules:
+            self._n_modules = len(sys.modules)
+            for name in self._NAMES:
+                if name in sys.modules:
+                    self.watch(sys.modules[name])
         if not self._held.holds():
             self.version += 1
             self._held = Snapshot()

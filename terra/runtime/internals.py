@@ -376,7 +376,7 @@ def dataset_parts(dataset):
 
 
 def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, getitem):
-    """Replace the C entry points and indexing; `remove_hooks` puts the originals back."""
+    """Replace the C entry points and indexing; `remove_hooks` and `remove_getitem` put the originals back."""
     with _hook_lock:
         if tf.Tensor.__getitem__ is tensor_getitem:  # else somebody has replaced it
             tf.Tensor.__getitem__ = getitem
@@ -388,10 +388,9 @@ def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, getitem):
         pywrap_tfe.TFE_Py_ExecuteCancelable = cancelable
 
 
-def remove_hooks(getitem):
+def remove_hooks():
+    """Put the C entry points back. Indexing stays ours until it is used: each change of the class makes Python look up all that tensors have anew."""
     with _hook_lock:
-        if tf.Tensor.__getitem__ is getitem:
-            tf.Tensor.__getitem__ = tensor_getitem
         for name, original in tape_originals.items():
             setattr(pywrap_tfe, name, original)
         pywrap_tfe.TFE_Py_FastPathExecute = fast_execute
@@ -399,6 +398,12 @@ def remove_hooks(getitem):
         pywrap_tfe.TFE_Py_ExecuteCancelable = execute_cancelable
         if not _keep_shape_slice:
             pywrap_tfe.TFE_Py_TensorShapeSlice = tensor_shape_slice
+
+
+def remove_getitem(getitem):
+    with _hook_lock:
+        if tf.Tensor.__getitem__ is getitem:
+            tf.Tensor.__getitem__ = tensor_getitem
 
 
 def keep_shape_slice():

@@ -221,7 +221,7 @@ class Reads:
 
     def seal(self, settings):
         """Nothing more will be noted; `settings` are those ({root: value}) at the beginning of the run."""
-        self._settings = [(root, settings[root]) for root in [None, *[root for root, _ in self._settings]]]
+        self._settings = [(root, settings[root]) for root in [root for root, _ in self._settings] or [None]]
         self._groups = [
             (space, itemgetter(*entries, next(iter(entries))), (*entries.values(), next(iter(entries.values()))))
             for space, entries in self._entries.values()]
