@@ -2,8 +2,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 import terra
+from terra.graph import harmless
+from terra.graph.trace import CONST, VALUE
 
 
 def floats(*shape, seed=0):
@@ -224,6 +227,17 @@ def test_what_is_spread_and_multiplied_by_no_scalar():
     made, results = coexecuted(step, x, by)
     assert all(result.tobytes() == step(x, by).numpy().tobytes() for result in results)
     assert readers(made, "BroadcastTo") == {"Mul", "RealDiv"}
+
+
+def test_harmless_operations():
+    """All that is called so has no state, and exists."""
+    for name in harmless._HARMLESS | set(harmless._WITH_CONSTANTS):
+        op = op_def_registry.get(name)
+        assert op is not None and not op.is_stateful, name
+        assert all(k < len(op.input_arg) for k in harmless._WITH_CONSTANTS.get(name, ())), name
+    assert not harmless.is_harmless("GatherV2", [])
+    index = [(VALUE,), (CONST, None), (VALUE,)]
+    assert harmless.is_harmless("Reshape", index) and not harmless.is_harmless("Reshape", index[::2])
 
 
 def test_what_nobody_reads_and_cannot_fail_does_not_run():

@@ -783,3 +783,34 @@ def test_lists_that_the_program_changes_after_an_operation_was_given_them():
         for ours, eager in zip(coexecuted(x), step(x)):
             assert ours.numpy().tolist() == eager.numpy().tolist()
     assert coexecuted.stats().coexecuted_steps >= 3
+
+
+def test_indexing_outside_of_steps_is_tensorflows():
+    step = terra.coexecute(lambda x: x[0] * 2.0, wait_for_graph=True)
+    x = tf.constant([1.0, 2.0])
+    for _ in range(6):
+        step(x)
+    assert float(x[1]) == 2.0
+    assert tf.Tensor.__getitem__ is internals.tensor_getitem
+    assert float(step(x)) == 2.0 and step.stats().coexecuted_steps >= 4
+
+
+def test_indexing_that_somebody_replaces_between_steps(monkeypatch):
+    """And puts back what was there."""
+    step = terra.coexecute(lambda x: x[0] * 2.0, wait_for_graph=True)
+    x, calls = tf.constant([1.0, 2.0]), []
+    for _ in range(6):
+        step(x)
+    before = tf.Tensor.__getitem__
+
+    def other(tensor, spec):
+        calls.append(spec)
+        return before(tensor, spec) + 10.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.Tensor, "__getitem__", other)
+        assert [float(step(x)) for _ in range(6)] == [22.0] * 6
+        assert calls == [0] * 6 and float(x[1]) == 12.0
+    for _ in range(6):
+        assert float(step(x)) == 2.0
+    assert float(x[1]) == 2.0 and step.stats().coexecuted_steps >= 8 and len(calls) == 7

@@ -33,6 +33,8 @@ _METHODS = {
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
+_Generator = tfi.tf.random.Generator
+_DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal", "truncated_normal", "uniform", "uniform_full_int"))
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
@@ -51,9 +53,10 @@ def substitute(callee):
             return made
         if function is tfi.tape_gradient_method:
             return _gradient
-        package = guards.stock_package(function.__module__)
-        if package is None or function.__name__ not in _METHODS.get(package, ()):
-            return None
+        if function not in _DRAWING:
+            package = guards.stock_package(function.__module__)
+            if package is None or function.__name__ not in _METHODS.get(package, ()):
+                return None
         made = _replacements.get(function)
         if made is None:
             made = _replacements[function] = skipping(function)
@@ -65,7 +68,7 @@ def skipping(function):
     """The method `function` of a stock class, but jumping where it can."""
     def method(self, *args, **kwargs):
         runner = running()
-        if runner is None or guards.stock_package(type(self).__module__) is None:
+        if runner is None or (guards.stock_package(type(self).__module__) is None and type(self) is not _Generator):
             return _enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once

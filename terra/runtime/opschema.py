@@ -27,8 +27,8 @@ RAW_READS = frozenset(["ResourceGather", "ResourceGatherNd"])
 _RAW_WRITE_PREFIXES = ("ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _RAW_WRITES = frozenset([
     "ResourceStridedSliceAssign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulUniformFullInt", "StatefulUniformInt",
-    "StatefulStandardNormalV2", "StatefulTruncatedNormal", "StatefulRandomBinomial",
-])
+    "StatefulStandardNormalV2", "StatefulTruncatedNormal",
+])  # not StatefulRandomBinomial: in a graph (also of tf.function) it does not advance the state, so that it gives the same numbers again
 
 # Stateful random op -> (stateless twin, attribute that gives the output dtype). The k-th draw of a kernel differs; first draws are bitwise equal.
 STATELESS_TWIN = {

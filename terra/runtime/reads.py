@@ -195,7 +195,7 @@ class Reads:
         self._arrays.update((id(array), (array, held)) for array, held in guard.arrays)
         if guard.reads is not None:
             self._merge(guard.reads)
-        if guard.root is not None and guard.root not in [root for root, _ in self._settings]:
+        if guard.root not in (None, "tensorflow", *[root for root, _ in self._settings]):  # TensorFlow has no settings but those that all look at
             self._settings.append((guard.root, None))
 
     def _merge(self, other):
