@@ -2,7 +2,10 @@
 import collections
 import sys
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,3 +115,61 @@ def test_memory_is_read_where_it_can_be():
     assert versions.address_of_version([]) is None and versions.address_of_length({}) is None
     if sys.implementation.name == "cpython":
         assert versions.address_of_length([])
+
+
+class Plain:
+    pass
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+class Both(Slotted):
+    pass
+
+
+class DerivedList(list):
+    pass
+
+
+class DerivedInt(int):
+    pass
+
+
+class DerivedTuple(tuple):
+    pass
+
+
+class Weak:
+    __slots__ = ("__dict__", "__weakref__", "y")
+
+
+@pytest.mark.parametrize("make", [
+    Plain, Slotted, Both, DerivedList, lambda: DerivedInt(10 ** 40), lambda: DerivedTuple([1, 2, 3]), Weak, lambda: keras.layers.Dropout(0.1), lambda: keras.layers.Dense(3),
+    lambda: ValueError("x"), lambda: np.zeros(3), lambda: (lambda: 1), lambda: keras, lambda: tf.Variable(1.0), set, object,
+])
+def test_headers(make):
+    """Where the class and the attributes of an object are found in memory, they are its class and its attributes: also after a change."""
+    it = make()
+    attributes = getattr(it, "__dict__", None)
+    words = versions.words_of_header(it, type(it), attributes)
+    if not words:
+        return
+    read = versions.Words([address for address, _ in words])
+    held = read.read()
+    assert held == np.array([id(type(it))] + [id(attributes)] * (attributes is not None), np.uint64).tobytes()
+    if attributes is not None and type(attributes) is dict and not isinstance(it, type(keras)):
+        attributes["made_up"] = 1
+        assert read.read() == held
+        del attributes["made_up"]
+        if hasattr(type(it), "__dict__") and "__dict__" in dir(type(it)):
+            other = dict(attributes)
+            object.__setattr__(it, "__dict__", other)
+            assert read.read() == np.array([id(type(it)), id(other)], np.uint64).tobytes()
+    assert versions.words_of_header(it, str, attributes) == []
+
+
+def test_headers_are_read_where_they_can_be():
+    for it in (Plain(), keras.layers.Dense(3)):
+        assert bool(versions.words_of_header(it, type(it), vars(it))) == versions._DICTS

@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, Metho
 
 import numpy as np
 
-from terra.runtime import guards
+from terra.runtime import guards, versions
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
@@ -229,8 +229,16 @@ class Reads:
         self._answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
         self._held_arrays = list(self._arrays.values())
         self._known = list(self._classes.values())
-        self._kinds = [it for it, _, _ in self._objects.values()], [kind for _, kind, _ in self._objects.values()]
-        owners = [(it, attributes) for it, _, attributes in self._objects.values() if attributes is not None]
+        words, others = {}, []
+        for it, kind, attributes in self._objects.values():
+            found = versions.words_of_header(it, kind, attributes)
+            words.update(found)
+            if not found:
+                others.append((it, kind, attributes))
+        self._headers = versions.Words(list(words)) if words else None
+        self._held_headers = np.array(list(words.values()), np.uint64).tobytes()
+        self._kinds = [it for it, _, _ in others], [kind for _, kind, _ in others]
+        owners = [(it, attributes) for it, _, attributes in others if attributes is not None]
         self._owners = [it for it, _ in owners], [attributes for _, attributes in owners]
         for parts in self._parts.values():
             self._walk.containers.update(parts.containers)
@@ -248,6 +256,8 @@ class Reads:
         for space, key in self._gaps:
             if key in space:
                 return False
+        if self._headers is not None and self._headers.read() != self._held_headers:
+            return False
         if not all(map(is_, map(type, self._kinds[0]), self._kinds[1])):
             return False
         try:
