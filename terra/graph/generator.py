@@ -57,6 +57,7 @@ class Generated:
         self.fdefs = []  # branches first
         self.library = {}  # name -> FunctionDef of the user's traced functions that are called
         self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",)
+        self.lasting = None  # what the PythonRunner knows of the arguments that do not change
         self.n_outputs = 0  # the "done" scalar first, then `live_out`
         self.feeds = {}  # (node, slot) -> Feed
         self.feed_queues = []  # by the index of the feed

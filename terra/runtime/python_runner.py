@@ -461,22 +461,28 @@ class PythonRunner:
             self.puts.append((queue, value))
 
     def _arguments(self, feeds, selects):
-        values = []
+        if self.form.lasting is None:
+            self.form.lasting = self._lasting_arguments()
+        lasting, others = self.form.lasting
+        values = lasting.copy()
         args = self.step.arg_list
-        for spec in self.form.arg_specs:
+        for k, spec in others:
             kind = spec[0]
             if kind == "arg":
-                values.append(self._arg_value(args, spec))
+                values[k] = self._arg_value(args, spec)
             elif kind == "feed":
                 value = feeds[spec[1]]
-                values.append(value if value is not None else dummy(spec[2]))
-            elif kind == "res":
-                values.append(self.program.handles[spec[1]])
-            elif kind == "queue":
-                values.append(spec[1].ref)
+                values[k] = value if value is not None else dummy(spec[2])
             else:
-                values.append(tfi.eager_constant(selects, tfi.dtypes.int32))
+                values[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
         return values
+
+    def _lasting_arguments(self):
+        """(the arguments that are the same at each step, None for the others; (position, spec) of those)."""
+        known = {"res": self.program.handles.__getitem__, "queue": lambda queue: queue.ref}
+        specs = self.form.arg_specs
+        return [known[spec[0]](spec[1]) if spec[0] in known else None for spec in specs], \
+            [(k, spec) for k, spec in enumerate(specs) if spec[0] not in known]
 
     @staticmethod
     def _arg_value(args, spec):
