@@ -44,11 +44,10 @@ def explain(function):
             f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or functions are recursive: {len(table)} pieces "
             f"with {nodes} nodes in all, {sum(piece.program is not None for piece in table)} of them with a graph.")
     elif function.program is not None:
-        form = "starts with the step, because Python reads values in the middle" if function.program.early \
-            else "is dispatched when the skeleton is done, because Python reads no value in the middle"
-        lines.append(f"The graph {form}.")
-        if function.early_start.describe() is not None and not function.program.early:
-            lines.append(function.early_start.describe())
+        if function.program.early:
+            lines.append("The graph starts with the step, because Python reads values in the middle.")
+        else:
+            lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
     if function.program is not None and function.program.compiled is not None:
         lines.append(function.program.compiled.describe())
     lines += _own_code(function, stats)
