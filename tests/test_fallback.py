@@ -3,6 +3,7 @@
 The disturbance comes from a `Watch`, which the step itself puts round TensorFlow's entry points, so that it sees the same operations in the same order
 in plain eager execution and in every phase of a co-executed step. Nothing of it knows Terra.
 """
+import gc
 import os
 import threading
 
@@ -17,6 +18,7 @@ from tensorflow.python.eager.core import _FallbackException
 import terra
 from terra.fallback import policy
 from terra.runtime import user_code
+from terra.runtime.python_runner import PythonRunner
 from terra.transform import convert
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -521,3 +523,34 @@ def test_operation_seeds_that_come_again():
         return [step(i).numpy().tolist() for i in range(16)]
 
     assert run(lambda f: f) == run(terra_wrap())
+
+
+def test_what_only_a_cycle_keeps_is_learned(monkeypatch):
+    """The garbage collector frees it any time: also between the step's end and that of the trace which is to learn that it was kept."""
+    class Node:
+        pass
+
+    collecting, replay = [False], PythonRunner._replay
+
+    def collect_and_replay(self, tracer):
+        gc.collect()
+        return replay(self, tracer)
+
+    monkeypatch.setattr(PythonRunner, "_replay", collect_and_replay)
+
+    def step(x):
+        y = tf.tanh(x) * 2.0
+        z = y + 1.0
+        if collecting[0]:
+            node = Node()
+            node.own, node.y, node.z = node, y, z
+        return tf.reduce_sum(z)
+
+    step = terra.coexecute(step, wait_for_graph=True, fast_forward=False)
+    x = tf.constant([1.0, 2.0])
+    for _ in range(4):
+        step(x)
+    collecting[0] = True
+    results = [float(step(x)) for _ in range(8)]
+    assert len(set(results)) == 1 and step.stats().fallbacks <= 1
+    assert step.stats().coexecuted_steps >= 9

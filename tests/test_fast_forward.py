@@ -111,12 +111,17 @@ def set_weight_decay(optimizer, model):
     optimizer.weight_decay = 0.1
 
 
+class Halve(keras.constraints.Constraint):
+    def __call__(self, w):
+        return w * 0.5
+
+
 def add_constraint(optimizer, model):
     variable = model.trainable_variables[0]
     if isinstance(variable, tf.Variable):
         variable._constraint = lambda w: w * 0.5
     else:
-        variable.constraint = lambda w: w * 0.5
+        variable.constraint = Halve()
 
 
 def patch_instance(optimizer, model):

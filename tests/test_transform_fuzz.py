@@ -173,7 +173,10 @@ def drive(function, filename):
         end = "returned", shown(result)
     except (Exception, MemoryError) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        end = "raised", type(error), str(error), [(f.name, f.lineno) for f in frames if f.filename == filename]
+        lines = [(f.name, f.lineno) for f in frames if f.filename == filename]
+        if "thrown in" in str(error):
+            lines = lines[:1]  # Python 3.11 leaves out the inner generator if it is run by another one's `finally`, where nothing is instrumented
+        end = "raised", type(error), str(error), lines
         error.__traceback__ = error.__context__ = None
     return (trail.values, shown(yields), end), trail.places
 

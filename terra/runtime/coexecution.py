@@ -326,10 +326,10 @@ class Coexecuted:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)
             self._stats.traces = self.store.n_traces
-        if fell_back:
-            self.policy.fell_back(step.fallback_reason)
-        else:
+        if not fell_back:
             self.policy.traced(not changed)
+        elif changed or self._generating is None:  # else the graph that knows this path is being generated
+            self.policy.fell_back(step.fallback_reason)
         if self.store.version != self._generated_version and (fell_back or not changed) and self._generating is None:
             self._generate()
 

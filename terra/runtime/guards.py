@@ -300,8 +300,8 @@ def settings(root):
             found.append(context._in_keras_graph)
             if context.in_call:
                 held = context._state
-                given, layer = held["call_context_args"], held["layer"]
-                found += [held["saving"], layer is None or vars(layer).get("_trainable"), *given, *given.values()]
+                given, layer = held.get("call_context_args", {}), held["layer"]
+                found += [held["saving"], held.get("training"), layer is None or vars(layer).get("_trainable"), *given, *given.values()]
     return found
 
 

@@ -597,6 +597,8 @@ class PythonRunner:
         for t in self.issued:
             if _getrefcount(t) > _OWN_REFERENCES and t._value is None:
                 if t._key.result < 0:
+                    # What only a cycle keeps may be gone when the trace ends: the garbage collector may run any time.
+                    self.step.kept = [t for t in self.issued if _getrefcount(t) > _OWN_REFERENCES and t._value is None and t._key.result < 0]
                     self.diverge(f"Python keeps the output of {t._key.node.payload.event.info.op_type} beyond the step, which it did not before")
                     return None
                 survivors.append(t)

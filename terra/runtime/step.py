@@ -54,6 +54,7 @@ class Step:
         self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
         self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
+        self.kept = ()  # tensors that outlive the step, though the graph does not give them: kept until the trace is merged
         self.mode = None
 
     def pause(self):
