@@ -291,34 +291,33 @@ def test_skipped_until_it_changes(make):
 # -- attributes that run code of the user's -----------------------------------------------------------------------------------------
 
 
-def super_property():
+def _rate_of_super(rate):
+    """A class with the descriptor `rate`, and an object of a class derived from it, which asks `super()` for that when it is called."""
     class A:
         held = 1.0
 
-        @property
-        def rate(self):
-            NOTES.append("rate")
-            return self.held
+    A.rate = rate
 
     class B(A):
         def __call__(self, x):
             return tf.tanh(x) * super().rate
 
-    o = B()
+    return A, B()
+
+
+def super_property():
+    @property
+    def rate(self):
+        NOTES.append("rate")
+        return self.held
+
+    _, o = _rate_of_super(rate)
     return lambda x: o(x), lambda: setattr(o, "held", 5.0)
 
 
 def super_descriptor():
-    class A:
-        held = 1.0
-        rate = Getter()
-
-    class B(A):
-        def __call__(self, x):
-            return tf.tanh(x) * super().rate
-
-    o = B()
-    return lambda x: o(x), lambda: setattr(A, "held", 5.0)
+    made, o = _rate_of_super(Getter())
+    return lambda x: o(x), lambda: setattr(made, "held", 5.0)
 
 
 def class_descriptor():

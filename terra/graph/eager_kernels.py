@@ -5,7 +5,7 @@ Each function appends the nodes for one operation to a FunctionBuilder. `refs` a
 
 import math
 
-from terra.graph.functiondef import FunctionBuilder, attr, dtype, type_list
+from terra.graph.functiondef import FunctionBuilder, attr, dtype, func, type_list
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 
@@ -142,7 +142,7 @@ def pool_gradient(builder, refs, attrs, label):
     exact = other.node("MaxPoolGrad", keep_apart(other, "MaxPoolGrad", names[1:], attrs, label), attrs, label) + ":output:0"
     chosen = builder.node("StatelessIf", [safe, fast, *refs], {
         "Tcond": dtype(BOOL), "Tin": type_list([FLOAT] * 4), "Tout": type_list([FLOAT]), "_lower_using_switch_merge": attr(True),
-        "then_branch": _function(taken.name), "else_branch": _function(other.name),
+        "then_branch": func(taken.name), "else_branch": func(other.name),
     }, label)
     return chosen + ":output:0", [taken.finish(names, [("fast", FLOAT)]), other.finish(names, [(exact, FLOAT)])]
 
@@ -150,9 +150,3 @@ def pool_gradient(builder, refs, attrs, label):
 def _reduced(builder, op_type, ref, axes, label):
     return builder.node(op_type, [ref, _const_ints(builder, axes)], {"T": dtype(FLOAT), "Tidx": dtype(INT32), "keep_dims": attr(False)}, label) \
         + ":output:0"
-
-
-def _function(name):
-    value = tfi.attr_value_pb2.AttrValue()
-    value.func.name = name
-    return value

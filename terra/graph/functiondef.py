@@ -18,6 +18,12 @@ def type_list(enums):
     return value
 
 
+def func(name):
+    value = tfi.attr_value_pb2.AttrValue()
+    value.func.name = name
+    return value
+
+
 def func_list(names):
     value = tfi.attr_value_pb2.AttrValue()
     for name in names:
@@ -96,25 +102,27 @@ class FunctionBuilder:
             self.fdef.signature.control_output.append(name)
             self.fdef.signature.is_stateful = True
 
-    def needed(self, harmless, results):
-        """(nodes that must run, those of them that no other one of them reads): names.
+    def may_fail(self, harmless, results):
+        """(nodes that may fail, nodes that must run and that no other such node reads): names.
 
-        Nodes named in `harmless`, and constants, need not run if nobody reads them. results: names of nodes that are read from outside.
+        Nodes named in `harmless`, and constants, cannot fail, and need not run if nobody reads them. results: names of nodes that are read from outside.
         """
         outside = collections.Counter(results)
         readers = outside.copy()
-        needed, sinks = [], []
+        may_fail, sinks = [], []
         for node in reversed(self.fdef.node_def):  # readers come after what they read
             name = node.name
             n = readers[name]
-            if not n and (node.op == "Const" or name in harmless) and name not in self.fdef.control_ret:
+            cannot = node.op == "Const" or name in harmless
+            if cannot and not n and name not in self.fdef.control_ret:
                 continue
-            needed.append(name)
+            if not cannot:
+                may_fail.append(name)
             if n == outside[name]:
                 sinks.append(name)
             for ref in node.input:
                 readers[ref.lstrip("^").split(":", 1)[0]] += 1
-        return needed[::-1], sinks[::-1]
+        return may_fail[::-1], sinks[::-1]
 
     def finish(self, arg_names, results):
         """Close the signature: `arg_names` in order, `results` as (ref, dtype enum); returns the proto."""

@@ -21,7 +21,7 @@ from terra.graph import eager_kernels
 from terra.graph.cases import select_table
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto
-from terra.graph.functiondef import FunctionBuilder, attr, dtype, func_list, safe_name, type_list
+from terra.graph.functiondef import FunctionBuilder, attr, dtype, func, func_list, safe_name, type_list
 from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
@@ -435,12 +435,10 @@ class GraphGenerator:
             fdef = info.schema.fdef
             self.out.library.update(info.schema.library)
             op = "StatefulPartitionedCall" if fdef.signature.is_stateful else "PartitionedCall"
-            value = tfi.attr_value_pb2.AttrValue()
-            value.func.name = info.op_type
             attrs = {
                 "Tin": type_list([a.type for a in fdef.signature.input_arg]),
                 "Tout": type_list([a.type for a in fdef.signature.output_arg]),
-                "f": value,
+                "f": func(info.op_type),
                 "config": attr(""), "config_proto": attr(_string_attr(info.raw.get("config_proto", b""))),
                 "executor_type": attr(_string_attr(info.raw.get("executor_type", b""))),
             }
@@ -544,7 +542,7 @@ class GraphGenerator:
             for name in names:
                 scope.builder.arg(name, self.key_enum(self._keys[name]))
             given = [ref.partition(":")[0] for ref, _ in result]
-            _, sinks = scope.builder.needed(scope.harmless, given)
+            _, sinks = scope.builder.may_fail(scope.harmless, given)
             self._keep_unread(scope, [name for name in sinks if name not in given])
             for sink in sinks:
                 scope.builder.must(sink)
@@ -592,15 +590,11 @@ class GraphGenerator:
         # Also a node whose only readers are the updates below must be passed.
         below = [ref for _, ref in new_values] + [ref for _, _, refs, _, _ in self._deferred for ref in refs]
         names = [ref.split(":", 1)[0] for ref in below + results if ":" in ref]
-        needed, sinks = builder.needed(top.harmless, names)
+        may_fail, sinks = builder.may_fail(top.harmless, names)
         for name in set(sinks).difference(names):
             builder.must(name)  # or grappler would drop it, and its error
         handles = {v: top.get(("res", v)) for v, _ in new_values}
-        may_fail = sinks
-        if self.forgiving:
-            constants = {node.name for node in builder.fdef.node_def if node.op == "Const"}
-            may_fail = [name for name in needed if name not in top.harmless and name not in constants]
-        barrier = builder.node("NoOp", (), {}, "barrier", may_fail)
+        barrier = builder.node("NoOp", (), {}, "barrier", may_fail if self.forgiving else sinks)
         builder.must(barrier)
         if not new_values and not self._deferred:
             return

@@ -15,7 +15,6 @@ from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import const_key, is_small_constant
 
 EagerTensor = tfi.EagerTensor
-_FRAMEWORKS = frozenset(["tensorflow", "keras", "tf_keras"])
 _PLAIN = frozenset([int, float, bool, str, bytes, type(None), tfi.tf.DType])
 _DEEPEST = 10
 
@@ -127,7 +126,7 @@ def _take_apart(value, tensors, found, depth):
 def _is_frameworks(function):
     """Whether the code is the framework's, and leaves the variables of the functions around it alone."""
     package = function.__globals__.get("__name__", "").split(".", 1)[0]
-    return package in _FRAMEWORKS and not vars(function) and not _assigns_outside(function.__code__)
+    return package in tfi.FRAMEWORKS and not vars(function) and not _assigns_outside(function.__code__)
 
 
 @lru_cache(1000)

@@ -22,7 +22,6 @@ from terra.runtime.regions import SCALARS, Unskippable
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
 _NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"])  # they run the user's code
-FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])
 _OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  # looked at no further than their identity
 # Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
 _PARTS = frozenset([
@@ -74,7 +73,7 @@ def root_of_function(function, variables):
     """The package, `keras` or `tf_keras`, whose settings matter to a function that is given these variables; None if there is none."""
     for thing in (function, *map(type, variables)):
         root = thing.__module__.split(".", 1)[0]
-        if root != "tensorflow" and root in FRAMEWORKS:
+        if root != "tensorflow" and root in tfi.FRAMEWORKS:
             return root
     return None
 
@@ -448,7 +447,7 @@ def _is_frameworks(function):
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return False
-    return (function.__module__ or "").split(".", 1)[0] in FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in FRAMEWORKS
+    return (function.__module__ or "").split(".", 1)[0] in tfi.FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in tfi.FRAMEWORKS
 
 
 def _is_iterator(value):
@@ -484,9 +483,9 @@ def is_foreign(value):
 
 def _root(kind):
     """The framework that a class belongs to or derives from."""
-    return next((root for root in (cls.__module__.split(".", 1)[0] for cls in kind.__mro__) if root in FRAMEWORKS), None)
+    return next((root for root in (cls.__module__.split(".", 1)[0] for cls in kind.__mro__) if root in tfi.FRAMEWORKS), None)
 
 
 def is_librarys(cls):
     """Whether a class is the framework's own."""
-    return cls.__module__.split(".", 1)[0] in FRAMEWORKS
+    return cls.__module__.split(".", 1)[0] in tfi.FRAMEWORKS

@@ -12,6 +12,7 @@ import threading
 from terra import errors
 
 SUPPORTED = "TensorFlow 2.16 to 2.21"
+FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])  # the packages whose code is no user's
 
 try:
     import tensorflow as tf

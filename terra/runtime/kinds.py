@@ -4,7 +4,6 @@ import collections
 import itertools
 from types import FunctionType, GeneratorType
 
-from terra.runtime import guards
 from terra.runtime import internals as tfi
 from terra.runtime.regions import SCALARS
 from terra.runtime.tensor import TerraTensor
@@ -20,7 +19,7 @@ ITERATORS = frozenset([
 def is_frameworks(function):
     """Whether a Python function is TensorFlow's or Keras' own."""
     space = getattr(function, "__globals__", None)
-    return space is not None and str(space.get("__name__")).split(".", 1)[0] in guards.FRAMEWORKS
+    return space is not None and str(space.get("__name__")).split(".", 1)[0] in tfi.FRAMEWORKS
 
 
 def defined(kind, name):

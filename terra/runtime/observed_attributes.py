@@ -90,7 +90,7 @@ class Attributes:
 
     def _module_attribute(self, module, name):
         space = vars(module)
-        is_frameworks_own = module.__name__.split(".", 1)[0] in guards.FRAMEWORKS
+        is_frameworks_own = module.__name__.split(".", 1)[0] in tfi.FRAMEWORKS
         if not guards.is_librarys(type(module)) and not is_frameworks_own:
             self.reads.object(module, type(module))
         if name in space:

@@ -14,9 +14,8 @@ import numpy as np
 
 WORD = 8
 _LENGTH = object.__basicsize__
-_LENGTH_OF_SET = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # behind the number of places that are taken
+_BEHIND = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # of a dict the version, of a set the length
 _MANAGED_DICT = 1 << 4  # flag of a class
-_BEHIND = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 
 
 class _Memory:
@@ -81,7 +80,7 @@ def _lists_work():
 
     for kind, place, add, extend in (
             (list, _LENGTH, list.append, list.extend), (DerivedList, _LENGTH, list.append, list.extend),
-            (set, _LENGTH_OF_SET, set.add, set.update), (DerivedSet, _LENGTH_OF_SET, set.add, set.update)):
+            (set, _BEHIND, set.add, set.update), (DerivedSet, _BEHIND, set.add, set.update)):
         made = kind([object(), object(), 3])
         words = Words([id(made) + place])
         for change in (lambda: None, lambda: add(made, object()), lambda: extend(made, range(100)), made.pop, lambda: made.remove(3), made.clear,
@@ -155,7 +154,7 @@ def address_of_length(container):
     """Where the length of a list or set lies; None if it is neither. It must be kept alive."""
     if not _LISTS:
         return None
-    return id(container) + _LENGTH if isinstance(container, list) else id(container) + _LENGTH_OF_SET if isinstance(container, set) else None
+    return id(container) + _LENGTH if isinstance(container, list) else id(container) + _BEHIND if isinstance(container, set) else None
 
 
 def words_of_header(it, kind, attributes):
