@@ -105,6 +105,7 @@ def end_open_step():
 
 
 _hooks_lock = threading.Lock()
+gradient_hook = tfi.gradient_function  # what tapes call for the gradient of one operation: set by fast-forward
 _getitem = slicing.getitem(tfi.tensor_getitem)
 
 
@@ -112,7 +113,7 @@ def install():
     """Put the hooks in place; `active` is set before, so that no other thread removes them."""
     with _hooks_lock:
         if not tfi.hooks_installed():
-            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS, _getitem)
+            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS, gradient_hook, _getitem)
 
 
 def remove_if_idle():

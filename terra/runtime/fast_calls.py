@@ -3,20 +3,25 @@
 Around one operation or a few, the framework runs some 20 us of Python: dispatch, name scopes, conversions. Where such a call was recorded (see
 `fast_forward`), the next one first meets a *quick* entry: its arguments are compared one by one, without a signature being made, and the cursor moves on.
 
-Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables. A function of the
-user's among the arguments makes a call unskippable, as everywhere.
+Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables; and the functions that
+compute an operation's gradient, where a gradient as a whole is not skipped (`terra.runtime.gradient_functions`). A function of the user's among the arguments makes a
+call unskippable, as everywhere.
 """
 
 import sys
 from types import FunctionType
 
+import numpy as np
+
 from terra.runtime import dispatch, fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, this_steps
+from terra.runtime.regions import SCALARS, Foreign, known_to_host, this_steps
 from terra.runtime.tensor import TerraTensor, make_tensor
+from terra.runtime.tracer import const_key
 
-_VALUE, _SCALAR, _SAME, _NESTED, _ARGUMENT = range(5)
+EagerTensor = tfi.EagerTensor
+_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN = range(9)
 _MOST_QUICK = 4  # entries looked at, per place
 _NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random"),
@@ -25,6 +30,7 @@ _NAMESPACES = {
 _OPERATORS = tuple(
     f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor") for side in ("", "r")
 ) + ("__neg__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__getitem__")
+_CONVERTING = frozenset(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "matmul") for side in ("", "r"))
 _VARIABLE_METHODS = frozenset(["assign", "assign_add", "assign_sub", "read_value", "value"])
 
 _exported = {}  # id -> function
@@ -78,7 +84,7 @@ def _skipping(function):
         runner = fast_forward.running()
         if runner is None:
             return function(*args, **kwargs)
-        return _attempt(runner, function, args, kwargs)
+        return attempt(runner, function, args, kwargs, lambda: function(*args, **kwargs))
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     return call
@@ -87,19 +93,22 @@ def _skipping(function):
 def _operator(base, name):
     """The operator of a subclass of `base`: that of `base`, but jumping where it can."""
     known = (getattr(base, name), dispatch._getitem if name == "__getitem__" and base is tfi.EagerTensorBase else None)
+    converts = name in _CONVERTING
 
     def operator(*operands):
         function = getattr(base, name)
         runner = fast_forward.running()
         if runner is None or function not in known:  # somebody has replaced it
             return function(*operands)
-        return _attempt(runner, function, operands, _NONE)
+        if converts and type(operands[1]) is np.ndarray and operands[1].dtype.kind == "f" and operands[0].dtype.is_floating:
+            operands = operands[0], tfi.eager_constant(operands[1], operands[0].dtype)  # what it is an operand as: the array may be another each time
+        return attempt(runner, function, operands, NONE, lambda: function(*operands))
 
     operator.__name__ = operator.__qualname__ = name
     return operator
 
 
-_NONE = {}
+NONE = {}  # no keyword arguments
 
 
 _OPERATED = (tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable)
@@ -133,35 +142,52 @@ def install():
 class _Quick:
     """What the arguments of a recorded call were, and how to give its result."""
 
-    __slots__ = ("recording", "device", "guarded", "names", "pattern", "length", "region", "plain", "hidden", "outputs", "sequence", "value")
+    __slots__ = (
+        "recording", "device", "guarded", "names", "pattern", "length", "region", "plain", "hidden", "outputs", "sequence", "foreign", "fresh")
 
 
-def _attempt(runner, function, args, kwargs):
+class _Given:
+    """Stands for an argument that a call gives back: where it is among the arguments."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path):
+        self.path = path
+
+
+def attempt(runner, function, args, kwargs, call, shared=False):
+    """Jump over `call()`, which is `function(*args, **kwargs)` as far as anybody can tell; else make the call, and record it.
+
+    shared: whether the first argument is nearly always the same object, which nobody changes, and the call nothing but computes, even if it issues no operation.
+    """
     place = (runner.node, function, runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
         if runner.observer is not None:
             runner.observer.entered += 1
-        return function(*args, **kwargs)
+        return call()
     if known is not None:
         if kwargs:
             given, names = (*args, *kwargs.values()), tuple(kwargs)
         else:
             given, names = args, ()
         for quick in known.quick:
-            if quick.length == len(given) and alike(runner, quick.pattern, given) and quick.names == names and \
-                    quick.recording is (runner.tapes.recording is not None) and \
+            if quick.length != len(given) or quick.names != names or quick.recording is not (runner.tapes.recording is not None):
+                continue
+            foreign = []
+            if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
+                    not any([id(x) in runner.fed for x in quick.fresh]) and \
                     (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
                 known.jumps += 1
-                return _jump(runner, quick)
-    result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, lambda: function(*args, **kwargs))
+                return _jump(runner, quick, given, foreign)
+    result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared)
     if region is not None:
-        _learn(runner, place, region, args, kwargs)
+        _learn(runner, place, region, args, kwargs, shared)
     return result
 
 
-def alike(runner, pattern, given):
-    """Whether the arguments are those of a recorded call."""
+def alike(runner, pattern, given, foreign):
+    """Whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `foreign`."""
     for x, (kind, a, b) in zip(given, pattern):
         if kind is _VALUE:
             if type(x) is not TerraTensor or x._key is not a or x._owner is not runner or x._shp != b:
@@ -172,21 +198,44 @@ def alike(runner, pattern, given):
         elif kind is _SAME:
             if x is not a:
                 return False
+        elif kind is _SHARED:
+            if x is not a and not alike(runner, b, (x,), foreign):
+                return False
         elif kind is _NESTED:
             if type(x) is not a:
                 return False
             if a is slice:
                 x = (x.start, x.stop, x.step)
-            if len(x) != len(b) or not alike(runner, b, x):
+            if len(x) != len(b) or not alike(runner, b, x, foreign):
                 return False
-        else:
+        elif kind is _ARGUMENT:
             argument = runner.step.args.get(id(x))
             if argument is None or argument[0] != a or (x._datatype_enum(), x._shape_tuple()) != b:
                 return False
+        elif kind is _FED:
+            known = runner.fed.get(id(x))
+            if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b:
+                return False
+        else:
+            if type(x) is not EagerTensor:
+                return False
+            if kind is _CONSTANT:
+                if id(x) in runner.step.data or (
+                        x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
+                    return False
+            elif (x._datatype_enum(), x._shape_tuple(), id(x) in runner.step.data) != a:
+                return False
+            foreign.append(x)
     return True
 
 
-def _jump(runner, quick):
+def _are_new(runner, foreign):
+    """Whether the step has not met these tensors from outside before, no gradient is asked for one of them, and none has come twice."""
+    ids = set(map(id, foreign))
+    return len(ids) == len(foreign) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
+
+
+def _jump(runner, quick, given, foreign):
     """`regions.jump` for a region with little to do."""
     region = quick.region
     runner.step.counts.fast_forwards += 1
@@ -197,7 +246,7 @@ def _jump(runner, quick):
     if quick.plain:
         runner.log += region.entries
     else:
-        runner.log += this_steps(runner, region, None) if region.patches else region.entries
+        runner.log += this_steps(runner, region, foreign) if region.patches or region.feeds else region.entries
         for multi, key in region.latest:
             runner.latest[multi] = key
         for selects in region.selects:
@@ -211,67 +260,118 @@ def _jump(runner, quick):
     if quick.recording and region.records:
         runner.tapes.skipped(region)
     outputs = quick.outputs
-    if outputs is None:
-        return quick.value
     if quick.sequence is None:
+        if type(outputs) is not tuple:
+            return outputs if type(outputs) is not _Given else _given(given, outputs.path)
         dtype, enum, shape, key = outputs
         made = make_tensor(dtype, enum, shape, key, runner, None)
         runner.issued.append(made)
         return made
-    made = [make_tensor(dtype, enum, shape, key, runner, None) for dtype, enum, shape, key in outputs]
-    runner.issued += made
+    made = []
+    for x in outputs:
+        if type(x) is tuple:
+            dtype, enum, shape, key = x
+            x = make_tensor(dtype, enum, shape, key, runner, None)
+            runner.issued.append(x)
+        elif type(x) is _Given:
+            x = _given(given, x.path)
+        made.append(x)
     return made if quick.sequence is list else tuple(made)
 
 
-def _learn(runner, place, region, args, kwargs):
+def _given(given, path):
+    for k in path:
+        given = given[k]
+    return given
+
+
+def _learn(runner, place, region, args, kwargs, shared):
     """Make a quick entry of a recorded region, if it is simple enough."""
     known = runner.program.regions.get(place)
-    if not known or region.feeds or region.draws or region.checks:
+    if not known or region.draws:
         return
     quick = _Quick()
+    given = (*args, *kwargs.values())
     try:
-        quick.pattern = tuple([pattern(runner, x) for x in (*args, *kwargs.values())])
+        quick.pattern = pattern(runner, given, [], region)[2]
+        if shared:
+            quick.pattern = (_SHARED, given[0], quick.pattern[:1]), *quick.pattern[1:]
+        quick.fresh = _fresh(region)
+        result = region.result
+        quick.sequence = type(result) if type(result) in (list, tuple) else None
+        quick.outputs = _output(region, result, given) if quick.sequence is None else [_output(region, x, given) for x in result]
     except LookupError:
         return
-    quick.length = len(quick.pattern)
+    quick.length = len(given)
     quick.names = tuple(kwargs)
     quick.region = region
-    quick.plain = not (region.patches or region.latest or region.selects or region.accessed)
+    quick.plain = not (region.patches or region.latest or region.selects or region.accessed or region.feeds)
     quick.recording = runner.tapes.recording is not None
     guard = region.guard
     quick.guarded = guard.root is not None or len(guard.containers) > 0
     quick.device = guard.settings[0]
-    result = region.result
-    quick.outputs = quick.sequence = quick.value = None
-    try:
-        if type(result) is ValueKey:
-            quick.outputs = (*region.shapes[result], result)
-        elif (type(result) is list or type(result) is tuple) and result and all(type(key) is ValueKey for key in result):
-            quick.outputs, quick.sequence = [(*region.shapes[key], key) for key in result], type(result)
-        elif type(result) in SCALARS or tfi.is_variable(result):
-            quick.value = result
-        else:
-            return
-    except KeyError:  # it gives one of its arguments back
-        return
-    keys = [] if quick.outputs is None else [quick.outputs[3]] if quick.sequence is None else [key for _, _, _, key in quick.outputs]
-    quick.hidden = set(keys) != set(region.shapes)  # whether it has values that are not made at once
+    outputs = [quick.outputs] if quick.sequence is None else quick.outputs
+    quick.hidden = {x[3] for x in outputs if type(x) is tuple} != set(region.shapes)  # whether it has values that are not made at once
     known.quick.insert(0, quick)
     del known.quick[_MOST_QUICK:]
 
 
-def pattern(runner, x):
-    """How an argument is compared. Raises LookupError if that takes more than a glance."""
+def _fresh(region):
+    """The tensors that the region feeds out of its own, which the step must not have been fed yet. Raises LookupError if more has to be checked."""
+    if any(kind is not Foreign and kind is not EagerTensor for kind, _, _ in region.checks):
+        raise LookupError
+    return [x for kind, x, _ in region.checks if kind is EagerTensor]
+
+
+def _output(region, x, given):
+    """How a part of a call's result is made. Raises LookupError if that is not simple."""
+    if type(x) is ValueKey:
+        made = region.shapes.get(x)
+        return (*made, x) if made is not None else _Given(_path(given, x))
+    if type(x) in SCALARS or tfi.is_variable(x):
+        return x
+    raise LookupError
+
+
+def _path(given, key):
+    """Where the value `key` is among the arguments. Raises LookupError if it is not."""
+    for k, x in enumerate(given):
+        if type(x) is TerraTensor and x._key is key:
+            return (k,)
+        if type(x) is tuple or type(x) is list:
+            try:
+                return (k, *_path(x, key))
+            except LookupError:
+                continue
+    raise LookupError
+
+
+def pattern(runner, x, foreign=None, region=None):
+    """How an argument is compared. Raises LookupError if that takes more than a glance.
+
+    foreign: a list for the tensors from outside of the step, if there may be any; `region` is what the call did with them.
+    """
     kind = type(x)
     if kind is TerraTensor and x._owner is runner:
         if "_keras_logits" in x.__dict__:
             raise LookupError
         return _VALUE, x._key, x._shp
-    if kind is TerraTensor or kind is tfi.EagerTensor:
-        shape = x._shape_tuple()
-        if shape == () or id(x) not in runner.step.args:
+    if kind is TerraTensor or kind is EagerTensor:
+        enum, shape = x._datatype_enum(), x._shape_tuple()
+        argument, fed = runner.step.args.get(id(x)), runner.fed.get(id(x))
+        if argument is not None and shape != ():
+            return _ARGUMENT, argument[0], (enum, shape)
+        if argument is not None or foreign is None or kind is TerraTensor or any(x is other for other in foreign):
             raise LookupError
-        return _ARGUMENT, runner.step.args[id(x)][0], (x._datatype_enum(), shape)
+        if fed is not None and not any(slot.key is fed[0] for slot, _ in region.feeds):
+            return _FED, fed[0], (fed[1], known_to_host(runner, x))
+        index = len(foreign)
+        foreign.append(x)
+        if not any(kind is Foreign and place == index for kind, place, _ in region.checks):
+            return _FOREIGN, (enum, shape, id(x) in runner.step.data), None
+        if id(x) in runner.step.data:
+            raise LookupError
+        return _CONSTANT, const_key(x, enum, shape), x
     if x is None or kind is bool or x is Ellipsis or kind is tfi.tf.DType or tfi.is_variable(x):
         return _SAME, x, None
     if kind in SCALARS:
@@ -279,7 +379,7 @@ def pattern(runner, x):
             raise LookupError  # 0.0 == -0.0
         return _SCALAR, kind, x
     if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None):
-        return _NESTED, kind, tuple([pattern(runner, y) for y in x])
+        return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in x])
     if kind is slice:
-        return _NESTED, kind, tuple([pattern(runner, y) for y in (x.start, x.stop, x.step)])
+        return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in (x.start, x.stop, x.step)])
     raise LookupError

@@ -18,7 +18,7 @@ What must hold for a jump (else the call simply runs, and every operation is val
   (see `backward`); the tensors fed so far, and the arguments of the step, have the same shapes.
 """
 
-from types import MethodType
+from types import FunctionType, MethodType
 
 import numpy as np
 
@@ -39,7 +39,7 @@ MOST_REGIONS = 4  # kept per place and signature: a step that alternates between
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
-_FRUITLESS = 40  # recordings after which a place is given up that is seldom jumped over
+_FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which a place, one of a single function, is given up that is seldom jumped over
 _replacements = {}
 _variable_kinds = set()  # classes of variables
 
@@ -159,8 +159,11 @@ def _enter(runner, call):
     return call()
 
 
-def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
-    """The same for a place that is looked up already: returns (the call's result, the region if one was recorded)."""
+def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_be_empty=False):
+    """The same for a place that is looked up already: returns (the call's result, the region if one was recorded).
+
+    may_be_empty: whether a call that issues no operation is skipped, too.
+    """
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
     keep = [owner]
@@ -198,7 +201,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
     try:
         if guard is None or not guard.holds():
             raise Unskippable
-        region = recording.region(result, inputs, more is not None, guards.is_stock_object(owner))  # dropout does nothing in inference
+        may_be_empty = may_be_empty or guards.is_stock_object(owner)  # dropout does nothing in inference
+        region = recording.region(result, inputs, more is not None, may_be_empty)
     except Unskippable:
         if known is None and len(program.unskippable) < 10_000:
             count = program.unskippable[place] = program.unskippable.get(place, 0) + 1
@@ -209,7 +213,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None):
     if known is None:
         known = program.regions[place] = Known()
     known.add(signature, region)
-    if known.recorded > _FRUITLESS and known.recorded > known.jumps:
+    if known.recorded > known.jumps and known.recorded > (_FRUITLESS_SMALL if type(owner) is FunctionType and more is None else _FRUITLESS):
         program.regions[place] = False
     return result, region
 
@@ -225,7 +229,14 @@ def _gradient(tape, target, sources, *args, **kwargs):
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
 
     def call():
-        return tape.gradient(target, sources, *args, **kwargs)
+        place = runner.node, tfi.tape_gradient_method, id(_gradient), runner.cursor.current
+        known = runner.program.regions.get(place)
+        # Where the gradient as a whole will hardly be skipped, its parts are.
+        runner.takes_gradients_by_function = known is False or place in runner.program.unskippable or (known is not None and len(known) > MOST_REGIONS)
+        try:
+            return tape.gradient(target, sources, *args, **kwargs)
+        finally:
+            runner.takes_gradients_by_function = True
 
     result = attempt(runner, tfi.tape_gradient_method, _gradient, (target, sources, *args), kwargs, call, more)
     if runner.step.counts.fast_forwards != jumps and not tape._persistent and tape._tape is not None:
@@ -298,7 +309,8 @@ def install():
 
     location.set_resolver(resolve)
     user_layers.set_calling(whole_calls.call_layer)
+    dispatch.gradient_hook = gradient_functions.gradient_function
     fast_calls.install()
 
 
-from terra.runtime import fast_calls, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)
+from terra.runtime import fast_calls, gradient_functions, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)

@@ -65,6 +65,7 @@ try:
         "TFE_Py_TapeSetRecordOperationBackprop", "TFE_Py_TapeSetRecordOperationForwardprop", "TFE_Py_TapeGradient",
         "TFE_Py_RecordGradient", "TFE_Py_TapeVariableAccessed", "TFE_Py_ForwardAccumulatorSetAdd")}
     tape_gradient_method = tf.GradientTape.gradient
+    gradient_function = _backprop._gradient_function  # what tapes call for the gradient of one operation
     aggregate_gradients = _backprop._aggregate_grads  # the sum of several gradients of one tensor, as tapes make it
     tensor_getitem = tf.Tensor.__getitem__
     variable_accessed = pywrap_tfe.TFE_Py_TapeVariableAccessed
@@ -139,6 +140,14 @@ def enter_name_scope(name):
 
 def leave_name_scope(outer):
     context._context._thread_local_data.scope_name = outer
+
+
+def registered_gradient(op):
+    """The function that computes the gradient of operation `op`; None if it has none, or none is known."""
+    try:
+        return ops.gradient_registry.lookup(op)
+    except LookupError:
+        return None
 
 
 def flush_zeros_cache():
@@ -376,13 +385,14 @@ def dataset_parts(dataset):
     return datasets, functions, tensors
 
 
-def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, getitem):
+def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, gradient_hook, getitem):
     """Replace the C entry points and indexing; `remove_hooks` and `remove_getitem` put the originals back."""
     with _hook_lock:
         if tf.Tensor.__getitem__ is tensor_getitem:  # else somebody has replaced it
             tf.Tensor.__getitem__ = getitem
         for name, hook in tape_hooks.items():
             setattr(pywrap_tfe, name, hook)
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_hook)
         pywrap_tfe.TFE_Py_TensorShapeSlice = shape_slice
         pywrap_tfe.TFE_Py_FastPathExecute = fast
         pywrap_tfe.TFE_Py_Execute = slow
@@ -394,6 +404,7 @@ def remove_hooks():
     with _hook_lock:
         for name, original in tape_originals.items():
             setattr(pywrap_tfe, name, original)
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_function)
         pywrap_tfe.TFE_Py_FastPathExecute = fast_execute
         pywrap_tfe.TFE_Py_Execute = execute
         pywrap_tfe.TFE_Py_ExecuteCancelable = execute_cancelable

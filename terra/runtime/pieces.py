@@ -407,6 +407,10 @@ class PieceRunner(_InPiece, PythonRunner):
         super().__init__(step, program)
         self.tapes = step.tapes
 
+    @property
+    def takes_gradients_by_function(self):
+        return not self.step.one_region  # while a plan is made, what gradient functions read is noted
+
     def fast(self, ctx, op, name, *args):
         step = self.step
         if step.real_cursor.current is not step.cursor.here and self._elsewhere():

@@ -7,6 +7,7 @@ matches ends co-execution of the step: see `PythonRunner.diverge`.
 """
 
 import sys
+from itertools import islice
 
 from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
@@ -39,6 +40,7 @@ class PythonRunner:
 
     tracer = Tracer  # what goes on after a fallback
     observer = None  # who observes the user's code that is running, if somebody does
+    takes_gradients_by_function = True  # whether a gradient that runs is to be skipped function by function
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
 
     def __init__(self, step, program, form=None):
@@ -50,7 +52,8 @@ class PythonRunner:
         self.expected = program.start.expected
         self.issued = []  # placeholders, in order
         self.log = []  # (node, inputs: value keys of this step or outside tensors, drawn seeds) of what was matched
-        self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor)
+        self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor), in order
+        self._fed_signature = []
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not self.form.early
         self.waited = 0.0  # seconds that it took to run the graph, if that was run and not dispatched
@@ -217,7 +220,10 @@ class PythonRunner:
 
     def fed_signature(self):
         """What was fed so far, with its shapes."""
-        return [x for key, shape, tensor in self.fed.values() for x in (key, shape, known_to_host(self, tensor))]
+        signature = self._fed_signature
+        for key, shape, tensor in islice(self.fed.values(), len(signature) // 3, None):
+            signature += (key, shape, known_to_host(self, tensor))
+        return signature
 
     def note_jump(self, region):
         self._jumps.append((len(self.log), region))

@@ -32,7 +32,7 @@ class _Argument:
         self.index = index
 
 
-class _Foreign:
+class Foreign:
     """Stands for the tensor from outside of the step that came as number `index` among those in the call's arguments."""
 
     __slots__ = ("index",)
@@ -138,7 +138,7 @@ class Region:
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
         for kind, index, expected in self.checks:
-            x = inputs.foreign[index] if kind is _Foreign else runner.step.arg_list[index] if kind is _Argument else index
+            x = inputs.foreign[index] if kind is Foreign else runner.step.arg_list[index] if kind is _Argument else index
             if kind is EagerTensor:
                 if id(x) in runner.fed:
                     return False
@@ -212,7 +212,7 @@ class Recording:
         region.accessed = runner.tapes.accessed[self.accessed_length:]
         for k, x in enumerate(inputs.foreign):
             if k in self.unused or x._datatype_enum() in opschema.HOST_KNOWN_ENUMS:  # Python may have looked at it
-                self._check(_Foreign, k, x, True)
+                self._check(Foreign, k, x, True)
         for index in self.used_arguments - inputs.indices:
             self._check(_Argument, index, runner.step.arg_list[index], False)
         return region
@@ -233,7 +233,7 @@ class Recording:
                 kept[j] = slot.const_obj
                 place = self.places.get(id(x))
                 if place is not None:
-                    self._check(_Foreign, place, x, True)
+                    self._check(Foreign, place, x, True)
                 continue
             if x._datatype_enum() == RESOURCE_ENUM:
                 raise Unskippable  # a variable that the step itself created
@@ -241,9 +241,9 @@ class Recording:
                 if kind is ARG:
                     self._check(_Argument, slot.arg, x, True)
                 elif id(x) in self.places:
-                    self._check(_Foreign, self.places[id(x)], x, True)
-                else:
-                    raise Unskippable
+                    self._check(Foreign, self.places[id(x)], x, True)
+                elif id(x) in self.fed and (not self.knows_fed or known_to_host(self.runner, x) is None):
+                    raise Unskippable  # else it is a `_Constant`, the same tensor each time, or part of the signature
             if kind is FEED:
                 region.feeds.append((slot, self._source(x)))
             kept[j] = None
@@ -260,7 +260,7 @@ class Recording:
         place = self.places.get(id(x))
         if place is not None:
             self.unused.discard(place)
-            return _Foreign(place)
+            return Foreign(place)
         if type(x) is not EagerTensor or id(x) in self.runner.step.data or id(x) in self.runner.step.args:
             raise Unskippable
         self.region.checks.append((EagerTensor, x, None))
@@ -280,7 +280,7 @@ class Recording:
         enum, shape = x._datatype_enum(), x._shape_tuple()
         if by_value and is_small_constant(enum, shape):
             self.region.checks.append((kind, index, const_key(real(x), enum, shape)))
-            if kind is _Foreign:
+            if kind is Foreign:
                 self.unused.discard(index)
         elif kind is _Argument:
             self.region.checks.append((kind, index, (enum, shape)))
@@ -323,7 +323,7 @@ class Recording:
             raise Unskippable
         place = self.places.get(id(x)) if name is x else None
         if place is not None:
-            self._check(_Foreign, place, x, True)
+            self._check(Foreign, place, x, True)
         return name
 
     def _name(self, x):
@@ -339,7 +339,7 @@ class Recording:
         if type(x) is not EagerTensor or id(x) in self.runner.step.data:
             if id(x) not in self.places:
                 raise Unskippable
-            self._check(_Foreign, self.places[id(x)], x, True)
+            self._check(Foreign, self.places[id(x)], x, True)
             if self.places[id(x)] in self.unused:
                 raise Unskippable
             return real(x)
@@ -377,7 +377,7 @@ class Recording:
             return value._key
         place = self.places.get(id(value))
         if place is not None:
-            return _Foreign(place)
+            return Foreign(place)
         name = self._name(value)
         return _Constant(value) if name is value else name
 
@@ -422,7 +422,7 @@ def _rebuild(template, runner, region, inputs):
         return {k: _rebuild(x, runner, region, inputs) for k, x in template.items()}
     if kind is _Slices:
         return tfi.tf.IndexedSlices(*[_rebuild(x, runner, region, inputs) for x in template.parts])
-    if kind is _Foreign:
+    if kind is Foreign:
         return inputs.foreign[template.index]
     if kind is _Constant:
         return template.tensor
@@ -444,7 +444,7 @@ def jump(runner, region, inputs):
         runner.observer.note_jump(region)
     entries = region.entries
     if region.patches or region.draws:
-        entries = this_steps(runner, region, inputs)
+        entries = this_steps(runner, region, inputs.foreign)
     runner.note_jump(region)
     runner.log += entries
     for multi, key in region.latest:
@@ -463,8 +463,8 @@ def jump(runner, region, inputs):
     return _rebuild(region.result, runner, region, inputs)
 
 
-def this_steps(runner, region, inputs):
-    """The entries of a region with what belongs to this step: feeds, tensor arguments, drawn seeds."""
+def this_steps(runner, region, foreign):
+    """The entries of a region with what belongs to this step: feeds (some of them are among the call's tensors `foreign`), tensor arguments, drawn seeds."""
     entries = list(region.entries)
     if region.draws:
         for k in region.draws[0]:
@@ -474,7 +474,7 @@ def this_steps(runner, region, inputs):
         if type(source) is int:
             runner._feed(slot, seed_tensor(entries[source][2]))
             continue
-        x = inputs.foreign[source.index] if type(source) is _Foreign else source.tensor
+        x = foreign[source.index] if type(source) is Foreign else source.tensor
         runner.fed.setdefault(id(x), (slot.key, x._shape_tuple(), x))
         runner._feed(slot, launched(x) if type(x) is TerraTensor else x)
     fed = None

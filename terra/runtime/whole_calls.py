@@ -168,7 +168,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     elif trial.quick is not None:
         n, pattern, names, region = trial.quick
         given = (*args, *kwargs.values())
-        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and fast_calls.alike(runner, pattern, given) \
+        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and fast_calls.alike(runner, pattern, given, None) \
                 and region.fits(runner, _NO_INPUTS):
             return _jump(trial, runner, region, _NO_INPUTS, fewest)
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
