@@ -79,10 +79,11 @@ def variable_enum(handle):
 class Record:
     """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
 
-    __slots__ = ("log", "survivors", "checkpoint", "queues", "temporary")
+    __slots__ = ("log", "arguments", "survivors", "checkpoint", "queues", "temporary")
 
-    def __init__(self, log, survivors, checkpoint, queues, temporary):
+    def __init__(self, log, arguments, survivors, checkpoint, queues, temporary):
         self.log = log
+        self.arguments = arguments  # the step's tensor arguments, which the log may name by number
         self.survivors = survivors
         self.checkpoint = checkpoint
         self.queues = queues
@@ -103,7 +104,7 @@ class Record:
             for node, refs, random_attrs in self.log:
                 if node.category == opschema.FETCH:
                     continue
-                inputs = [values[x] if type(x) is ValueKey else real(x) for x in refs]
+                inputs = [values[x] if type(x) is ValueKey else real(x if type(x) is not int else self.arguments[x]) for x in refs]
                 for (_, _, key), value in zip(node.outs, execute_again(node, inputs, random_attrs)):
                     values[key] = value
         for t in self.survivors:

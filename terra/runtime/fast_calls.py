@@ -162,24 +162,25 @@ def attempt(runner, function, args, kwargs, call, shared=False):
     """
     place = (runner.node, function, runner.cursor.current)
     known = runner.program.regions.get(place)
-    if known is False:
-        if runner.observer is not None:
-            runner.observer.entered += 1
-        return call()
-    if known is not None:
+    if known:
         if kwargs:
             given, names = (*args, *kwargs.values()), tuple(kwargs)
         else:
             given, names = args, ()
+        recording = runner.tapes.recording is not None
         for quick in known.quick:
-            if quick.length != len(given) or quick.names != names or quick.recording is not (runner.tapes.recording is not None):
+            if quick.length != len(given) or quick.names != names or quick.recording is not recording:
                 continue
             foreign = []
             if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
-                    not any([id(x) in runner.fed for x in quick.fresh]) and \
+                    not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
                     (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
                 known.jumps += 1
                 return _jump(runner, quick, given, foreign)
+    elif known is False:
+        if runner.observer is not None:
+            runner.observer.entered += 1
+        return call()
     result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared)
     if region is not None:
         _learn(runner, place, region, args, kwargs, shared)
@@ -210,7 +211,7 @@ def alike(runner, pattern, given, foreign):
                 return False
         elif kind is _ARGUMENT:
             argument = runner.step.args.get(id(x))
-            if argument is None or argument[0] != a or (x._datatype_enum(), x._shape_tuple()) != b:
+            if argument is None or argument[0] != a or runner.step.args_signature()[a] != b:
                 return False
         elif kind is _FED:
             known = runner.fed.get(id(x))
@@ -261,22 +262,17 @@ def _jump(runner, quick, given, foreign):
         runner.tapes.skipped(region)
     outputs = quick.outputs
     if quick.sequence is None:
-        if type(outputs) is not tuple:
-            return outputs if type(outputs) is not _Given else _given(given, outputs.path)
-        dtype, enum, shape, key = outputs
-        made = make_tensor(dtype, enum, shape, key, runner, None)
-        runner.issued.append(made)
-        return made
-    made = []
-    for x in outputs:
-        if type(x) is tuple:
-            dtype, enum, shape, key = x
-            x = make_tensor(dtype, enum, shape, key, runner, None)
-            runner.issued.append(x)
-        elif type(x) is _Given:
-            x = _given(given, x.path)
-        made.append(x)
+        if type(outputs) is tuple:
+            return _made(runner, *outputs)
+        return outputs if type(outputs) is not _Given else _given(given, outputs.path)
+    made = [_made(runner, *x) if type(x) is tuple else x if type(x) is not _Given else _given(given, x.path) for x in outputs]
     return made if quick.sequence is list else tuple(made)
+
+
+def _made(runner, dtype, enum, shape, key):
+    made = make_tensor(dtype, enum, shape, key, runner, None)
+    runner.issued.append(made)
+    return made
 
 
 def _given(given, path):

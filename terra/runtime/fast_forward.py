@@ -40,6 +40,7 @@ MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
 _FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which a place, one of a single function, is given up that is seldom jumped over
+_tape_set_is_empty = tfi.tape_set_is_empty
 _replacements = {}
 _variable_kinds = set()  # classes of variables
 
@@ -110,7 +111,7 @@ def running():
     if step is None or not step.may_fast_forward() or not tfi.executing_eagerly():
         return None
     runner = step.skeleton
-    if (runner.tapes.recording is None) is not tfi.tape_set_is_empty():
+    if (runner.tapes.recording is None) is not _tape_set_is_empty():
         return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it
     if not runner.modules_checked:
         runner.modules_checked = True

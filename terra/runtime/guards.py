@@ -222,7 +222,13 @@ class Guard:
         for array, held in self.arrays:
             if contents(array) != held:
                 return False
-        return equal(settings(self.root), self.settings) and (self.reads is None or self.reads.holds())
+        if self.root is None:
+            device, eagerly = self.settings
+            if tfi.device_name() != device or tfi.eager_function_run.RUN_FUNCTIONS_EAGERLY is not eagerly:
+                return False
+        elif not equal(settings(self.root), self.settings):
+            return False
+        return self.reads is None or self.reads.holds()
 
 
 class _Modules:

@@ -499,7 +499,7 @@ class PieceRunner(_InPiece, PythonRunner):
         outputs = runner.dispatch(program, arguments, self.manager)
         for t in survivors:
             t._hidden = outputs[t._key.result]
-        record = Record(self.log, survivors, checkpoint, (), ())
+        record = Record(self.log, step.arg_list, survivors, checkpoint, (), ())
         step.flight = flight = runner.launch(outputs, record, self.manager, step.counts)
         flight.last, flight.group = False, step
         for t in survivors:

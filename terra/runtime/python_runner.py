@@ -51,7 +51,8 @@ class PythonRunner:
         self.node = program.start
         self.expected = program.start.expected
         self.issued = []  # placeholders, in order
-        self.log = []  # (node, inputs: value keys of this step or outside tensors, drawn seeds) of what was matched
+        # (node, inputs: value keys of this step, numbers of arguments, or outside tensors; drawn seeds) of what was matched
+        self.log = []
         self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor), in order
         self._fed_signature = []
         self.latest = {}  # slot with several sources -> value key executed latest
@@ -587,7 +588,7 @@ class PythonRunner:
                 self._put(generated.gate, tfi.tf.constant(1))
         for t in survivors:
             t._hidden = outputs[t._key.result]
-        record = Record(self.log, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)
+        record = Record(self.log, self.step.arg_list, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)
         self.flight = runner.launch(outputs, record, self.manager, self.step.counts)
         for t in survivors:
             t._owner = self.flight
@@ -646,7 +647,7 @@ class PythonRunner:
                 for dtype, enum, key in node.outs:
                     if key not in placeholders:  # of a region that was jumped over
                         placeholders[key] = make_tensor(dtype, enum, None, key, self, None)
-                flat = [placeholders[x] if type(x) is ValueKey else x for x in refs]
+                flat = [placeholders[x] if type(x) is ValueKey else x if type(x) is not int else self.step.arg_list[x] for x in refs]
                 if node.category == opschema.FETCH:
                     tensor = flat[0]
                     tracer.note_fetch(tensor, node.location)

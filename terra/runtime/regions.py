@@ -229,6 +229,13 @@ class Recording:
                 continue
             if kind is RESOURCE:
                 continue
+            if kind is ARG:
+                kept[j] = slot.arg
+                self.used_arguments.add(slot.arg)
+                x = self.runner.step.arg_list[slot.arg]
+                if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
+                    self._check(_Argument, slot.arg, x, True)
+                continue
             if kind is CONST:
                 kept[j] = slot.const_obj
                 place = self.places.get(id(x))
@@ -238,18 +245,14 @@ class Recording:
             if x._datatype_enum() == RESOURCE_ENUM:
                 raise Unskippable  # a variable that the step itself created
             if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
-                if kind is ARG:
-                    self._check(_Argument, slot.arg, x, True)
-                elif id(x) in self.places:
+                if id(x) in self.places:
                     self._check(Foreign, self.places[id(x)], x, True)
                 elif id(x) in self.fed and (not self.knows_fed or known_to_host(self.runner, x) is None):
                     raise Unskippable  # else it is a `_Constant`, the same tensor each time, or part of the signature
             if kind is FEED:
                 region.feeds.append((slot, self._source(x)))
             kept[j] = None
-            region.patches.append((k, j, slot.arg if kind is ARG else self._fed_key(x)))
-            if kind is ARG:
-                self.used_arguments.add(slot.arg)
+            region.patches.append((k, j, self._fed_key(x)))
         if random_attrs is not None:
             region.feeds.append((node.slots[-1], k))
         self.made.update([key for _, _, key in node.outs])
@@ -477,19 +480,13 @@ def this_steps(runner, region, foreign):
         x = foreign[source.index] if type(source) is Foreign else source.tensor
         runner.fed.setdefault(id(x), (slot.key, x._shape_tuple(), x))
         runner._feed(slot, launched(x) if type(x) is TerraTensor else x)
-    fed = None
-    arguments = runner.step.arg_list
+    fed = {key: x for key, _, x in runner.fed.values()} if region.patches else None
     for k, j, what in region.patches:
         node, refs, attrs = entries[k]
         if refs is region.entries[k][1]:
             refs = list(refs)
             entries[k] = (node, refs, attrs)
-        if type(what) is int:
-            refs[j] = arguments[what]
-        else:
-            if fed is None:
-                fed = {key: x for key, _, x in runner.fed.values()}
-            refs[j] = fed[what.key]
+        refs[j] = fed[what.key]
     return entries
 
 

@@ -80,13 +80,9 @@ class Step:
         return self.thread == get_ident() and not self.paused and self.function.options.fast_forward and isinstance(self.mode, PythonRunner)
 
     def args_signature(self):
-        """(dtype enum, shape, ...) of the tensor arguments."""
+        """[(dtype enum, shape)] of the tensor arguments."""
         if self._args_signature is None:
-            flat = []
-            for t in self.arg_list:
-                flat.append(t._datatype_enum())
-                flat.append(t._shape_tuple())
-            self._args_signature = flat
+            self._args_signature = [(t._datatype_enum(), t._shape_tuple()) for t in self.arg_list]
         return self._args_signature
 
     def random_is_host(self, op, attrs):
