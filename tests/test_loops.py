@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime import piece_gradient
 
 STEPS = 36
 
@@ -88,6 +89,47 @@ class RnnOfFunction(Program):
             loss = tf.reduce_mean(tf.stack(outs, axis=1) ** 2) + tf.reduce_sum(tf.concat(outs, axis=0)) * 0.01 + tf.reduce_mean(outs[-1])
         self.train(tape, loss)
         return loss, outs
+
+
+@program
+class StoppedGradient(Program):
+    """What `tf.stop_gradient` gives is told to no tape as an output; gradients of what it is multiplied with need its value."""
+
+    exact = False
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            h = tf.zeros([3, 8])
+            for i in range(x.shape[1]):
+                h = self.cell(x[:, i], h)
+            advantage = tf.reduce_sum(h, axis=1) - 0.5
+            loss = tf.reduce_mean(tf.stop_gradient(advantage) * tf.reduce_mean(h ** 2, axis=1)) + tf.reduce_mean(advantage ** 2)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class GivenGradients(Program):
+    """Several targets; their gradients begin with ones, with constants of the program's own that take turns, or with values."""
+
+    exact = False
+
+    def step(self, x):
+        with tf.GradientTape(persistent=True) as tape:
+            h = tf.zeros([3, 8])
+            for i in range(x.shape[1]):
+                h = self.cell(x[:, i], h)
+            loss, other = tf.reduce_mean(h ** 2), tf.reduce_sum(h, axis=1)
+        self.seen.append(x.shape[1])
+        if len(self.seen) % 3 == 0:
+            given = None
+        else:
+            given = [tf.constant(1.0 if len(self.seen) % 3 == 1 else 0.5), other * 0.1 if len(self.seen) % 2 else tf.ones(3)]
+        variables = [self.w, self.u, self.b]
+        gradients = [*tape.gradient([loss, other], variables, output_gradients=given), *tape.gradient(loss, variables), *tape.gradient(other, [self.u])]
+        for v, g in zip(variables, gradients):
+            v.assign_sub(0.05 * g)
+        return loss, gradients
 
 
 @program
@@ -526,6 +568,33 @@ def test_equal_to_eager(cls, late):
     assert stats.graphs <= cls.most_graphs, report
     assert stats.fallbacks <= cls.most_fallbacks, report
     assert kinds[-10:].count("C") >= getattr(cls, "minimum", 8), report
+
+
+@pytest.mark.parametrize("cls", [cls for cls in PROGRAMS if cls.__name__ in ("Rnn", "StoppedGradient", "GivenGradients")], ids=lambda cls: cls.__name__)
+def test_gradients_follow_plans(cls, monkeypatch):
+    """In the end no gradient is taken by TensorFlow's tape, that of the loss itself (which begins with a constant) included."""
+    taken = []
+    original = piece_gradient._Backward._learn
+
+    def noted(self, *args):
+        taken.append(1)
+        return original(self, *args)
+
+    monkeypatch.setattr(piece_gradient._Backward, "_learn", noted)
+
+    def counted(step):
+        step = terra.coexecute(step, wait_for_graph=True)
+
+        def run_step(*args):
+            taken.append(0)
+            return step(*args)
+        run_step.stats = step.stats
+        return run_step
+
+    run(cls, counted, False)
+    assert sum(taken) > 0
+    in_the_end = taken[len(taken) - taken[::-1].index(0) - 1:]
+    assert sum(in_the_end) == 0, taken
 
 
 def test_choice_by_option():

@@ -217,17 +217,23 @@ def alike(runner, pattern, given, foreign):
             known = runner.fed.get(id(x))
             if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b:
                 return False
-        else:
-            if type(x) is not EagerTensor:
+        elif kind is _CONSTANT:
+            if type(x) is not EagerTensor or id(x) in runner.step.data or (
+                    x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
                 return False
-            if kind is _CONSTANT:
-                if id(x) in runner.step.data or (
-                        x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
-                    return False
-            elif (x._datatype_enum(), x._shape_tuple(), id(x) in runner.step.data) != a:
+            foreign.append(x)
+        else:
+            if type(x) is not a or _identity(x) != b[0] or runner._from_outside(x) is not b[1] or (a is TerraTensor and x._owner is runner):
                 return False
             foreign.append(x)
     return True
+
+
+def _identity(x):
+    """(dtype enum, shape) of a tensor; None if something is attached to it (Keras does that), or its shape depends on data."""
+    if type(x) is EagerTensor:
+        return x._datatype_enum(), x._shape_tuple()
+    return (x._enum, x._shp) if type(x._shp) is tuple and not x.__dict__ else None
 
 
 def _are_new(runner, foreign):
@@ -353,19 +359,22 @@ def pattern(runner, x, foreign=None, region=None):
             raise LookupError
         return _VALUE, x._key, x._shp
     if kind is TerraTensor or kind is EagerTensor:
-        enum, shape = x._datatype_enum(), x._shape_tuple()
+        identity = _identity(x)
+        if identity is None:
+            raise LookupError
+        enum, shape = identity
         argument, fed = runner.step.args.get(id(x)), runner.fed.get(id(x))
         if argument is not None and shape != ():
             return _ARGUMENT, argument[0], (enum, shape)
-        if argument is not None or foreign is None or kind is TerraTensor or any(x is other for other in foreign):
+        if argument is not None or foreign is None or any(x is other for other in foreign):
             raise LookupError
         if fed is not None and not any(slot.key is fed[0] for slot, _ in region.feeds):
             return _FED, fed[0], (fed[1], known_to_host(runner, x))
         index = len(foreign)
         foreign.append(x)
         if not any(kind is Foreign and place == index for kind, place, _ in region.checks):
-            return _FOREIGN, (enum, shape, id(x) in runner.step.data), None
-        if id(x) in runner.step.data:
+            return _FOREIGN, kind, (identity, runner._from_outside(x))
+        if kind is TerraTensor or id(x) in runner.step.data:
             raise LookupError
         return _CONSTANT, const_key(x, enum, shape), x
     if x is None or kind is bool or x is Ellipsis or kind is tfi.tf.DType or tfi.is_variable(x):

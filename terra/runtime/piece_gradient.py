@@ -73,6 +73,7 @@ class _Backward:
     def __init__(self, tapes, lazy):
         self.tapes, self.lazy, self.step = tapes, lazy, tapes.step
         self.gradients = {}  # tensor id -> its gradients so far
+        self.ones = {}  # id -> a small constant that a target's gradient begins with: part of what a plan is for
 
     def run(self, targets, sources, output_gradients=None, sources_raw=None, unconnected="none"):
         masks = self._forward()
@@ -84,6 +85,8 @@ class _Backward:
                     given = _ones(target)
                 finally:
                     self.step.resume()
+                if _is_constant(given, self.step):
+                    self.ones[id(given)] = given
             self.gradients.setdefault(target._id, []).append(given)
         connected = self._watched
         for target in targets:
@@ -159,7 +162,7 @@ class _Backward:
         inner = tuple([(uid, key) for uid, key in composite.outputs if uid in wanted and key in path.consumed])
         for uid, _ in outputs:
             self._shorten(uid)
-        pattern = (mask, tuple([(key, *map(type, gradients[uid])) for uid, key in outputs]))
+        pattern = (mask, tuple([(key, *map(self._kind, gradients[uid])) for uid, key in outputs]))
         plan = path.plans.get((pattern, _values(path, composite))) if not inner else None
         if plan is not None and plan.program is self._piece(composite).program:
             results = self._dispatch(plan, composite, _flat([g for uid, _ in outputs for g in gradients[uid]]))
@@ -172,6 +175,10 @@ class _Backward:
                 gradients.setdefault(x._id, []).append(result)
         for (uid, _), result in zip(inner, results[len(mask):]):
             gradients[uid] = [result]
+
+    def _kind(self, gradient):
+        """What plans tell a gradient by."""
+        return "ones" if id(gradient) in self.ones else type(gradient)
 
     def _shorten(self, uid):
         """Sum the gradients of a value here if there are so many that they must come from a loop."""
@@ -219,7 +226,7 @@ class _Backward:
             mode = step.mode
             plan = None
             if step.function.options.fast_forward and mode is not step.between and hasattr(mode, "program") and not inner:
-                plan = _plan(mode, path, fed, records, given, results)
+                plan = _plan(mode, path, fed, records, given, results, self.ones)
             step.cut()
         finally:
             note_reads(None)
@@ -363,20 +370,25 @@ def _values(path, composite):
     return tuple([real(composite.fed[k])._numpy_internal().tobytes() for k in path.read])
 
 
-def _plan(mode, path, fed_forward, records, given, results):
-    """The plan for what `mode`, a PieceRunner at the end of a backward piece, has walked; None if it got a tensor of unknown origin."""
+def _plan(mode, path, fed_forward, records, given, results, ones):
+    """The plan for what `mode`, a PieceRunner at the end of a backward piece, has walked; None if it got a tensor of unknown origin.
+
+    Of the gradients that were `given` to it, those among `ones` are the same each time.
+    """
     program = mode.program
     if mode.node.end_selects is None or not path.static or not is_static(mode):
         return None
     origin = {}
     for k, x in enumerate(given):
-        origin.setdefault(id(x), _Source(0, k))
+        if id(x) not in ones:
+            origin.setdefault(id(x), _Source(0, k))
     for k, x in enumerate(fed_forward):
         origin.setdefault(id(x), _Source(1, k))
     named = [r for r in records if all(type(t) is TerraTensor for t in r[3])]
-    for (_, _, _, keys), (_, _, _, outs) in zip(path.template, named, strict=True):
-        for key, t in zip(keys, outs):
-            origin.setdefault(id(t), _Source(2, key))
+    for (_, names, _, keys), (_, inputs, _, outs) in zip(path.template, named, strict=True):
+        for key, t in zip((*keys, *names), (*outs, *inputs)):
+            if type(key) is ValueKey:
+                origin.setdefault(id(t), _Source(2, key))
     plan = Plan()
     plan.program, plan.feeds, plan.log = program, [], []
     plan.targets = set()

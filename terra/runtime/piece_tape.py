@@ -213,9 +213,11 @@ def is_static(mode):
 
 
 def all_held(composite):
-    """key -> tensor of all values that the tapes were told of."""
+    """key -> tensor of all values that the tapes were told of, as outputs or as inputs (what `tf.stop_gradient` gives is an input only)."""
     records = [r for r in records_of(composite) if all(type(t) is TerraTensor for t in r[3])]
-    return {key: t for (_, _, _, keys), (_, _, _, outs) in zip(composite.path.template, records, strict=True) for key, t in zip(keys, outs)}
+    return {
+        key: t for (_, names, _, keys), (_, inputs, _, outs) in zip(composite.path.template, records, strict=True)
+        for key, t in zip((*keys, *names), (*outs, *inputs)) if type(key) is ValueKey}
 
 
 def _first_key(record):

@@ -508,7 +508,7 @@ class PieceRunner(_InPiece, PythonRunner):
         if step.kept is not None:
             step.kept.append((program, arguments))
         self.issued = self.log = ()
-        self.fed = None
+        self.fed = self.fed_by_key = None
         if len(runner.flights) > MOST_FLIGHTS:
             runner.wait_for(runner.flights[MOST_FLIGHTS // 2])
         return True

@@ -54,6 +54,7 @@ class PythonRunner:
         # (node, inputs: value keys of this step, numbers of arguments, or outside tensors; drawn seeds) of what was matched
         self.log = []
         self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor), in order
+        self.fed_by_key = {}
         self._fed_signature = []
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not self.form.early
@@ -219,6 +220,12 @@ class PythonRunner:
         """A number that changes whenever the step does something that a jump could not repeat."""
         return (self.outside_events, self.step.counts.fetches)
 
+    def note_fed(self, key, shape, x):
+        """The tensor `x` becomes the value `key`, unless it was fed before."""
+        if id(x) not in self.fed:
+            self.fed[id(x)] = key, shape, x
+            self.fed_by_key[key] = x
+
     def fed_signature(self):
         """What was fed so far, with its shapes."""
         signature = self._fed_signature
@@ -344,7 +351,7 @@ class PythonRunner:
         if feeds is not None:
             for slot, x, e, shape in feeds:
                 if x is not seeds:
-                    self.fed.setdefault(id(x), (slot.key, shape, x))
+                    self.note_fed(slot.key, shape, x)
                 self._feed(slot, e)
                 for multi, key in node.assigns_multi:
                     if key is slot.key:
@@ -595,7 +602,7 @@ class PythonRunner:
         if self.step.function.keeps_last:
             self.step.function.last = LastStep(self.program, arguments, () if self.late else self.puts)
         self.issued = self.log = ()
-        self.fed = None
+        self.fed = self.fed_by_key = None
         return True
 
     def survivors(self):

@@ -478,15 +478,14 @@ def this_steps(runner, region, foreign):
             runner._feed(slot, seed_tensor(entries[source][2]))
             continue
         x = foreign[source.index] if type(source) is Foreign else source.tensor
-        runner.fed.setdefault(id(x), (slot.key, x._shape_tuple(), x))
+        runner.note_fed(slot.key, x._shape_tuple(), x)
         runner._feed(slot, launched(x) if type(x) is TerraTensor else x)
-    fed = {key: x for key, _, x in runner.fed.values()} if region.patches else None
     for k, j, what in region.patches:
         node, refs, attrs = entries[k]
         if refs is region.entries[k][1]:
             refs = list(refs)
             entries[k] = (node, refs, attrs)
-        refs[j] = fed[what.key]
+        refs[j] = runner.fed_by_key[what.key]
     return entries
 
 
@@ -518,8 +517,4 @@ def _find(runner, x, region):
         return runner.placeholder(x, region.shapes)
     if kind is _Argument:
         return runner.step.arg_list[x.index]
-    if kind is _Fed:
-        for key, _, tensor in runner.fed.values():
-            if key is x.key:
-                return tensor
-    return x
+    return runner.fed_by_key.get(x.key, x) if kind is _Fed else x
