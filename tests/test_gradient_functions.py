@@ -1,5 +1,6 @@
 """Gradients that are not skipped as a whole: the gradient functions of their operations are, one by one, and each guard of that, broken, gives eager's result."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -253,3 +254,45 @@ def test_values_read_after():
         for a, b in zip(values(step(X[i % 3], X[i % 3][:, :2])[1]), values(gradients)):
             np.testing.assert_array_equal(a, b)
     assert wrapped.stats().coexecuted_steps >= 6
+
+
+@pytest.mark.parametrize("of", ["value", "argument"])
+def test_masks_that_the_program_attaches(of):
+    """Quick entries of stock layers: a mask counts, whether a tensor had one the last time or not."""
+    def make():
+        rng = np.random.default_rng(3)
+        kernel = tf.Variable(rng.normal(size=(4, 3)).astype("float32"))
+        pool = keras.layers.GlobalAveragePooling1D()
+        mask = tf.constant([[True, False, True, True, False, True]] * 2)
+        calls = []
+
+        def step(x, y, masked):
+            calls.append(1)
+            batch = tf.stack([x, x * 2.0])
+            given = batch if of == "value" else arguments[len(calls) % 2]
+            if masked:
+                given._keras_mask = mask
+            pooled = pool(given)
+            given._keras_mask = None
+            return pool(batch) @ kernel, pooled @ kernel
+        return step, lambda: tf.constant(len(calls))
+
+    arguments = [tf.constant(RNG.normal(size=(2, 6, 4)).astype("float32")) for _ in range(2)]
+    check(make, extra=lambda i: (i in (7, 8, 11),), skipped=10)
+
+
+def test_stock_layers_of_impure_steps_change():
+    """The layers of a step that has side effects are jumped over one by one; each change of one is seen."""
+    def make():
+        layers = [keras.layers.Dense(4, activation="tanh", kernel_initializer=keras.initializers.RandomNormal(seed=k)) for k in range(4)]
+        seen = []
+
+        def step(x, y, change):
+            seen.append(float(len(seen)))
+            if change:
+                layers[change].activation = tf.nn.relu if seen[-1] < 10 else tf.nn.sigmoid
+            for layer in layers:
+                x = layer(x)
+            return x, tf.constant(seen[-1])
+        return step, lambda: [layer.kernel for layer in layers]
+    check(make, extra=lambda i: ({7: 1, 9: 2, 12: 1}.get(i, 0),), skipped=20, coexecuted=5)

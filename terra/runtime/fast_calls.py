@@ -155,6 +155,9 @@ class _Given:
         self.path = path
 
 
+MISSED = object()
+
+
 def attempt(runner, function, args, kwargs, call, shared=False):
     """Jump over `call()`, which is `function(*args, **kwargs)` as far as anybody can tell; else make the call, and record it.
 
@@ -163,35 +166,43 @@ def attempt(runner, function, args, kwargs, call, shared=False):
     place = (runner.node, function, runner.cursor.current)
     known = runner.program.regions.get(place)
     if known:
-        if kwargs:
-            given, names = (*args, *kwargs.values()), tuple(kwargs)
-        else:
-            given, names = args, ()
-        recording = runner.tapes.recording is not None
-        for quick in known.quick:
-            if quick.length != len(given) or quick.names != names or quick.recording is not recording:
-                continue
-            foreign = []
-            if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
-                    not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
-                    (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
-                known.jumps += 1
-                return _jump(runner, quick, given, foreign)
+        result = jump(runner, known, args, kwargs)
+        if result is not MISSED:
+            return result
     elif known is False:
         if runner.observer is not None:
             runner.observer.entered += 1
         return call()
     result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared)
     if region is not None:
-        _learn(runner, place, region, args, kwargs, shared)
+        learn(runner, place, region, args, kwargs, shared)
     return result
+
+
+def jump(runner, known, args, kwargs):
+    """Jump over a call by one of the quick entries of its place; gives the call's result, or MISSED."""
+    if kwargs:
+        given, names = (*args, *kwargs.values()), tuple(kwargs)
+    else:
+        given, names = args, ()
+    recording = runner.tapes.recording is not None
+    for quick in known.quick:
+        if quick.length != len(given) or quick.names != names or quick.recording is not recording:
+            continue
+        foreign = []
+        if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
+                not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
+                (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
+            known.jumps += 1
+            return _jump(runner, quick, given, foreign)
+    return MISSED
 
 
 def alike(runner, pattern, given, foreign):
     """Whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `foreign`."""
     for x, (kind, a, b) in zip(given, pattern):
         if kind is _VALUE:
-            if type(x) is not TerraTensor or x._key is not a or x._owner is not runner or x._shp != b:
+            if type(x) is not TerraTensor or x._key is not a or x._owner is not runner or x._shp != b or x._keras_mask is not None:
                 return False
         elif kind is _SCALAR:
             if type(x) is not a or x != b:
@@ -287,8 +298,8 @@ def _given(given, path):
     return given
 
 
-def _learn(runner, place, region, args, kwargs, shared):
-    """Make a quick entry of a recorded region, if it is simple enough."""
+def learn(runner, place, region, args, kwargs, shared=False, masks=False):
+    """Make a quick entry of a recorded region, if it is simple enough. `masks`: whether those that Keras attaches to tensors matter."""
     known = runner.program.regions.get(place)
     if not known or region.draws:
         return
@@ -296,6 +307,8 @@ def _learn(runner, place, region, args, kwargs, shared):
     given = (*args, *kwargs.values())
     try:
         quick.pattern = pattern(runner, given, [], region)[2]
+        if masks and not all(map(_tells_masks, quick.pattern)):
+            return
         if shared:
             quick.pattern = (_SHARED, given[0], quick.pattern[:1]), *quick.pattern[1:]
         quick.fresh = _fresh(region)
@@ -316,6 +329,12 @@ def _learn(runner, place, region, args, kwargs, shared):
     quick.hidden = {x[3] for x in outputs if type(x) is tuple} != set(region.shapes)  # whether it has values that are not made at once
     known.quick.insert(0, quick)
     del known.quick[_MOST_QUICK:]
+
+
+def _tells_masks(part):
+    """Whether no tensor with a mask is taken for what this part of a pattern stands for."""
+    kind, a, b = part
+    return all(map(_tells_masks, b)) if kind is _NESTED else kind not in (_ARGUMENT, _FED, _CONSTANT) and (kind is not _FOREIGN or a is TerraTensor)
 
 
 def _fresh(region):

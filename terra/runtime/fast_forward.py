@@ -150,7 +150,14 @@ def attempt(runner, function, owner, args, kwargs, call, more=None):
     known = runner.program.regions.get(place)
     if known is False:
         return _enter(runner, call)  # it was never skippable
-    return attempt_at(place, known, runner, owner, args, kwargs, call, more)[0]
+    if more is None and known:
+        result = fast_calls.jump(runner, known, args, kwargs)
+        if result is not fast_calls.MISSED:
+            return result
+    result, region = attempt_at(place, known, runner, owner, args, kwargs, call, more)
+    if region is not None and more is None:
+        fast_calls.learn(runner, place, region, args, kwargs, masks=True)
+    return result
 
 
 def _enter(runner, call):
