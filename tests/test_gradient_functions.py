@@ -296,3 +296,45 @@ def test_stock_layers_of_impure_steps_change():
             return x, tf.constant(seen[-1])
         return step, lambda: [layer.kernel for layer in layers]
     check(make, extra=lambda i: ({7: 1, 9: 2, 12: 1}.get(i, 0),), skipped=20, coexecuted=5)
+
+
+@pytest.mark.parametrize("look_up", [
+    lambda table, indices: tf.gather(table, indices), lambda table, indices: tf.gather(params=table, indices=indices, axis=0),
+    lambda table, indices: tf.gather(table * 2.0, indices[:, None], batch_dims=0), lambda table, indices: tf.gather(table, [indices, indices])[0],
+    lambda table, indices: tf.one_hot(indices, 5), lambda table, indices: tf.one_hot(indices=indices, depth=5, on_value=2.0, axis=0)])
+@pytest.mark.parametrize("kind", [tf.constant, np.array])
+def test_indices_that_python_makes(look_up, kind):
+    """Another value each time: the call is skipped, and its gradient is right."""
+    def make():
+        table = tf.Variable(np.random.default_rng(4).normal(size=(5, 5)).astype("float32"))
+        seen = []
+
+        def step(x, y, indices):
+            seen.append(len(seen))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(look_up(table, indices) * (tf.cast(indices, tf.float32) + 1.0)[0]) + tf.reduce_sum(table) * 0.1
+            gradient = tf.convert_to_tensor(tape.gradient(loss, table))
+            table.assign_sub(0.1 * gradient)
+            return loss, gradient
+        return step, lambda: (table, tf.constant(len(seen)))
+
+    rng = np.random.default_rng(2)
+    drawn = [kind(rng.integers(0, 5, size=4)) for _ in range(14)]
+    check(make, extra=lambda i: (drawn[i],), skipped=5, coexecuted=5)
+
+
+def test_indices_out_of_range():
+    """What eager execution raises is raised, when the call was skipped, too."""
+    def make():
+        table = tf.Variable(np.random.default_rng(4).normal(size=(5, 3)).astype("float32"))
+        seen = []
+
+        def step(x, y, k):
+            seen.append(k)
+            try:
+                return tf.reduce_sum(tf.gather(table, tf.constant([0, k]))), float(tf.reduce_sum(tf.gather(table, tf.constant([k, 1])))) + 1.0
+            except tf.errors.InvalidArgumentError as error:
+                seen.append(str(error))
+                return tf.constant(-1.0)
+        return step, lambda: tf.constant([str(x) for x in seen])
+    check(make, extra=lambda i: (9 if i in (8, 11) else i % 5,), skipped=5, coexecuted=5)

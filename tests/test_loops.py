@@ -133,6 +133,35 @@ class GivenGradients(Program):
 
 
 @program
+class Lookups(Program):
+    """Indices that Python makes, another one in each iteration: layers look them up, and the program works with them on."""
+
+    exact = False
+
+    def build(self):
+        self.words, self.masked = keras.layers.Embedding(7, 6), keras.layers.Embedding(7, 6, mask_zero=True)
+        self.words.build(), self.masked.build()
+        self.table, self.other = self.words.embeddings.value, self.masked.embeddings.value
+
+    def inputs(self, rng):
+        return ([int(x) for x in rng.integers(-1, 7, size=rng.integers(1, 9))],)
+
+    def step(self, words):
+        with tf.GradientTape() as tape:
+            h = tf.zeros([1, 8])
+            for k, word in enumerate(words):
+                index = tf.constant([word])
+                x = self.words(index) + self.masked(tf.constant([abs(word)])) * tf.cast(index, tf.float32)
+                if int(index[0]) == 3:
+                    x = x + self.words(tf.constant([[k % 7, word % 7]]))[:, 0]
+                x = x + tf.reduce_sum(tf.one_hot(index + 1, 8)[:, :6] * tf.ones(tf.abs(index) + 6)[:6], axis=0)
+                h = self.cell(x, h)
+            loss = tf.reduce_mean(h ** 2) + tf.reduce_mean(tf.gather(self.w, tf.constant([len(words) % 6, len(words) % 5])))
+        self.train(tape, loss, [self.w, self.u, self.b, self.table, self.other])
+        return loss
+
+
+@program
 class AddN(Program):
     exact = False
 

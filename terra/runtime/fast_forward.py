@@ -34,6 +34,8 @@ _METHODS = {
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
 _Generator = tfi.tf.random.Generator
+# Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
+_INDICES = {tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices")}
 _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal", "truncated_normal", "uniform", "uniform_full_int"))
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
@@ -89,10 +91,27 @@ class Skipping:
 
     def __call__(self, *args, **kwargs):
         callee = self.callee
+        if args and _looks_up(callee) and dispatch.active is not None:
+            dispatch.active.note_indices(args[0])
         runner = running()
         if runner is None:
             return callee(*args, **kwargs)
         return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
+
+
+def _looks_up(callee):
+    """Whether `callee` is a stock layer that is given indices."""
+    return type(callee).__name__ == "Embedding" and guards.is_stock_object(callee)
+
+
+def _unread(runner, owner, args, kwargs):
+    """The tensors among a call's arguments at whose values its Python code does not look."""
+    if type(owner) is FunctionType:
+        position, name = _INDICES.get(owner, (0, None))
+        found = [] if name is None else [args[position]] if len(args) > position else [kwargs.get(name)]
+    else:
+        found = args[:1] if _looks_up(owner) else []
+    return [x for x in found if type(owner) is FunctionType or id(x) in runner.step.data]  # a layer's operations on other ones run on the host
 
 
 def form_of(callee):
@@ -210,7 +229,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         if guard is None or not guard.holds():
             raise Unskippable
         may_be_empty = may_be_empty or guards.is_stock_object(owner)  # dropout does nothing in inference
-        region = recording.region(result, inputs, more is not None, may_be_empty)
+        region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))
     except Unskippable:
         if known is None and len(program.unskippable) < 10_000:
             count = program.unskippable[place] = program.unskippable.get(place, 0) + 1

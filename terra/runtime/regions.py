@@ -177,9 +177,9 @@ class Recording:
         self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False):
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=()):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
-        `may_be_empty`: whether it is skipped even if it issued no operation.
+        `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at.
 
         Raises Unskippable.
         """
@@ -211,7 +211,8 @@ class Recording:
         region.records = self._records(lazy) if lazy is not None else []
         region.accessed = runner.tapes.accessed[self.accessed_length:]
         for k, x in enumerate(inputs.foreign):
-            if k in self.unused or x._datatype_enum() in opschema.HOST_KNOWN_ENUMS:  # Python may have looked at it
+            read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread)
+            if k in self.unused or read:  # Python may have looked at it
                 self._check(Foreign, k, x, True)
         for index in self.used_arguments - inputs.indices:
             self._check(_Argument, index, runner.step.arg_list[index], False)

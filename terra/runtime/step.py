@@ -66,6 +66,9 @@ class Step:
     def is_running_here(self):
         return dispatch.active is self and self.thread == get_ident()
 
+    def note_indices(self, x):
+        """`x` is about to be looked up in a table."""
+
     def before_read(self):
         """Python is about to read a value; True if the step ended because of that."""
         return False
