@@ -1,5 +1,8 @@
 """Gradients that are not skipped as a whole: the gradient functions of their operations are, one by one, and each guard of that, broken, gives eager's result."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -338,3 +341,39 @@ def test_indices_out_of_range():
                 return tf.constant(-1.0)
         return step, lambda: tf.constant([str(x) for x in seen])
     check(make, extra=lambda i: (9 if i in (8, 11) else i % 5,), skipped=5, coexecuted=5)
+
+
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_numpy_behaviour_is_switched_on(when):
+    """Types of operands are promoted from then on, and calls that were skipped before may give something else."""
+    script = """if True:
+        import sys
+        import numpy as np, tensorflow as tf
+        switch_on = tf.experimental.numpy.experimental_enable_numpy_behavior
+        if sys.argv[1] == "first":
+            switch_on()
+        import terra
+        def make(coexecute):
+            calls = []
+            def step(x, a):
+                calls.append(len(calls))
+                y = tf.add(x, x)
+                return y * a, y + np.float64(1.0)
+            return terra.coexecute(step, wait_for_graph=True) if coexecute else step
+        x = tf.constant([1.0, 2.0])
+        eager, ours = make(False), make(True)
+        def same():
+            for i in range(10):
+                a = np.array([i, 2.0])
+                for p, q in zip(eager(x, a), ours(x, a)):
+                    assert p.dtype == q.dtype and (p.numpy() == q.numpy()).all(), (i, p, q)
+            return p.dtype, eager(x, a)[0].dtype
+        before = same()
+        if sys.argv[1] == "later":
+            switch_on()
+        assert (same() != before) is (sys.argv[1] == "later")
+        assert same()[1] is tf.float64
+        assert ours.stats().coexecuted_steps >= 10, ours.stats()
+    """
+    done = subprocess.run([sys.executable, "-c", script, when], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -83,6 +83,7 @@ def plan_of(options, default_budget_s=6.0):
         budget_s=options.budget or (1.0 if options.quick else default_budget_s),
         rounds=5 if options.quick else 20,
         steps=4 if options.quick else 10,
+        settling=0 if options.quick else Plan.settling,
         read_every=options.read_every,
         seed=options.seed,
     )

@@ -39,6 +39,7 @@ class Plan:
     steps: int = 10  # in a round, at most
     warm_up: int = 6  # steps, at least
     warm_up_s: float = 2.0  # after which eager's warm-up ends at that; the other modes make the same steps
+    settling: int = 14  # further steps before the rounds: Terra goes on learning what it may skip, tf.function meets shapes and structures that are new to it
     read_every: int = 1
     seed: int = 1
 
@@ -47,7 +48,7 @@ class Plan:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            if field.name not in ("seed", "size") and getattr(self, field.name) <= 0:
+            if field.name not in ("seed", "size", "settling") and getattr(self, field.name) <= 0:
                 raise ValueError(f"{field.name} must be above 0")
         if self.rounds < self.fewest_rounds:
             raise ValueError(f"rounds must be at least {self.fewest_rounds}")
@@ -148,6 +149,11 @@ class Mode:
                 self.warm_up_seconds.append(self.run(1))
         self.state = python_state(self.imperative_step)
 
+    def settle(self, steps):
+        """Make some more steps; how long they take tells how many can be measured."""
+        with self.streams:
+            self.warm_up_seconds += [self.run(1) for _ in range(steps)]
+
     def run_round(self, steps, read_every, work=None):
         with self.streams:
             if self.streams.cold or not self.round_seconds:  # another mode's start has dropped the kernels
@@ -160,7 +166,7 @@ class Mode:
 
     @property
     def settled_seconds(self):
-        """What a step took in the second half of the warm-up."""
+        """What a step took in the second half of what went before the rounds."""
         return statistics.median(self.warm_up_seconds[len(self.warm_up_seconds) // 2 :])
 
     @property
@@ -313,6 +319,10 @@ def _measure(row, plan, progress):
         progress(kind.name, percent)
         attempt(kind.name, lambda: start(kind))
 
+    for name in list(modes):
+        progress(f"{name} settles", 50)
+        attempt(name, lambda: modes[name].settle(plan.settling))
+    measured_from = len(eager.losses)
     rounds, steps = plan.rounds_and_steps(sum(mode.settled_seconds for mode in modes.values()))
     for number in range(rounds):
         progress(f"round {number + 1} of {rounds}", 55 + 35 * number // rounds)
@@ -322,7 +332,7 @@ def _measure(row, plan, progress):
             attempt(name, lambda: modes[name].run_round(steps, plan.read_every))
 
     progress("results", 90)
-    row.rounds, row.measured_steps = rounds, len(eager.losses) - warm_up
+    row.rounds, row.measured_steps = rounds, len(eager.losses) - measured_from
     row.eager_ms, row.eager_mean_ms = eager.median_ms, eager.mean_ms
     traced, ours = modes.get(TfFunctionMode.name), modes.get(TerraMode.name)
     if traced is not None:

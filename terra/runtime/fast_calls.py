@@ -100,7 +100,7 @@ def _operator(base, name):
         runner = fast_forward.running()
         if runner is None or function not in known:  # somebody has replaced it
             return function(*operands)
-        if converts and type(operands[1]) is np.ndarray and operands[1].dtype.kind == "f" and operands[0].dtype.is_floating:
+        if converts and type(operands[1]) is np.ndarray and operands[1].dtype.kind == "f" and operands[0].dtype.is_floating and not tfi.promotes():
             operands = operands[0], tfi.eager_constant(operands[1], operands[0].dtype)  # what it is an operand as: the array may be another each time
         return attempt(runner, function, operands, NONE, lambda: function(*operands))
 

@@ -192,6 +192,11 @@ def eager_constant(value, dtype):
     return _constant_op.convert_to_eager_tensor(value, ctx(), dtype)
 
 
+def promotes():
+    """Whether operands of different types are brought to one, as `experimental_enable_numpy_behavior` wants it."""
+    return ops.is_auto_dtype_conversion_enabled() or ops.is_numpy_style_type_promotion()
+
+
 def new_graph():
     """An empty graph that nothing will run: its shape functions are asked."""
     return ops.Graph()
