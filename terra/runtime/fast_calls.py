@@ -80,14 +80,25 @@ def substitute_method(callee):
 
 
 def _skipping(function):
+    position, name = fast_forward.INDICES.get(function, (None, None))
+
     def call(*args, **kwargs):
         runner = fast_forward.running()
         if runner is None:
             return function(*args, **kwargs)
+        if name is not None:
+            if len(args) > position and _are_indices(args[position]):
+                args = (*args[:position], fast_forward.as_tensor(args[position]), *args[position + 1:])
+            elif _are_indices(kwargs.get(name)):
+                kwargs[name] = fast_forward.as_tensor(kwargs[name])
         return attempt(runner, function, args, kwargs, lambda: function(*args, **kwargs))
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     return call
+
+
+def _are_indices(x):
+    return type(x) is np.ndarray and x.dtype in (np.int32, np.int64)
 
 
 def _operator(base, name):

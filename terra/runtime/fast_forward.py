@@ -35,7 +35,7 @@ _METHODS = {
 }
 _Generator = tfi.tf.random.Generator
 # Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
-_INDICES = {tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices")}
+INDICES = {tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices")}
 _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal", "truncated_normal", "uniform", "uniform_full_int"))
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
@@ -91,12 +91,32 @@ class Skipping:
 
     def __call__(self, *args, **kwargs):
         callee = self.callee
-        if args and _looks_up(callee) and dispatch.active is not None:
-            dispatch.active.note_indices(args[0])
+        step = dispatch.active
+        if step is not None and args:
+            if np.ndarray in map(type, args) and step.takes_tensors() and _converts(callee):
+                args = tuple([as_tensor(x) if type(x) is np.ndarray else x for x in args])
+            if _looks_up(callee):
+                step.note_indices(args[0])
         runner = running()
         if runner is None:
             return callee(*args, **kwargs)
         return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
+
+
+def as_tensor(array):
+    """The tensor that TensorFlow makes of an array of numbers; any other array as it is."""
+    return tfi.eager_constant(array, None) if array.dtype.kind in "fiub" else array
+
+
+def _converts(callee):
+    """Whether the first thing that `callee` does with arrays is to make tensors of them: the next time they may be others, and the call is skipped all the same."""
+    kind = type(callee)
+    package = guards.stock_package(kind.__module__)
+    if package is None or not guards.is_stock_object(callee):
+        return False
+    if kind.__module__.startswith("tf_keras."):
+        return package != "losses"  # they treat arrays and tensors differently
+    return package != "layers" or callee._convert_input_args
 
 
 def _looks_up(callee):
@@ -107,7 +127,7 @@ def _looks_up(callee):
 def _unread(runner, owner, args, kwargs):
     """The tensors among a call's arguments at whose values its Python code does not look."""
     if type(owner) is FunctionType:
-        position, name = _INDICES.get(owner, (0, None))
+        position, name = INDICES.get(owner, (0, None))
         found = [] if name is None else [args[position]] if len(args) > position else [kwargs.get(name)]
     else:
         found = args[:1] if _looks_up(owner) else []

@@ -66,6 +66,10 @@ class Step:
     def is_running_here(self):
         return dispatch.active is self and self.thread == get_ident()
 
+    def takes_tensors(self):
+        """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
+        return self.function.options.fast_forward and self.is_running_here() and not self.paused and tfi.executing_eagerly()
+
     def note_indices(self, x):
         """`x` is about to be looked up in a table."""
 
