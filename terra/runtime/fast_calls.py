@@ -154,7 +154,7 @@ class _Quick:
     """What the arguments of a recorded call were, and how to give its result."""
 
     __slots__ = (
-        "recording", "device", "guarded", "names", "pattern", "length", "region", "plain", "hidden", "outputs", "sequence", "foreign", "fresh")
+        "recording", "device", "guarded", "names", "pattern", "length", "region", "plain", "hidden", "outputs", "sequence", "fresh")
 
 
 class _Given:

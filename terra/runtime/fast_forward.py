@@ -18,6 +18,7 @@ What must hold for a jump (else the call simply runs, and every operation is val
   (see `backward`); the tensors fed so far, and the arguments of the step, have the same shapes.
 """
 
+import sys
 from types import FunctionType, MethodType
 
 import numpy as np
@@ -93,8 +94,9 @@ class Skipping:
         callee = self.callee
         step = dispatch.active
         if step is not None and args:
-            if np.ndarray in map(type, args) and step.takes_tensors() and _converts(callee):
-                args = tuple([as_tensor(x) if type(x) is np.ndarray else x for x in args])
+            if np.ndarray in map(type, args) and step.takes_tensors():
+                n = _number_converted(callee)
+                args = (*[as_tensor(x) if type(x) is np.ndarray else x for x in args[:n]], *args[n:])
             if _looks_up(callee):
                 step.note_indices(args[0])
         runner = running()
@@ -108,15 +110,15 @@ def as_tensor(array):
     return tfi.eager_constant(array, None) if array.dtype.kind in "fiub" else array
 
 
-def _converts(callee):
-    """Whether the first thing that `callee` does with arrays is to make tensors of them: the next time they may be others, and the call is skipped all the same."""
+def _number_converted(callee):
+    """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
     kind = type(callee)
     package = guards.stock_package(kind.__module__)
     if package is None or not guards.is_stock_object(callee):
-        return False
+        return 0
     if kind.__module__.startswith("tf_keras."):
-        return package != "losses"  # they treat arrays and tensors differently
-    return package != "layers" or callee._convert_input_args
+        return int(package != "losses")  # those treat arrays and tensors differently
+    return sys.maxsize if package != "layers" or callee._convert_input_args else 0
 
 
 def _looks_up(callee):
