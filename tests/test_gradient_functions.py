@@ -106,7 +106,7 @@ def test_kinds_of_numpy_operands(operate, dtype):
     def make():
         def step(x, y, noise, scale):
             result = operate(tf.abs(x) + 1.0, np.abs(noise).astype(dtype))
-            return result, result * 2
+            return result, tf.cast(result, tf.float32) * 2.0
         return step, lambda: ()
     check(make, extra=other_data, skipped=1)
 
