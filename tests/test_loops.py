@@ -681,6 +681,37 @@ def test_run_ahead_over_rolled_steps():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("new", ["reads", "writes"])
+def test_new_piece_waits_for_pieces_in_flight(new):
+    """A piece that has no graph yet runs imperatively: not before those in flight have changed, or read, the variables that it uses."""
+    def run_with(wrap):
+        v, other = tf.Variable(tf.ones([400, 400])), tf.Variable(1.0)
+
+        def step(n, kind):
+            for _ in range(n):
+                long = tf.constant(1.0) * other
+                for _ in range(4):  # of one trip count: part of the iteration's piece
+                    long = long + tf.reduce_mean(v @ v @ v) * 1e-9
+                v.assign(v * 0.99 + 1e-3 * long)
+                other.assign(long)
+            if kind == "reads":
+                return other * 2.0
+            if kind == "writes":
+                other.assign_sub(3.0)
+                v.assign_add(tf.ones_like(v))
+            return tf.constant(0.0)
+
+        step = wrap(step)
+        values = [step(n, "neither") for n in (5, 6, 7, 8, 5, 6, 7, 2)]
+        values += [step(2, new), step(3, "neither")]
+        return [float(value) for value in values] + [float(other), *v.numpy()[0, :2]], step
+
+    expected, _ = run_with(lambda step: step)
+    actual, step = run_with(lambda step: terra.coexecute(step, wait_for_graph=True, run_ahead=5))
+    np.testing.assert_allclose(expected, actual, rtol=1e-5)
+    assert step.stats().coexecuted_steps >= 3, step.stats()
+
+
 @pytest.mark.parametrize("where", [2, 9])
 def test_kernel_failure_in_an_iteration(where):
     """What iterations before the failing one have assigned stays, nothing behind it happens."""

@@ -28,9 +28,9 @@ def _fast(ctx, op, name, *args):
     if step is not None and step.thread == get_ident():
         if not step.paused:
             return step.mode.fast(ctx, op, name, *args)
-        if _touches_variables(args):
+        if touches_variables(args):
             step.before_outside_access(op, args)
-    elif (runner.flights or (step is not None and step.open_ended)) and _touches_variables(args):
+    elif (runner.flights or (step is not None and step.open_ended)) and touches_variables(args):
         _before_outside(op, args, True)
     return tfi.fast_execute(ctx, op, name, *args)
 
@@ -48,9 +48,9 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
     if step is not None and step.thread == get_ident():
         if not step.paused:
             return step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
-        if _touches_variables(inputs):
+        if touches_variables(inputs):
             step.before_outside_access(op, inputs)
-    elif (runner.flights or (step is not None and step.open_ended)) and _touches_variables(inputs):
+    elif (runner.flights or (step is not None and step.open_ended)) and touches_variables(inputs):
         _before_outside(op.decode() if type(op) is bytes else op, inputs, False)
     return execute(handle, device, op, inputs, attrs, *rest)
 
@@ -68,7 +68,7 @@ class _LeftAlone(threading.local):
 left_alone = _LeftAlone()  # `with left_alone:` on a thread: a step that the policy leaves alone, so that none begins inside it
 
 
-def _touches_variables(values):
+def touches_variables(values):
     """Whether one of these inputs is, or may hold, a variable."""
     for x in values:
         t = type(x)
@@ -76,7 +76,7 @@ def _touches_variables(values):
             if x._datatype_enum() == RESOURCE_ENUM:
                 return True
         elif t is list or t is tuple:
-            if _touches_variables(x):
+            if touches_variables(x):
                 return True
         elif t is not TerraTensor and hasattr(x, "handle"):
             return True

@@ -17,7 +17,7 @@ from threading import get_ident
 
 from terra.fallback.replay import Record, snapshot
 from terra.graph.trace import TraceStore
-from terra.runtime import interrupts, opschema
+from terra.runtime import dispatch, interrupts, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.opschema import get_schema
@@ -353,6 +353,8 @@ class PieceTracer(_InPiece, Tracer):
     def fast(self, ctx, op, name, *args):
         if self._elsewhere():
             return self.step.mode.fast(ctx, op, name, *args)
+        if runner.flights and dispatch.touches_variables(args):
+            runner.sync()  # pieces in flight may be going to change it, or to read it
         schema = variadic(op)
         if schema is not None:
             alone = self._alone_fast(schema, ctx, op, name, args)
@@ -363,6 +365,8 @@ class PieceTracer(_InPiece, Tracer):
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         if self._elsewhere():
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+        if runner.flights and dispatch.touches_variables(inputs):
+            runner.sync()
         schema = variadic(op.decode() if type(op) is bytes else op)
         if schema is not None:
             alone = self._alone_slow(schema, inputs, attrs)
