@@ -16,7 +16,7 @@ import numpy as np
 from terra.runtime import dispatch, fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, Foreign, known_to_host, this_steps
+from terra.runtime.regions import SCALARS, Foreign, advance, known_to_host
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
 
@@ -88,9 +88,9 @@ def _skipping(function):
             return function(*args, **kwargs)
         if name is not None:
             if len(args) > position and _are_indices(args[position]):
-                args = (*args[:position], fast_forward.as_tensor(args[position]), *args[position + 1:])
+                args = (*args[:position], tfi.eager_constant(args[position], None), *args[position + 1:])
             elif _are_indices(kwargs.get(name)):
-                kwargs[name] = fast_forward.as_tensor(kwargs[name])
+                kwargs[name] = tfi.eager_constant(kwargs[name], None)
         return attempt(runner, function, args, kwargs, lambda: function(*args, **kwargs))
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
@@ -265,29 +265,21 @@ def _are_new(runner, foreign):
 
 
 def _jump(runner, quick, given, foreign):
-    """`regions.jump` for a region with little to do."""
+    """`regions.jump` by a quick entry."""
     region = quick.region
-    runner.step.counts.fast_forwards += 1
-    if runner.observer is not None:
-        runner.observer.note_jump(region)
-    if quick.hidden:
-        runner.note_jump(region)
     if quick.plain:
+        runner.step.counts.fast_forwards += 1
+        if runner.observer is not None:
+            runner.observer.note_jump(region)
+        if quick.hidden:
+            runner.note_jump(region)
         runner.log += region.entries
+        runner.node = region.end
+        runner.expected = region.end.expected
+        if quick.recording and region.records:
+            runner.tapes.skipped(region)
     else:
-        runner.log += this_steps(runner, region, foreign) if region.patches or region.feeds else region.entries
-        for multi, key in region.latest:
-            runner.latest[multi] = key
-        for selects in region.selects:
-            runner._select(selects)
-        if quick.recording:
-            for variable in region.accessed:
-                tfi.variable_accessed(variable)
-        runner.tapes.accessed += region.accessed
-    end = runner.node = region.end
-    runner.expected = end.expected
-    if quick.recording and region.records:
-        runner.tapes.skipped(region)
+        advance(runner, region, foreign)
     outputs = quick.outputs
     if quick.sequence is None:
         if type(outputs) is tuple:
@@ -331,7 +323,7 @@ def learn(runner, place, region, args, kwargs, shared=False, masks=False):
     quick.length = len(given)
     quick.names = tuple(kwargs)
     quick.region = region
-    quick.plain = not (region.patches or region.latest or region.selects or region.accessed or region.feeds)
+    quick.plain = not (region.patches or region.latest or region.selects or region.accessed)  # little to do: most calls of single operations
     quick.recording = runner.tapes.recording is not None
     guard = region.guard
     quick.guarded = guard.root is not None or len(guard.containers) > 0

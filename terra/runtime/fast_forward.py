@@ -43,7 +43,6 @@ MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
 _FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which a place, one of a single function, is given up that is seldom jumped over
-_tape_set_is_empty = tfi.tape_set_is_empty
 _replacements = {}
 _variable_kinds = set()  # classes of variables
 
@@ -112,11 +111,11 @@ def as_tensor(array):
 
 def _number_converted(callee):
     """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
-    kind = type(callee)
-    package = guards.stock_package(kind.__module__)
-    if package is None or not guards.is_stock_object(callee):
+    if not guards.is_stock_object(callee):
         return 0
-    if kind.__module__.startswith("tf_keras."):
+    module = type(callee).__module__
+    package = guards.stock_package(module)
+    if module.startswith("tf_keras."):
         return int(package != "losses")  # those treat arrays and tensors differently
     return sys.maxsize if package != "layers" or callee._convert_input_args else 0
 
@@ -129,11 +128,9 @@ def _looks_up(callee):
 def _unread(runner, owner, args, kwargs):
     """The tensors among a call's arguments at whose values its Python code does not look."""
     if type(owner) is FunctionType:
-        position, name = INDICES.get(owner, (0, None))
-        found = [] if name is None else [args[position]] if len(args) > position else [kwargs.get(name)]
-    else:
-        found = args[:1] if _looks_up(owner) else []
-    return [x for x in found if type(owner) is FunctionType or id(x) in runner.step.data]  # a layer's operations on other ones run on the host
+        position, name = INDICES.get(owner, (None, None))
+        return () if name is None else args[position:position + 1] or (kwargs.get(name),)
+    return [x for x in args[:1] if _looks_up(owner) and id(x) in runner.step.data]  # the layer's operations on other ones run on the host
 
 
 def form_of(callee):
@@ -152,7 +149,7 @@ def running():
     if step is None or not step.may_fast_forward() or not tfi.executing_eagerly():
         return None
     runner = step.skeleton
-    if (runner.tapes.recording is None) is not _tape_set_is_empty():
+    if (runner.tapes.recording is None) is not tfi.tape_set_is_empty():
         return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it
     if not runner.modules_checked:
         runner.modules_checked = True
@@ -182,21 +179,18 @@ class Known(dict):
             del self[next(iter(self))]
 
 
-def attempt(runner, function, owner, args, kwargs, call, more=None):
-    """Jump over the call if a recorded region fits; else make the call, and record it.
-
-    more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
-    """
+def attempt(runner, function, owner, args, kwargs, call):
+    """Jump over the call of a method of `owner` if a recorded region fits; else make the call, and record it."""
     place = (runner.node, function, id(owner), runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
         return _enter(runner, call)  # it was never skippable
-    if more is None and known:
+    if known:
         result = fast_calls.jump(runner, known, args, kwargs)
         if result is not fast_calls.MISSED:
             return result
-    result, region = attempt_at(place, known, runner, owner, args, kwargs, call, more)
-    if region is not None and more is None:
+    result, region = attempt_at(place, known, runner, owner, args, kwargs, call)
+    if region is not None:
         fast_calls.learn(runner, place, region, args, kwargs, masks=True)
     return result
 
@@ -211,6 +205,7 @@ def _enter(runner, call):
 def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_be_empty=False):
     """The same for a place that is looked up already: returns (the call's result, the region if one was recorded).
 
+    more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
     may_be_empty: whether a call that issues no operation is skipped, too.
     """
     inputs = Inputs()
@@ -276,10 +271,10 @@ def _gradient(tape, target, sources, *args, **kwargs):
     jumps = runner.step.counts.fast_forwards
     more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
+    place = runner.node, tfi.tape_gradient_method, runner.cursor.current
+    known = runner.program.regions.get(place)
 
     def call():
-        place = runner.node, tfi.tape_gradient_method, id(_gradient), runner.cursor.current
-        known = runner.program.regions.get(place)
         # Where the gradient as a whole will hardly be skipped, its parts are.
         runner.takes_gradients_by_function = known is False or place in runner.program.unskippable or (known is not None and len(known) > MOST_REGIONS)
         try:
@@ -287,7 +282,10 @@ def _gradient(tape, target, sources, *args, **kwargs):
         finally:
             runner.takes_gradients_by_function = True
 
-    result = attempt(runner, tfi.tape_gradient_method, _gradient, (target, sources, *args), kwargs, call, more)
+    if known is False:
+        result = _enter(runner, call)  # it was never skippable
+    else:
+        result, _ = attempt_at(place, known, runner, _gradient, (target, sources, *args), kwargs, call, more)
     if runner.step.counts.fast_forwards != jumps and not tape._persistent and tape._tape is not None:
         tape._watched_variables = tape._tape.watched_variables()  # as the method leaves its tape behind
         tape._tape = None

@@ -10,10 +10,11 @@ from terra.runtime import internals as tfi
 
 def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope):
     """Stands in for what tapes call with an operation's name, attributes and tensors, and with the gradients of its outputs; gives those of its inputs."""
+    def call():
+        return tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope)
+
     runner = fast_forward.running()
     function = tfi.registered_gradient(op) if runner is not None and runner.takes_gradients_by_function else None
     if function is None or not kinds.is_frameworks(function):
-        return tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope)
-    return fast_calls.attempt(
-        runner, function, (attrs, inputs, outputs, gradients, skipped), fast_calls.NONE,
-        lambda: tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope), True)
+        return call()
+    return fast_calls.attempt(runner, function, (attrs, inputs, outputs, gradients, skipped), fast_calls.NONE, call, True)

@@ -14,7 +14,7 @@ from terra.graph.trace import CONST, FEED, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.graph_runner import runner
-from terra.runtime.piece_tape import Fed, all_held, is_static, records_of
+from terra.runtime.piece_tape import Fed, all_held, is_static, records_of, values_of
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
 from terra.runtime.tracer import RESOURCE_ENUM, SMALL, real
@@ -384,11 +384,8 @@ def _plan(mode, path, fed_forward, records, given, results, ones):
             origin.setdefault(id(x), _Source(0, k))
     for k, x in enumerate(fed_forward):
         origin.setdefault(id(x), _Source(1, k))
-    named = [r for r in records if all(type(t) is TerraTensor for t in r[3])]
-    for (_, names, _, keys), (_, inputs, _, outs) in zip(path.template, named, strict=True):
-        for key, t in zip((*keys, *names), (*outs, *inputs)):
-            if type(key) is ValueKey:
-                origin.setdefault(id(t), _Source(2, key))
+    for key, t in values_of(path, records):
+        origin.setdefault(id(t), _Source(2, key))
     plan = Plan()
     plan.program, plan.feeds, plan.log = program, [], []
     plan.targets = set()

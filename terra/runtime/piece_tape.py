@@ -214,10 +214,16 @@ def is_static(mode):
 
 def all_held(composite):
     """key -> tensor of all values that the tapes were told of, as outputs or as inputs (what `tf.stop_gradient` gives is an input only)."""
-    records = [r for r in records_of(composite) if all(type(t) is TerraTensor for t in r[3])]
-    return {
-        key: t for (_, names, _, keys), (_, inputs, _, outs) in zip(composite.path.template, records, strict=True)
-        for key, t in zip((*keys, *names), (*outs, *inputs)) if type(key) is ValueKey}
+    return dict(values_of(composite.path, records_of(composite)))
+
+
+def values_of(path, records):
+    """(key, tensor) of the values in the records of a piece that took this path."""
+    named = [r for r in records if all(type(t) is TerraTensor for t in r[3])]
+    for (_, names, _, keys), (_, inputs, _, outs) in zip(path.template, named, strict=True):
+        for key, t in zip((*keys, *names), (*outs, *inputs)):
+            if type(key) is ValueKey:
+                yield key, t
 
 
 def _first_key(record):

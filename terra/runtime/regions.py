@@ -443,12 +443,18 @@ def _rebuild(template, runner, region, inputs):
 
 def jump(runner, region, inputs):
     """Take the region's nodes as matched; returns the call's result."""
+    advance(runner, region, inputs.foreign)
+    return _rebuild(region.result, runner, region, inputs)
+
+
+def advance(runner, region, foreign):
+    """Take the region's nodes as matched, of which some are given tensors out of `foreign` (see `this_steps`)."""
     runner.step.counts.fast_forwards += 1
     if runner.observer is not None:
         runner.observer.note_jump(region)
     entries = region.entries
     if region.patches or region.draws:
-        entries = this_steps(runner, region, inputs.foreign)
+        entries = this_steps(runner, region, foreign)
     runner.note_jump(region)
     runner.log += entries
     for multi, key in region.latest:
@@ -464,7 +470,6 @@ def jump(runner, region, inputs):
         for variable in region.accessed:
             tfi.variable_accessed(variable)
     tapes.accessed += region.accessed
-    return _rebuild(region.result, runner, region, inputs)
 
 
 def this_steps(runner, region, foreign):
