@@ -21,7 +21,7 @@ class Options:
     fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute. With "framework" all of
         the user's own code runs at each step; with False all of the framework's does, too.
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
-        a loop with one or two counts and rolls the others.
+        a loop with one or two counts and rolls the others; arguments whose structure comes again and again get a graph of their own, all unrolled.
     transform: instrument the function's source; without it, locations are those of the decorated function alone.
     """
 
@@ -62,7 +62,8 @@ class Stats:
     Python reads values in its middle, or because steps proved to be shorter so), `waited_steps` those whose graph ran on Python's own thread (because
     Python had waited for the steps before as soon as they were dispatched), `compiled_steps` those that XLA's compiled code ran (`jit_compile`).
     `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph, `pieces` the parts that steps are cut into for
-    that (and at recursive calls), each with a graph of its own. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
+    that (and at recursive calls), each with a graph of its own; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
+    structure had come again and again. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
     fetch, or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 
@@ -81,6 +82,7 @@ class Stats:
     waited_steps: int = 0
     rolled_loops: int = 0
     pieces: int = 0
+    recurring_steps: int = 0
     compiled_steps: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0

@@ -43,6 +43,9 @@ def explain(function):
         lines.append(
             f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or functions are recursive: {len(table)} pieces "
             f"with {nodes} nodes in all, {sum(piece.program is not None for piece in table)} of them with a graph.")
+        own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]
+        if own:
+            lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")
     elif function.program is not None:
         if function.program.early:
             lines.append("The graph starts with the step, because Python reads values in the middle.")

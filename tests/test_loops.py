@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import piece_gradient
+from terra.runtime import piece_gradient, recurring
 
 STEPS = 36
 
@@ -575,6 +575,12 @@ def run(cls, wrap, late):
     if late:
         results = [frozen(value) for value in results]
     return results, [v.numpy() for v in made.variables], made.seen, step, kinds
+
+
+@pytest.fixture(autouse=True)
+def structures_recur_too_seldom(monkeypatch):
+    """Steps stay in pieces, even where a length comes again by chance (tests/test_recurring.py is about that)."""
+    monkeypatch.setattr(recurring, "TIMES", 1000)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["now", "late"])

@@ -796,3 +796,99 @@ def test_a_kernel_that_fails_in_a_skipped_step():
         float(wrapped(tf.constant([9])))
     np.testing.assert_array_equal(table.numpy(), value)
     assert float(wrapped(tf.constant([1]))) == float(value[1].sum())
+
+
+# -- properties of the user's -----------------------------------------------------------------------------------------------------
+
+
+FACTOR = 2.0
+
+
+class Phrase:
+    def __init__(self):
+        self.width, self.parts, self.factor, self.w = 3.0, [1.0, 2.0], 1.5, tf.Variable(tf.fill([4, 4], 0.1))
+
+    @property
+    def wide(self):
+        return self.width
+
+    @property
+    def count(self):
+        return float(len(self.parts)) if isinstance(self.parts, list) else 0.0
+
+    @property
+    def both(self):
+        return self.wide * FACTOR
+
+    @property
+    def scaled(self):
+        return self.w * self.factor
+
+    @property
+    def helped(self):
+        return _inner(self.width)
+
+    @property
+    def looped(self):
+        total = 0.0
+        for part in self.parts:
+            total += part
+        return total
+
+    @property
+    def read(self):
+        return float(tf.reduce_sum(self.w)) * 0.0 + self.width
+
+    @property
+    def counted(self):
+        CALLS.append("counted")
+        return 2.0
+
+    @property
+    def storing(self):
+        self.width = self.width + 1.0
+        return self.width
+
+
+def _replace_property(phrase):
+    phrase.__class__.wide = property(lambda self: self.width * 3.0)
+
+
+def _set_global(phrase):
+    globals()["FACTOR"] = 3.0
+
+
+PROPERTIES = {  # name: (how a step reads it, whether that is observed, what changes meanwhile)
+    "wide": (lambda p: p.wide, True, [lambda p: setattr(p, "width", 4.0), _replace_property]),
+    "count": (lambda p: p.count, True, [lambda p: p.parts.append(1.0), lambda p: setattr(p, "parts", (1.0,))]),
+    "both": (lambda p: p.both, True, [lambda p: setattr(p, "width", 4.0), _replace_property, _set_global]),
+    "scaled": (lambda p: p.scaled, True, [
+        lambda p: setattr(p, "factor", 2.5), lambda p: p.w.assign(p.w * 2.0), lambda p: setattr(p, "w", tf.Variable(tf.fill([4, 4], 0.3)))]),
+    "helped": (lambda p: p.helped, False, [lambda p: setattr(p, "width", 4.0)]),
+    "looped": (lambda p: p.looped, False, [lambda p: p.parts.append(1.0)]),
+    "read": (lambda p: p.read, False, [lambda p: setattr(p, "width", 4.0)]),
+    "counted": (lambda p: p.counted, False, [lambda p: setattr(p, "width", 4.0)]),
+    "storing": (lambda p: p.storing, False, [lambda p: setattr(p, "width", 4.0)]),
+}
+
+
+@pytest.mark.parametrize("name, change", [(name, k) for name, (_, _, changes) in PROPERTIES.items() for k in range(len(changes))])
+def test_properties(name, change, monkeypatch):
+    """What a property's own code does is observed, where it calls nothing; what it reads is guarded."""
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    ask, observed, changes = PROPERTIES[name]
+
+    def make():
+        globals()["FACTOR"] = 2.0
+        phrase = type("Phrase", (Phrase,), {})()  # of a class of its own, whose property may be replaced
+        v = tf.Variable(tf.zeros([6, 4]))
+
+        def step(x):
+            y = x @ ask(phrase) if name == "scaled" else tf.tanh(x) * ask(phrase)
+            v.assign_add(y)
+            return y
+
+        return step, lambda: [v.numpy(), phrase.width, len(phrase.parts)], phrase
+
+    stats = check(make, {9: changes[change]})
+    assert (stats.whole_steps >= 3) is observed and (stats.whole_steps > 0) is observed, stats

@@ -1,6 +1,7 @@
 """A co-executed function: its phases, its steps, its traces and its programs."""
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import logging
@@ -16,7 +17,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places, whole_calls
+from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places, recurring, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart
@@ -73,6 +74,7 @@ class Coexecuted:
         self.program = None
         self.early_start = EarlyStart()
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
+        self.recurring = None  # then: the structures of arguments that come again and again, each with a function of its own
         self._recursive = set()  # locations in recursive calls
         self._trip_counts = {}  # (location around a loop, loop id) -> trip counts seen
         self.fallback_reasons = {}  # reason with its line -> how often
@@ -83,6 +85,7 @@ class Coexecuted:
         self._lock = threading.Lock()  # of the store, between a step and the generating thread
         self.read_lock = threading.RLock()
         self._retired = []
+        self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
         self._instances = {}  # id of an instance -> its own Coexecuted, where this is a method
         self._gone = Stats()  # the sum over instances that are no more
         self._in_graph = False  # whether it was ever called while a graph is built
@@ -135,6 +138,55 @@ class Coexecuted:
     def _step(self, args, kwargs):
         if self.policy.pause_left and self._generating is None and not self._retired:
             return self._leave_alone(args, kwargs)
+        if self.recurring is not None and not self.policy.pause_left:
+            return self._rolled_step(args, kwargs)
+        return self._one_step(args, kwargs)
+
+    def _rolled_step(self, args, kwargs):
+        """A step in pieces, or one of the function for this structure of arguments."""
+        structure = recurring.structure_of(args, kwargs)
+        if structure is None:
+            return self._one_step(args, kwargs)
+        start, stats, known = time.perf_counter(), self._stats, self.recurring
+        function = known.find(structure)
+        if function is None:
+            self._path = None
+            try:
+                return self._one_step(args, kwargs)
+            finally:
+                known.ran(structure, self._path, time.perf_counter() - start)
+        before = stats.coexecuted_steps
+        function.keeps_last = self.keeps_last
+        try:
+            return function._one_step(args, kwargs)
+        finally:
+            coexecuted = stats.coexecuted_steps > before
+            stats.recurring_steps += coexecuted
+            if self.keeps_last:
+                self.last = function.last
+            if known.ran_by_itself(structure, coexecuted, time.perf_counter() - start):
+                self._retired += function.retire()
+
+    def _for_structure(self):
+        """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to this one."""
+        made = Coexecuted(self.__wrapped__, self._python, dataclasses.replace(self.options, loops="unroll"), self.located)
+        instances.discard(made)
+        made._stats, made.counts, made.fallback_reasons = self._stats, self.counts, self.fallback_reasons
+        made.policy = recurring.Trust(self.policy.name)
+        return made
+
+    @property
+    def generates(self):
+        """Whether a graph is being generated for it."""
+        return self._generating is not None and self._generating.is_alive()
+
+    def retire(self):
+        """It is used no more: returns its programs."""
+        if self._generating is not None:
+            self._generating.join()
+        return [*self._retired, *([] if self.program is None else [self.program])]
+
+    def _one_step(self, args, kwargs):
         start = time.perf_counter()
         before = self._stats.coexecuted_steps
         held = interrupts.hold()
@@ -285,6 +337,8 @@ class Coexecuted:
         if not step.traced:
             self._stats.coexecuted_steps += 1
             self.policy.coexecuted()
+            if step.operations <= recurring.LARGEST:
+                self._path = step.path
             if self.keeps_last:
                 self.last = pieces.LastPieces(step.kept)
         else:
@@ -325,7 +379,6 @@ class Coexecuted:
         with self._lock, no_garbage_collection():
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)
-            self._stats.traces = self.store.n_traces
         if not fell_back:
             self.policy.traced(not changed)
         elif changed or self._generating is None:  # else the graph that knows this path is being generated
@@ -356,6 +409,8 @@ class Coexecuted:
         if self.pieces is not None:
             self._retired += [piece.program for piece in self.pieces.table.values() if piece.program is not None]
         self.pieces = pieces.Pieces(varying)
+        if self.recurring is None and self.options.loops != "roll":
+            self.recurring = recurring.Recurring(self._for_structure)
         self._stats.rolled_loops = len(varying)
         log.info("terra: %s is co-executed in pieces from now on: %d loops run another number of times each time", self.policy.name, len(varying))
 
@@ -495,6 +550,7 @@ class Coexecuted:
         snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
         snapshot.fast_forwards, snapshot.whole_steps = self.counts.fast_forwards, self.counts.whole_steps
         snapshot.waited_steps, snapshot.python_stall_s = self.counts.waited_steps, self.counts.python_stall
+        snapshot.traces = self.store.n_traces
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):
             snapshot.add(own)

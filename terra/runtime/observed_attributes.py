@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import dis
 import enum
 import functools
 from types import (
@@ -23,9 +24,32 @@ class Attributes:
     """The part of the Observer for attributes. What it asks of objects runs no code of theirs."""
 
     def owner(self, it, name):
-        """The attribute `name` of `it` is read."""
-        if self.reason is None:
+        """The attribute `name` of `it` is read: returns what to read it of."""
+        if self.reason is not None:
+            return it
+        kind = type(it)
+        if kind in TENSORS or kind in PLAIN or guards.is_librarys(kind):
             self._attribute(it, name)
+            return it
+        found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
+        if type(found) is not property or not _computes_only(found.fget):
+            self._attribute(it, name)
+            return it
+        return self._property(it, kind, name, found.fget)
+
+    def _property(self, it, kind, name, getter):
+        """A property of the user's: what its code does is observed."""
+        if not self._is_looked_up_plainly(kind) or defined(kind, "__getattr__") is not None:
+            self.impure(f"asks an object of type {kind.__name__}, which has its own way to look up attributes, for {name}")
+            return it
+        self.note_class(it)
+        self._found(kind.__mro__, name, None)
+        if self.reason is None:
+            observed = self._user_function(getter, None)
+            if observed is not None:
+                answer = _Answer()
+                setattr(answer, name, observed(it))
+                return answer
         return it
 
     def _attribute(self, it, name):
@@ -217,6 +241,31 @@ class Attributes:
         if not (kind is tfi.tf.GradientTape and id(it) in self._born) and kind is not tfi.tf.name_scope and kind is not contextlib.nullcontext:
             self.impure(f"enters a context of type {kind.__name__}")
         return it
+
+
+class _Answer:
+    """Stands in for an object whose property was read: has its value under its name."""
+
+
+_BUILTINS = frozenset(["bool", "dict", "float", "int", "isinstance", "len", "list", "str", "tuple"])
+_MOVES = frozenset(["FOR_ITER", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "MAKE_FUNCTION", "YIELD_VALUE"])
+_getters = {}  # id of a code object -> (it, whether it has no loop and calls nothing else)
+
+
+def _computes_only(getter):
+    """Whether a property's function has no loop and calls but a few builtins: its operations then have the location of whoever reads the property, as they have unobserved."""
+    if type(getter) is not FunctionType or is_frameworks(getter):
+        return False
+    code = getter.__code__
+    known = _getters.get(id(code))
+    if known is None:
+        instructions = list(dis.get_instructions(code))
+        names = {i.opname for i in instructions}
+        calls = any("CALL" in name for name in names)
+        methods = "LOAD_METHOD" in names or any(i.opname == "LOAD_ATTR" and "self" in i.argrepr.split("|") for i in instructions)
+        others = {i.argval for i in instructions if i.opname == "LOAD_GLOBAL"} - _BUILTINS
+        known = _getters[id(code)] = code, _MOVES.isdisjoint(names) and not (calls and (methods or others))
+    return known[1]
 
 
 def _is_numpys(kind):

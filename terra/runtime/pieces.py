@@ -115,6 +115,8 @@ class PiecewiseStep(Step):
         self.locations = set()  # of the operations in them
         self.learned = False  # whether they were new in any way
         self.launched = 0  # pieces that were dispatched
+        self.path = 0  # a digest of them and of their branches
+        self.operations = 0  # how many are in them
         self.flight = None  # the last of them
         self.kept = [] if function.keeps_last else None
         self.modules_version = None  # of the framework's functions, once fast-forward has looked at them in this step
@@ -513,6 +515,8 @@ class PieceRunner(_InPiece, PythonRunner):
         for t in survivors:
             t._owner = flight
         step.launched += 1
+        step.path = hash((step.path, id(step.piece), self.path))
+        step.operations += len(self.log)
         if step.kept is not None:
             step.kept.append((program, arguments))
         self.issued = self.log = ()

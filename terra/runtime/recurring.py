@@ -1,0 +1,155 @@
+"""Recurring structures: steps that are cut into pieces, but whose arguments come again and again in the same shapes.
+
+A rolled step needs no new graph for a new tree or a new length, and pays for that with Python's work between the pieces. Where the same structure recurs, epoch after
+epoch, a graph of its own for the whole step is faster: it is what unrolling the loops for this one structure gives, and its Python is skipped where that
+is possible. So each structure that has taken the same path through the pieces several times gets an unrolled function of its own, as long as tracing and
+generating those takes no more than a part of the time that the program runs, and their number is bounded.
+
+The key that stands for a structure only chooses which of the functions runs a step. It need not be right: what such a function assumes is checked as in any other,
+and one that falls back again and again is given up.
+"""
+
+import sys
+
+import numpy as np
+
+from terra.fallback.policy import Policy
+from terra.runtime import internals as tfi
+from terra.runtime.tensor import TerraTensor
+
+TIMES = 3  # that a structure must have taken the same path
+MOST = 64  # structures of one function with a graph of their own
+SHARE = 0.5  # of the time that steps have taken, which tracing and generating for single structures may take
+LARGEST = 4000  # operations of a step that is unrolled
+_MOST_SEEN = 512  # structures that are remembered
+_MOST_PARTS = 4000  # of an argument that are looked at
+_MISSES = 2  # fallbacks of a function for one structure, after which it is given up (and one more for each 50 steps)
+_COSTS = 0, 3, 0  # of the first and the second step that is traced, in times that it takes: generating, in the background, costs about as much as one of them
+_MOST_GIVEN_UP = 4  # after so many, no structure of this function gets one
+
+_BY_VALUE = frozenset([int, float, bool, str, bytes, type(None)])
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def structure_of(args, kwargs):
+    """What stands for the arguments: shapes of tensors and arrays, values of plain Python objects, the identity of all others. None if that cannot be told."""
+    parts = []
+    try:
+        _add(args, parts)
+        if kwargs:
+            _add(kwargs, parts)
+    except _TooLarge:
+        return None
+    return tuple(parts)
+
+
+def _add(value, parts):
+    if len(parts) > _MOST_PARTS:
+        raise _TooLarge
+    kind = type(value)
+    if kind in _BY_VALUE:
+        parts += (kind, value)
+    elif kind is tfi.EagerTensor or kind is TerraTensor:
+        parts += (value._datatype_enum(), value._shape_tuple())
+    elif kind is tuple or kind is list:
+        parts += (kind, len(value))
+        for x in value:
+            _add(x, parts)
+    elif kind is dict:
+        parts += (kind, *map(id, value))
+        for x in value.values():
+            _add(x, parts)
+    elif kind is np.ndarray:
+        parts += (value.dtype, value.shape)
+    else:
+        parts.append(id(value))
+
+
+class Trust(Policy):
+    """The policy of the function for one structure: whether to go on with it is decided by `Recurring`."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.misses = self.steps = self.traces = 0
+
+    def imperative(self):
+        return False
+
+    def wants_sample(self):
+        return False
+
+    def took(self, coexecuted, seconds):
+        pass
+
+    def traced(self, covered):
+        pass
+
+    def coexecuted(self):
+        self.steps += 1
+
+    def fell_back(self, reason):
+        self.misses += 1
+
+    def cannot(self, reason):
+        self.misses = sys.maxsize
+
+    @property
+    def failed(self):
+        return self.misses > _MISSES + self.steps // 50
+
+
+class Recurring:
+    """The structures that one rolled function was given, and the functions of those that recur."""
+
+    def __init__(self, make):
+        """make: gives the function for one more structure."""
+        self.make = make
+        self.functions = {}  # structure -> its function; None once that was given up
+        self._seen = {}  # structure -> [path that its last step took, how many steps in a row took it]
+        self._spent = 0.0  # seconds, on tracing and generating for single structures
+        self._took = 0.0  # seconds, all steps
+        self._given_up = 0
+
+    def find(self, structure):
+        """The function that is to run a step, or None for the pieces."""
+        function = self.functions.get(structure)
+        if function is not None:
+            return function if function.options.wait_for_graph or not function.generates else None
+        seen = self._seen.get(structure)
+        if seen is None or seen[1] < TIMES or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
+            return None
+        if self._spent > SHARE * self._took:
+            return None
+        function = self.functions[structure] = self.make()
+        del self._seen[structure]
+        return function
+
+    def ran(self, structure, path, seconds):
+        """A step ran in pieces; path: stands for what pieces these were, None if they are not all known or too many."""
+        self._took += seconds
+        if structure in self.functions:
+            return
+        seen = self._seen.pop(structure, None)
+        if seen is None or seen[0] != path or path is None:
+            seen = [path, 0]
+        seen[1] += path is not None
+        self._seen[structure] = seen
+        if len(self._seen) > _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+
+    def ran_by_itself(self, structure, coexecuted, seconds):
+        """The function for this structure ran a step. Returns it if it is given up now."""
+        self._took += seconds
+        function = self.functions[structure]
+        if not coexecuted:
+            policy = function.policy
+            policy.traces += 1
+            self._spent += seconds * _COSTS[policy.traces] if policy.traces < len(_COSTS) else seconds
+        if not function.policy.failed:
+            return None
+        self.functions[structure] = None
+        self._given_up += 1
+        return function
