@@ -195,7 +195,7 @@ class OpenEnd:
             self.operations += 1
             schema = opschema.get_schema(op)
             if self.operations > LONGEST or (
-                    schema is not None and schema.category == opschema.HOST and (op in _ITERATORS or step.done())):
+                    schema is not None and schema.category == opschema.HOST and (op in _ITERATORS or schema.hides_variables or step.done())):
                 step.close()
         return step.closed
 

@@ -88,6 +88,7 @@ class Coexecuted:
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
         self._instances = {}  # id of an instance -> its own Coexecuted, where this is a method
         self._gone = Stats()  # the sum over instances that are no more
+        self._warned_async = False
         self._in_graph = False  # whether it was ever called while a graph is built
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
@@ -244,7 +245,7 @@ class Coexecuted:
             waiting = self._generating is not None and not self.pieces.ready
         else:
             waiting = self.program is None and self._generating is not None
-        if waiting or self.policy.imperative() or (not self.options.wait_for_graph and self.policy.wants_sample()):
+        if waiting or self._cannot_be_ordered() or self.policy.imperative() or (not self.options.wait_for_graph and self.policy.wants_sample()):
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
@@ -277,6 +278,16 @@ class Coexecuted:
                 self._leave(step)
                 raise
         return step
+
+    def _cannot_be_ordered(self):
+        """Whether the program's own eager operations are queued on another executor than ours, where they could be overtaken."""
+        if not tfi.executes_asynchronously():
+            return False
+        if not self._warned_async:
+            self._warned_async = True
+            log.warning("terra: %s runs imperatively, because TensorFlow executes asynchronously on this thread; leave that off (see "
+                        "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.", self.policy.name)
+        return True
 
     @staticmethod
     def _leave(step):

@@ -28,9 +28,9 @@ def _fast(ctx, op, name, *args):
     if step is not None and step.thread == get_ident():
         if not step.paused:
             return step.mode.fast(ctx, op, name, *args)
-        if touches_variables(args):
+        if _may_use_variables(op, args):
             step.before_outside_access(op, args)
-    elif (runner.flights or (step is not None and step.open_ended)) and touches_variables(args):
+    elif (runner.flights or (step is not None and step.open_ended)) and _may_use_variables(op, args):
         _before_outside(op, args, True)
     return tfi.fast_execute(ctx, op, name, *args)
 
@@ -48,9 +48,9 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
     if step is not None and step.thread == get_ident():
         if not step.paused:
             return step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
-        if touches_variables(inputs):
+        if _may_use_variables(op, inputs):
             step.before_outside_access(op, inputs)
-    elif (runner.flights or (step is not None and step.open_ended)) and touches_variables(inputs):
+    elif (runner.flights or (step is not None and step.open_ended)) and _may_use_variables(op, inputs):
         _before_outside(op.decode() if type(op) is bytes else op, inputs, False)
     return execute(handle, device, op, inputs, attrs, *rest)
 
@@ -66,6 +66,14 @@ class _LeftAlone(threading.local):
 
 
 left_alone = _LeftAlone()  # `with left_alone:` on a thread: a step that the policy leaves alone, so that none begins inside it
+
+
+def _may_use_variables(op, values):
+    """Whether an operation may use variables."""
+    if touches_variables(values):
+        return True
+    schema = opschema.get_schema(op.decode() if type(op) is bytes else op)
+    return schema is not None and schema.hides_variables
 
 
 def touches_variables(values):

@@ -115,6 +115,8 @@ class GraphRunner:
         self._dispatched = []  # arguments of the graphs started since the last launch
         self._unraised = collections.deque()  # errors of steps behind a failed one
         self._lock = threading.RLock()  # of `flights`: several threads may wait
+        self._recovery = threading.Lock()  # held while failed steps are replayed: no graph starts then
+        self._recovers = False  # whether the thread that holds `_lock` replays them
         self.on_idle = None  # called when nothing is in flight any more
 
     @property
@@ -132,7 +134,8 @@ class GraphRunner:
         self._dispatched.append(args)
         name, n_outputs = program.function_of(form or program.generated, args)
         try:
-            outputs = self.executors.dispatch(name, args, program.attrs, n_outputs, manager)
+            with self._recovery:
+                outputs = self.executors.dispatch(name, args, program.attrs, n_outputs, manager)
         except (tfi.NotOkStatusException, tfi.OpError):  # a step before it has failed: the executor takes nothing more
             self.sync()
             self.executors.wait()
@@ -154,7 +157,7 @@ class GraphRunner:
         """Dispatch a program's function or, if Python is going to wait for it at once, run it. Returns (its outputs' handles, seconds that running it took)."""
         if self.flights:
             counts.waited_at_once = 0
-        elif counts.waited_at_once >= ENOUGH and self.executors.may_run:
+        elif counts.waited_at_once >= ENOUGH:
             start = time.perf_counter()
             try:
                 outputs = self.run(program, args, manager, form)
@@ -193,9 +196,12 @@ class GraphRunner:
                     try:
                         first.outputs[0]._numpy_internal()
                     except (tfi.NotOkStatusException, tfi.OpError):
-                        self._recover(first)
-                    self.flights.popleft()
-                    first.land()
+                        if not first.done:
+                            with self._recovery:
+                                self._recover(first)
+                    if self.flights and self.flights[0] is first:  # else a signal handler, or a finalizer, has waited for it meanwhile
+                        self.flights.popleft()
+                        first.land()
         finally:
             flight.counts.python_stall += time.perf_counter() - start
             if not self.flights and self.on_idle is not None:
@@ -204,6 +210,8 @@ class GraphRunner:
     def sync(self):
         """Wait for everything in flight."""
         with self._lock:
+            if self._recovers:
+                return  # it is this thread that replays
             self._raise_left_over()
             if self.flights:
                 self.wait_for(self.flights[-1])
@@ -217,28 +225,33 @@ class GraphRunner:
         cause = self.executors.wait()
         self.failures += 1
         log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
-        flights = list(self.flights)
-        self.flights.clear()
+        flights = list(self.flights)  # which stay there meanwhile: other threads wait for them
         errors, broken = [], {}
-        for flight in flights:
-            try:
-                if flight.group in broken:  # the rest of a step that has raised
-                    raise broken[flight.group]
-                flight.record.replay()
-            except BaseException as error:  # (a program that catches it goes on: the steps behind this one have run, as far as it knows)
-                flight.error = error
-                if flight.group is not None:
-                    broken[flight.group] = error
-                if error not in errors:
-                    errors.append(error)
-            flight.done = True
-            if flight is not failed or errors:
-                flight.land()
+        self._recovers = True
+        try:
+            for flight in flights:
+                try:
+                    if flight.group in broken:  # the rest of a step that has raised
+                        raise broken[flight.group]
+                    flight.record.replay()
+                except BaseException as error:  # (a program that catches it goes on: the steps behind this one have run, as far as it knows)
+                    flight.error = error
+                    if flight.group is not None:
+                        broken[flight.group] = error
+                    if error not in errors:
+                        errors.append(error)
+                flight.done = True
+                if flight is not failed or errors:
+                    flight.land()
+        finally:
+            self._recovers = False
+            for _ in flights:
+                self.flights.popleft()
         if errors:
             self._unraised.extend(errors[1:])
             raise errors[0]
         # Nothing was raised: the failure did not repeat, the values are those of the replay.
-        self.flights.append(failed)
+        self.flights.appendleft(failed)
 
     def cancel(self, manager):
         """Cancel the running early step and leave the executor usable; steps before it are waited for first."""

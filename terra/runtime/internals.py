@@ -71,6 +71,8 @@ try:
     variable_accessed = pywrap_tfe.TFE_Py_TapeVariableAccessed
 
     set_executor_for_thread = pywrap_tfe.TFE_ContextSetExecutorForThread
+    _executor_of_thread, _executor_is_async = pywrap_tfe.TFE_ContextGetExecutorForThread, pywrap_tfe.TFE_ExecutorIsAsync
+    _delete_executor = pywrap_tfe.TFE_DeleteExecutor
     INTERN_DTYPES = dtypes._INTERN_TABLE  # dtype enum -> DType, the table that EagerTensor.dtype itself uses
     get_name_scope = ops.get_name_scope
     ConfigProto = config_pb2.ConfigProto
@@ -277,6 +279,15 @@ def call_config(optimize):
     return config.SerializeToString()
 
 
+def executes_asynchronously():
+    """Whether eager operations of the calling thread run on an asynchronous executor of the user's."""
+    handle = _executor_of_thread(context_handle())
+    try:
+        return _executor_is_async(handle)
+    finally:
+        _delete_executor(handle)
+
+
 class Executors:
     """TensorFlow's asynchronous eager executor, and the raw switch between it and the calling thread's own.
 
@@ -290,10 +301,9 @@ class Executors:
         self._default = self._context.executor
         self._async_handle = self._executor.handle()
         self._default_handle = self._default.handle()
-        self.may_run = not self._default.is_async()
 
     def run(self, name, args, attrs, n_outputs, manager):
-        """Run function `name` on the calling thread; returns its outputs' handles when it is done. Only if `may_run`."""
+        """Run function `name` on the calling thread; returns its outputs' handles when it is done."""
         return execute_cancelable(self.context_handle, "", name, args, attrs, manager._impl, n_outputs)
 
     def dispatch(self, name, args, attrs, n_outputs, manager):

@@ -62,13 +62,17 @@ SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 _HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
 
 
+_RUN_DATASETS = frozenset(["ReduceDataset", "DatasetToSingleElement", "DatasetToTFRecord", "DatasetToTFRecordV2", "SaveDataset", "SaveDatasetV2"])
+_RUN_PYTHON = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
+
+
 class Schema:
     """The static part of one op type: arity, which inputs are lists, which attributes are inferred, its output names."""
 
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
         "value_inputs", "dynamic", "attr_defs", "identity",
-        "library", "_may_write", "plain", "infos", "calls", "static", "static_by_value",
+        "library", "_may_write", "_hides_variables", "plain", "infos", "calls", "static", "static_by_value",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
@@ -85,7 +89,7 @@ class Schema:
         self.attr_defs = {a.name: a for a in signature.attr}
         self.outputs = tuple((a.name, a.number_attr, a.type_list_attr) for a in signature.output_arg)
         self.variable_inputs = ()
-        self._may_write = None
+        self._may_write = self._hides_variables = None
         self.category = self._function_category() if self.is_function else self._category(op_def)
         if self.is_function:
             self.value_inputs = function_value_inputs(fdef)
@@ -162,6 +166,15 @@ class Schema:
     def draws(self):
         """Whether seeds, which are others each time, are among its attributes."""
         return self.category == RANDOM or self.name in _UNUSED_SEEDS
+
+    @property
+    def hides_variables(self):
+        """Whether it may use variables that are not among its inputs: it runs a dataset or, as a function, an iterator or Python code on other threads."""
+        if self._hides_variables is None:
+            self._hides_variables = self.category == HOST and (self.name in _RUN_DATASETS or any(
+                node.op in _RUN_DATASETS or node.op in _RUN_PYTHON or node.op.startswith("IteratorGetNext")
+                for fdef in self.library.values() for node in fdef.node_def))
+        return self._hides_variables
 
     @property
     def may_write(self):

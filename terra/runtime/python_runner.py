@@ -202,7 +202,9 @@ class PythonRunner:
 
     def conflicts(self, schema, inputs):
         """Whether an imperative op on these variables must not run now: the graph still has to update them, or has to read what the op overwrites."""
-        touched = {id(getattr(x, "handle", x)) for x in inputs if type(x) is not list and type(x) is not tuple}
+        touched = {id(getattr(y, "handle", y)) for x in inputs for y in (x if type(x) is list or type(x) is tuple else (x,))}
+        if not self.late and not touched.isdisjoint(self.step.new_handles):
+            return True
         writes = schema is None or schema.may_write
         # A graph that runs already may read what the op writes, or have updated in its place what the op reads.
         at_risk = () if self.late else self.program.handles if writes else [id(handle) for handle in self.form.checkpointed]
@@ -211,8 +213,8 @@ class PythonRunner:
             return True
         return any(
             node.category == opschema.VARIABLE and (node.updates or writes)
-            and any(slot.kind is RESOURCE and id(slot.handle) in touched for slot in node.slots)
-            for node, _, _ in self.log)
+            and any(id(x) in touched for x in refs if type(x) is EagerTensor)
+            for node, refs, _ in self.log)
 
     # -- fast-forward ----------------------------------------------------------------------------------------------------------
 
@@ -674,7 +676,7 @@ class LastStep:
     def run(self):
         """Dispatch the graph with everything that Python gave it, and wait until it is done."""
         manager = tfi.new_cancellation_manager()  # its deletion would cancel the run
-        start = runner.dispatch if self.puts or not runner.executors.may_run else runner.run
+        start = runner.dispatch if self.puts else runner.run
         outputs = start(self.program, self.arguments, manager)
         for queue, value in self.puts:
             queue.put(runner.handle, value)

@@ -112,6 +112,9 @@ class Step:
             if reach is None or reach:
                 self._before_pipeline(schema.name, reach)
                 return True
+        if schema.hides_variables:
+            self._before_hidden(schema.name)
+            return True
         for x in flat:
             if x._datatype_enum() == RESOURCE_ENUM:
                 handle_data = x._handle_data
@@ -123,6 +126,7 @@ class Step:
         """Plain eager code inside the step is about to use a variable: it must see what eager execution would have left."""
         mode = self.mode
         name = op.decode() if type(op) is bytes else op
+        schema = opschema.get_schema(name)
         if name in iterators.PIPELINE_OPS:
             handles = [x for x in inputs if type(x) is EagerTensor]
             reach = iterators.reach_of(handles)
@@ -130,7 +134,9 @@ class Step:
                 self._before_pipeline(name, reach)
             if not iterators.must_wait(name, handles, runner.flights):
                 return
-        elif isinstance(mode, PythonRunner) and mode.conflicts(opschema.get_schema(name), inputs):
+        elif schema is not None and schema.hides_variables:
+            self._before_hidden(name)
+        elif isinstance(mode, PythonRunner) and mode.conflicts(schema, inputs):
             mode.diverge(f"plain eager code ({name}) uses variables that the step has updated, or updates some that it has read")
         runner.sync()
 
@@ -145,6 +151,12 @@ class Step:
             conflict = mode.conflicts(None if reach.writes else opschema.get_schema("ReadVariableOp"), reach.handles.values())
         if conflict:
             mode.diverge(f"{op} runs an input pipeline that {'may use' if reach is None else 'uses'} variables which the step has updated before it")
+
+    def _before_hidden(self, op):
+        """Something that may use any variable, without being given one, is about to run."""
+        mode = self.mode
+        if isinstance(mode, PythonRunner) and mode.conflicts(None, mode.program.handles.values()):
+            mode.diverge(f"{op} runs Python code, or a dataset, that may use variables which the step has used before it")
 
     def note_fallback(self, reason):
         origin = location.tls.cursor.current.origin()
