@@ -623,8 +623,8 @@ def named_tuple_with_new():
 
 RUNNING = [
     super_property, super_descriptor, class_descriptor, class_property, class_property_of_an_instance, getattr_of_a_property, getattr_of_getattr,
-    getattr_of_getattribute, hasattr_of_getattr, attribute_of_getattribute, named_tuple_with_a_property, named_tuple_with_iter,
-    named_tuple_with_len, named_tuple_with_getitem, protocol, instancecheck, subclasscheck, class_by_a_property, module_of_another_class,
+    getattr_of_getattribute, hasattr_of_getattr, attribute_of_getattribute, named_tuple_with_iter, named_tuple_with_len,
+    named_tuple_with_getitem, protocol, instancecheck, subclasscheck, class_by_a_property, module_of_another_class,
     scalar_of_the_users, overridden_variables, overridden_weights, rate_of_a_schedule, rate_of_a_function, module_with_a_mapping, module_with_a_sequence,
     named_tuple_of_a_list, named_tuple_with_new]
 
@@ -633,6 +633,10 @@ RUNNING = [
 def test_code_of_the_users_runs(make):
     stats = check(make)
     assert stats.whole_steps == 0, stats
+
+
+def test_property_that_only_computes():
+    assert check(named_tuple_with_a_property).whole_steps > 0
 
 
 @pytest.mark.parametrize("make", [variables_overridden_later, getattr_missing])
