@@ -681,3 +681,33 @@ def test_a_kernel_error_names_the_user_s_line():
     line = next(k for k, text_ in enumerate(here, 1) if text_.endswith("# this line"))
     assert f"test_gradient_tape.py:{line}" in text
     assert np.isfinite(w.numpy()).all()
+
+
+def test_instrumented_code_behind_a_block_is_given_arrays():
+    """A closure that a co-executed step has left runs while a block's step is still open."""
+    def run(wrap, tape_class):
+        keras.utils.set_random_seed(1)
+        layer, left, results = keras.layers.Dense(3), [], []
+        layer.build((None, 4))
+
+        def step(x):
+            left[:] = [lambda y: layer(y), lambda y: tf.gather(x, y)]
+            return left[0](x) * 2.0
+
+        step = wrap(step)
+        for _ in range(5):
+            step(tf.ones([2, 4]))
+        v = tf.Variable(tf.ones([4, 3]))
+        for k in range(8):
+            with tape_class() as tape:
+                loss = tf.reduce_sum(tf.ones([2, 4]) @ v)
+            seen = left[0](np.full((2, 4), k, np.float32)), left[1](np.array([k % 2, 1]))
+            v.assign_sub(0.1 * tape.gradient(loss, v))
+            results.append([np.asarray(t) for t in (*seen, v)])
+        return results
+
+    expected = run(lambda step: step, tf.GradientTape)
+    actual = run(lambda step: terra.coexecute(step, wait_for_graph=True), TerraTape)
+    for a, b in zip(expected, actual, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)

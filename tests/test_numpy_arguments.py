@@ -1,4 +1,4 @@
-"""Arrays as arguments of stock layers, models and losses: another array at each step is no other call."""
+"""Arrays as arguments of stock layers, models and losses, and as indices: another array at each step is no other call."""
 
 import keras
 import numpy as np
@@ -159,3 +159,68 @@ def test_inside_a_traced_function():
             return traced(x) + layer(given)
         return step, lambda: tf.constant(len(seen))
     check(make, extra=lambda i: (array(i, (2, 5), "float32"),), skipped=0)
+
+
+# -- indices ------------------------------------------------------------------------------------------------------------------------
+
+
+def _reads_its_indices(w, i):
+    y = tf.gather(w, i)
+    return y * float(np.asarray(i).sum())
+
+
+LOOKUPS = {
+    "rows": lambda w, i: tf.gather(w, i),
+    "by name": lambda w, i: tf.gather(params=w, indices=i),
+    "columns": lambda w, i: tf.gather(w, i, axis=1),
+    "of each row": lambda w, i: tf.gather(w[:4], i % 3, axis=1, batch_dims=1),
+    "of each row, two axes": lambda w, i: tf.gather(tf.reshape(w, [2, 3, 3]), np.stack([i[:2], i[2:]]) % 3, axis=2, batch_dims=1),
+    "one hot": lambda w, i: tf.one_hot(i, 3) * tf.reduce_sum(w),
+    "one hot, then gathered": lambda w, i: tf.gather(w, tf.argmax(tf.one_hot(i, 3), 1)),
+    "twice": lambda w, i: tf.gather(w, i) + tf.gather(w, i[::-1]),
+    "reckoned with": lambda w, i: tf.gather(w, i) * tf.cast(tf.constant(i + 1)[:, None], tf.float32),
+    "a size, too": lambda w, i: tf.gather(w, i) * tf.reduce_sum(tf.ones([int(i[0]) + 1])),
+    "read": _reads_its_indices,
+}
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("name", LOOKUPS)
+@pytest.mark.parametrize("same", [False, True], ids=["others", "same"])
+def test_indices(name, kind, same):
+    """They are data, in the operation itself and in its gradient, which reckons with them."""
+    lookup = LOOKUPS[name]
+
+    def make():
+        w, seen = tf.Variable(tf.random.normal([6, 3])), []
+
+        def step(x, y, i):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(lookup(tf.tanh(w), i) ** 2) * tf.reduce_mean(x ** 2)
+            seen.append(1)
+            gradient = tf.convert_to_tensor(tape.gradient(loss, w))
+            w.assign_sub(0.1 * gradient)
+            return loss, gradient
+        return step, lambda: (w, tf.constant(len(seen)))
+
+    def given(i):
+        return (np.random.default_rng(0 if same else i).integers(0, 3, 4).astype(kind),)
+    check(make, extra=given, skipped=8, coexecuted=0 if name == "a size, too" else 8)
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint8"])
+@pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_gradients_of_embeddings(K, kind):
+    def make():
+        layer, seen = K.layers.Embedding(9, 4, embeddings_initializer=K.initializers.RandomNormal(seed=1)), []
+        layer.build((None,))
+
+        def step(x, y, words):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(layer(words) ** 2) * tf.reduce_mean(x ** 2)
+            seen.append(1)
+            gradient = tf.convert_to_tensor(tape.gradient(loss, layer.trainable_variables[0]))
+            layer.trainable_variables[0].assign_sub(0.1 * gradient)
+            return loss, gradient
+        return step, lambda: (layer.trainable_variables[0].value if K is keras else layer.trainable_variables[0], tf.constant(len(seen)))
+    check(make, extra=lambda i: (np.random.default_rng(i).integers(0, 9, (2, 5)).astype(kind),), skipped=20, coexecuted=8)

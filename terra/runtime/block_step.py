@@ -178,6 +178,15 @@ class OpenEnd:
     def may_fast_forward(self):
         return self.held and self.step.may_fast_forward()  # else another thread could end the step half-way
 
+    def takes_tensors(self):
+        return False
+
+    def as_indices(self, array):
+        return array
+
+    def note_indices(self, x):
+        pass
+
     def close(self):
         self.step.close()
 

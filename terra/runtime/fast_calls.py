@@ -83,14 +83,14 @@ def _skipping(function):
     position, name = fast_forward.INDICES.get(function, (None, None))
 
     def call(*args, **kwargs):
+        if name is not None and dispatch.active is not None:
+            if len(args) > position and _are_indices(args[position]):
+                args = (*args[:position], dispatch.active.as_indices(args[position]), *args[position + 1:])
+            elif _are_indices(kwargs.get(name)):
+                kwargs[name] = dispatch.active.as_indices(kwargs[name])
         runner = fast_forward.running()
         if runner is None:
             return function(*args, **kwargs)
-        if name is not None:
-            if len(args) > position and _are_indices(args[position]):
-                args = (*args[:position], tfi.eager_constant(args[position], None), *args[position + 1:])
-            elif _are_indices(kwargs.get(name)):
-                kwargs[name] = tfi.eager_constant(kwargs[name], None)
         return attempt(runner, function, args, kwargs, lambda: function(*args, **kwargs))
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__

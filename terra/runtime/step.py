@@ -70,6 +70,14 @@ class Step:
         """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
         return self.function.options.fast_forward and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
+    def as_indices(self, array):
+        """The tensor of an array that is about to be looked up in a table: data, no constant on which the host could operate."""
+        if not self.takes_tensors():
+            return array
+        x = tfi.eager_constant(array, None)
+        self.data[id(x)] = x
+        return x
+
     def note_indices(self, x):
         """`x` is about to be looked up in a table."""
 
