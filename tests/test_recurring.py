@@ -261,6 +261,34 @@ def test_time_is_bounded(monkeypatch):
     assert len(functions(step)) <= 1, functions(step)  # the first costs nothing, as far as is known
 
 
+@pytest.mark.parametrize("pays", [False, True])
+def test_functions_that_do_not_pay(pays):
+    """The first functions are compared with the pieces: if steps take as long as before, no further structure gets one."""
+    class Function:
+        generates = False
+
+        def __init__(self):
+            self.policy = recurring.Trust("a step")
+            self.options = terra.options.Options()
+
+    known, now = recurring.Recurring(Function), 0.0
+    for _ in range(12):
+        for structure in range(6):
+            function = known.find(structure, now)
+            if function is None:
+                known.ran(structure, "the same path", now, now + 0.5)
+                now += 1.0
+            else:
+                coexecuted = function.policy.traces >= 2
+                if coexecuted:
+                    function.policy.coexecuted()
+                known.ran_by_itself(structure, coexecuted, now, now + 0.2)
+                now += 0.3 if pays else 0.95
+            if structure == 2 and len(known.functions) == 3 and min(f.policy.steps for f in known.functions.values()) < 5:
+                break  # three of them are known well before others recur
+    assert len(known.functions) == (6 if pays else 3)
+
+
 def test_large_steps_stay_in_pieces(monkeypatch):
     monkeypatch.setattr(recurring, "LARGEST", 5)
     stats, step = check(Encoder, [(tree,) for _ in range(10) for tree in TREES])
@@ -274,6 +302,13 @@ def test_structures_are_told_apart():
         assert recurring.structure_of((value,), {}) == recurring.structure_of((value,), {})
     assert len(known) == 16
     assert recurring.structure_of((list(range(10_000)),), {}) is None
+    deep = circular = []
+    for _ in range(950):
+        deep = (deep, 1)
+    assert recurring.structure_of((deep,), {}) is not None
+    circular.append(circular)
+    assert recurring.structure_of((circular,), {}) is None
+    assert recurring.structure_of((), {"a": 1}) != recurring.structure_of((), {"b": 1}) != recurring.structure_of((1,), {})
 
 
 # -- with the rest -------------------------------------------------------------------------------------------------------------

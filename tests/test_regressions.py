@@ -293,3 +293,18 @@ def test_several_tapes_at_once(make, jumps):
     stats = compare(make, 16, lambda i: (normal(4, 8, seed=i),), fast_forward="framework")
     assert stats.coexecuted_steps >= 10 and stats.fallbacks <= 2
     assert stats.fast_forwards >= jumps * (stats.coexecuted_steps - 4)
+
+
+def test_arguments_that_contain_themselves_or_are_very_deep():
+    def run(wrap):
+        circular, deep = [1.0], ()
+        circular.append(circular)
+        for _ in range(1500):
+            deep = (deep, 1)
+        step = wrap(lambda x, c, d: x * c[0] + c[1][1][0] + d[1])
+        return [float(step(tf.constant(1.0 * k), circular, deep)) for k in range(8)], step
+
+    expected, _ = run(lambda step: step)
+    actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
+    assert step.stats().coexecuted_steps >= 4, step.stats()

@@ -149,13 +149,13 @@ class Coexecuted:
         if structure is None:
             return self._one_step(args, kwargs)
         start, stats, known = time.perf_counter(), self._stats, self.recurring
-        function = known.find(structure)
+        function = known.find(structure, start)
         if function is None:
             self._path = None
             try:
                 return self._one_step(args, kwargs)
             finally:
-                known.ran(structure, self._path, time.perf_counter() - start)
+                known.ran(structure, self._path, start, time.perf_counter())
         before = stats.coexecuted_steps
         function.keeps_last = self.keeps_last
         try:
@@ -165,7 +165,7 @@ class Coexecuted:
             stats.recurring_steps += coexecuted
             if self.keeps_last:
                 self.last = function.last
-            if known.ran_by_itself(structure, coexecuted, time.perf_counter() - start):
+            if known.ran_by_itself(structure, coexecuted, start, time.perf_counter()):
                 self._retired += function.retire()
 
     def _for_structure(self):

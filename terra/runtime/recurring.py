@@ -9,6 +9,7 @@ The key that stands for a structure only chooses which of the functions runs a s
 and one that falls back again and again is given up.
 """
 
+import math
 import sys
 
 import numpy as np
@@ -26,46 +27,35 @@ _MOST_PARTS = 4000  # of an argument that are looked at
 _MISSES = 2  # fallbacks of a function for one structure, after which it is given up (and one more for each 50 steps)
 _COSTS = 0, 3, 0  # of the first and the second step that is traced, in times that it takes: generating, in the background, costs about as much as one of them
 _MOST_GIVEN_UP = 4  # after so many, no structure of this function gets one
+_ENOUGH, _ENOUGH_STEPS = 3, 5  # functions, and steps of each, that are compared with the pieces
+_WORTH = 0.9  # no further structure gets a function if steps take more than so many times as long as in pieces
 
 _BY_VALUE = frozenset([int, float, bool, str, bytes, type(None)])
 
 
-class _TooLarge(Exception):
-    pass
-
-
 def structure_of(args, kwargs):
-    """What stands for the arguments: shapes of tensors and arrays, values of plain Python objects, the identity of all others. None if that cannot be told."""
-    parts = []
-    try:
-        _add(args, parts)
-        if kwargs:
-            _add(kwargs, parts)
-    except _TooLarge:
-        return None
+    """What stands for the arguments: shapes of tensors and arrays, values of plain Python objects, the identity of all others. None if they have too many parts."""
+    parts, todo = [], [kwargs, args]
+    while todo:
+        value = todo.pop()
+        kind = type(value)
+        if kind in _BY_VALUE:
+            parts += (kind, value)
+        elif kind is tfi.EagerTensor or kind is TerraTensor:
+            parts += (value._datatype_enum(), value._shape_tuple())
+        elif kind is tuple or kind is list or kind is dict:
+            if len(parts) + len(value) > _MOST_PARTS:
+                return None
+            parts += (kind, len(value))
+            if kind is dict:
+                parts += map(id, value)
+                value = value.values()
+            todo += value
+        elif kind is np.ndarray:
+            parts += (value.dtype, value.shape)
+        else:
+            parts.append(id(value))
     return tuple(parts)
-
-
-def _add(value, parts):
-    if len(parts) > _MOST_PARTS:
-        raise _TooLarge
-    kind = type(value)
-    if kind in _BY_VALUE:
-        parts += (kind, value)
-    elif kind is tfi.EagerTensor or kind is TerraTensor:
-        parts += (value._datatype_enum(), value._shape_tuple())
-    elif kind is tuple or kind is list:
-        parts += (kind, len(value))
-        for x in value:
-            _add(x, parts)
-    elif kind is dict:
-        parts += (kind, *map(id, value))
-        for x in value.values():
-            _add(x, parts)
-    elif kind is np.ndarray:
-        parts += (value.dtype, value.shape)
-    else:
-        parts.append(id(value))
 
 
 class Trust(Policy):
@@ -74,6 +64,7 @@ class Trust(Policy):
     def __init__(self, name):
         super().__init__(name)
         self.misses = self.steps = self.traces = 0
+        self.shortest = self.shortest_in_pieces = math.inf  # seconds from the beginning of a step to that of the next one
 
     def imperative(self):
         return False
@@ -101,6 +92,17 @@ class Trust(Policy):
         return self.misses > _MISSES + self.steps // 50
 
 
+class _Seen:
+    """What is known of a structure whose steps run in pieces."""
+
+    __slots__ = ("path", "times", "shortest")
+
+    def __init__(self, path):
+        self.path = path  # that its last step took
+        self.times = 0  # how many steps in a row took it
+        self.shortest = math.inf  # seconds, as in `Trust`
+
+
 class Recurring:
     """The structures that one rolled function was given, and the functions of those that recur."""
 
@@ -108,47 +110,62 @@ class Recurring:
         """make: gives the function for one more structure."""
         self.make = make
         self.functions = {}  # structure -> its function; None once that was given up
-        self._seen = {}  # structure -> [path that its last step took, how many steps in a row took it]
+        self._seen = {}  # structure -> `_Seen`
         self._spent = 0.0  # seconds, on tracing and generating for single structures
         self._took = 0.0  # seconds, all steps
         self._given_up = 0
+        self._last = None  # (`Trust` or `_Seen` that wants to know how long the last step took, when that began)
 
-    def find(self, structure):
-        """The function that is to run a step, or None for the pieces."""
+    def find(self, structure, now):
+        """The function that is to run a step that begins now, or None for the pieces."""
+        if self._last is not None:
+            whose, began = self._last
+            whose.shortest = min(whose.shortest, now - began)  # with what the program does between steps: it may wait for the graph there
+            self._last = None
         function = self.functions.get(structure)
         if function is not None:
             return function if function.options.wait_for_graph or not function.generates else None
         seen = self._seen.get(structure)
-        if seen is None or seen[1] < TIMES or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
+        if seen is None or seen.times < TIMES or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
             return None
-        if self._spent > SHARE * self._took:
+        if self._spent > SHARE * self._took or not self._pays():
             return None
         function = self.functions[structure] = self.make()
+        function.policy.shortest_in_pieces = seen.shortest
         del self._seen[structure]
         return function
 
-    def ran(self, structure, path, seconds):
+    def _pays(self):
+        """Whether steps of the structures that have functions became shorter, as far as is known."""
+        known = [f.policy for f in self.functions.values() if f is not None and f.policy.steps >= _ENOUGH_STEPS]
+        return len(known) < _ENOUGH or sum(p.shortest for p in known) <= _WORTH * sum(p.shortest_in_pieces for p in known)
+
+    def ran(self, structure, path, began, now):
         """A step ran in pieces; path: stands for what pieces these were, None if they are not all known or too many."""
-        self._took += seconds
+        self._took += now - began
         if structure in self.functions:
             return
         seen = self._seen.pop(structure, None)
-        if seen is None or seen[0] != path or path is None:
-            seen = [path, 0]
-        seen[1] += path is not None
+        if seen is None or seen.path != path or path is None:
+            seen = _Seen(path)
+        if path is not None:
+            seen.times += 1
+            self._last = seen, began
         self._seen[structure] = seen
         if len(self._seen) > _MOST_SEEN:
             del self._seen[next(iter(self._seen))]
 
-    def ran_by_itself(self, structure, coexecuted, seconds):
+    def ran_by_itself(self, structure, coexecuted, began, now):
         """The function for this structure ran a step. Returns it if it is given up now."""
-        self._took += seconds
+        self._took += now - began
         function = self.functions[structure]
-        if not coexecuted:
-            policy = function.policy
+        policy = function.policy
+        if coexecuted:
+            self._last = policy, began
+        else:
             policy.traces += 1
-            self._spent += seconds * _COSTS[policy.traces] if policy.traces < len(_COSTS) else seconds
-        if not function.policy.failed:
+            self._spent += (now - began) * (_COSTS[policy.traces] if policy.traces < len(_COSTS) else 1)
+        if not policy.failed:
             return None
         self.functions[structure] = None
         self._given_up += 1

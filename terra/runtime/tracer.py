@@ -101,15 +101,15 @@ def nest_outputs(flat, template):
 
 def collect_args(structure, found):
     """Map id -> index of the tensors among a step's arguments (tuples, lists and dicts are looked into)."""
-    t = type(structure)
-    if t is EagerTensor or t is TerraTensor:
-        found.setdefault(id(structure), (len(found), structure))
-    elif t is tuple or t is list:
-        for x in structure:
-            collect_args(x, found)
-    elif t is dict:
-        for x in structure.values():
-            collect_args(x, found)
+    todo, seen = [structure], set()
+    while todo:
+        x = todo.pop()
+        t = type(x)
+        if t is EagerTensor or t is TerraTensor:
+            found.setdefault(id(x), (len(found), x))
+        elif (t is tuple or t is list or t is dict) and id(x) not in seen:  # which may be as deep as a tree, or contain itself
+            seen.add(id(x))
+            todo += reversed(x.values() if t is dict else x)
 
 
 class Tracer:

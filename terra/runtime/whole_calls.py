@@ -24,6 +24,7 @@ from terra.transform import convert
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
+_DEEPEST = 100  # of the containers in an argument
 _NO_INPUTS = Inputs()
 _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
 _monitoring = getattr(sys, "monitoring", None)
@@ -221,10 +222,12 @@ def _jump(trial, runner, region, inputs, fewest):
     return jump(runner, region, inputs)
 
 
-def _describe(runner, value, found, keep, inputs, given):
+def _describe(runner, value, found, keep, inputs, given, depth=0):
     """Append what identifies an argument of the user's function; ids of containers go to `given`."""
     kind = type(value)
     if kind is list or kind is tuple or kind is dict:
+        if depth > _DEEPEST:
+            raise Unskippable  # perhaps it contains itself
         given.add(id(value))
         found.append((kind, len(value)))
         if kind is dict:
@@ -232,7 +235,7 @@ def _describe(runner, value, found, keep, inputs, given):
                 found.append((type(x), x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
                 keep.append(x)
         for x in value.values() if kind is dict else value:
-            _describe(runner, x, found, keep, inputs, given)
+            _describe(runner, x, found, keep, inputs, given, depth + 1)
         return
     try:
         fast_forward.describe(runner, value, found, keep, inputs)
