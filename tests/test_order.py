@@ -3,6 +3,7 @@
 Each program updates a variable behind so much work that whoever does not wait finds the old value.
 """
 
+import pathlib
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tensorflow as tf
 import terra
 from terra.runtime.graph_runner import runner
 
+ROOT = pathlib.Path(__file__).parent.parent
 BIG = tf.random.stateless_uniform([400, 400], [1, 2]) / 200.0
 ONE = tf.constant(1.0)
 
@@ -315,6 +317,6 @@ def test_an_executor_of_the_users():
         assert float(v) == expected + 6.0
         assert step.stats().coexecuted_steps >= 3, step.stats()
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("TensorFlow executes asynchronously on this thread") == 1, done.stderr
