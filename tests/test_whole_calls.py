@@ -858,17 +858,53 @@ def _set_global(phrase):
     globals()["FACTOR"] = 3.0
 
 
+def ask_wide(p):
+    return p.wide
+
+
+def ask_count(p):
+    return p.count
+
+
+def ask_both(p):
+    return p.both
+
+
+def ask_scaled(p):
+    return p.scaled
+
+
+def ask_helped(p):
+    return p.helped
+
+
+def ask_looped(p):
+    return p.looped
+
+
+def ask_read(p):
+    return p.read
+
+
+def ask_counted(p):
+    return p.counted
+
+
+def ask_storing(p):
+    return p.storing
+
+
 PROPERTIES = {  # name: (how a step reads it, whether that is observed, what changes meanwhile)
-    "wide": (lambda p: p.wide, True, [lambda p: setattr(p, "width", 4.0), _replace_property]),
-    "count": (lambda p: p.count, True, [lambda p: p.parts.append(1.0), lambda p: setattr(p, "parts", (1.0,))]),
-    "both": (lambda p: p.both, True, [lambda p: setattr(p, "width", 4.0), _replace_property, _set_global]),
-    "scaled": (lambda p: p.scaled, True, [
+    "wide": (ask_wide, True, [lambda p: setattr(p, "width", 4.0), _replace_property]),
+    "count": (ask_count, True, [lambda p: p.parts.append(1.0), lambda p: setattr(p, "parts", (1.0,))]),
+    "both": (ask_both, True, [lambda p: setattr(p, "width", 4.0), _replace_property, _set_global]),
+    "scaled": (ask_scaled, True, [
         lambda p: setattr(p, "factor", 2.5), lambda p: p.w.assign(p.w * 2.0), lambda p: setattr(p, "w", tf.Variable(tf.fill([4, 4], 0.3)))]),
-    "helped": (lambda p: p.helped, False, [lambda p: setattr(p, "width", 4.0)]),
-    "looped": (lambda p: p.looped, False, [lambda p: p.parts.append(1.0)]),
-    "read": (lambda p: p.read, False, [lambda p: setattr(p, "width", 4.0)]),
-    "counted": (lambda p: p.counted, False, [lambda p: setattr(p, "width", 4.0)]),
-    "storing": (lambda p: p.storing, False, [lambda p: setattr(p, "width", 4.0)]),
+    "helped": (ask_helped, False, [lambda p: setattr(p, "width", 4.0)]),
+    "looped": (ask_looped, False, [lambda p: p.parts.append(1.0)]),
+    "read": (ask_read, False, [lambda p: setattr(p, "width", 4.0)]),
+    "counted": (ask_counted, False, [lambda p: setattr(p, "width", 4.0)]),
+    "storing": (ask_storing, False, [lambda p: setattr(p, "width", 4.0)]),
 }
 
 

@@ -11,7 +11,7 @@ import statistics
 import time
 
 from examples.benchmark.measure import (
-    TF_FUNCTION_TOLERANCE, Mode, TerraMode, TfFunctionMode, max_rel_diff, start_eager, tolerance_of, within_tolerance,
+    TF_FUNCTION_TOLERANCE, TerraMode, TfFunctionMode, max_rel_diff, start_eager, tolerance_of, within_tolerance,
 )  # fmt: skip
 from examples.benchmark.randomness import draws_other_numbers
 from examples.benchmark.report import geometric_means, number, ratio
