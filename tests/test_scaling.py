@@ -18,7 +18,7 @@ from terra.graph.dataflow import make_plan
 from terra.graph.tracegraph import TraceOp
 from test_tracegraph import chained, merged
 
-ROUNDS = 2
+ROUNDS = 3
 pytestmark = pytest.mark.benchmark(timer=time.process_time, disable_gc=True)
 
 

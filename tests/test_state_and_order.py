@@ -3,6 +3,7 @@ import _thread
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -565,15 +566,18 @@ def test_an_early_step_behind_a_failing_one(run_ahead, slow):
 
 
 @pytest.fixture
-def no_gc_callbacks():
-    """Python swallows an interrupt that arrives in a callback of the garbage collector (hypothesis has one): nobody's fault, but it would not be counted."""
+def every_interrupt():
+    """Python swallows an interrupt that arrives in a callback of the garbage collector (hypothesis has one), and a process in the background ignores all:
+    nobody's fault, but they would not be counted."""
     kept = gc.callbacks[:]
     gc.callbacks.clear()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    signal.signal(signal.SIGINT, handler)
     gc.callbacks[:] = kept
 
 
-def test_interrupts_at_any_moment(no_gc_callbacks):
+def test_interrupts_at_any_moment(every_interrupt):
     """Ctrl-C between any two bytecodes: the next steps work, and no update is done twice or out of order."""
     v, w = tf.Variable(0.0), tf.Variable(0.0)
 

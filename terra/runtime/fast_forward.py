@@ -94,9 +94,7 @@ class Skipping:
         step = dispatch.active
         if step is not None and args:
             if _looks_up(callee):
-                if type(args[0]) is np.ndarray and args[0].dtype.kind in "iu":
-                    args = (step.as_indices(args[0]), *args[1:])
-                step.note_indices(args[0])
+                args = (step.as_indices(args[0]), *args[1:])
             if np.ndarray in map(type, args) and step.takes_tensors():
                 n = _number_converted(callee)
                 args = (*[as_tensor(x) if type(x) is np.ndarray else x for x in args[:n]], *args[n:])

@@ -122,9 +122,11 @@ class PiecewiseStep(Step):
         self.modules_version = None  # of the framework's functions, once fast-forward has looked at them in this step
         self.one_region = False  # whether the piece goes on whatever the location
 
-    def note_indices(self, x):
+    def as_indices(self, x):
+        x = super().as_indices(x)
         if type(x) is EagerTensor and self.is_running_here() and not self.paused:
-            self.data[id(x)] = x  # as a rule another one each time: no constant on which the host could operate
+            self.data[id(x)] = x  # as a rule another one in each iteration, too
+        return x
 
     # -- from one piece to the next --------------------------------------------------------------------------------------------
 

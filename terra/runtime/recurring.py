@@ -25,7 +25,7 @@ LARGEST = 4000  # operations of a step that is unrolled
 _MOST_SEEN = 512  # structures that are remembered
 _MOST_PARTS = 4000  # of an argument that are looked at
 _MISSES = 2  # fallbacks of a function for one structure, after which it is given up (and one more for each 50 steps)
-_COSTS = 0, 3, 0  # of the first and the second step that is traced, in times that it takes: generating, in the background, costs about as much as one of them
+_COSTS = 3, 0  # of the first and the second step that is traced, in times that it takes: generating, in the background, costs about as much as one of them
 _MOST_GIVEN_UP = 4  # after so many, no structure of this function gets one
 _ENOUGH, _ENOUGH_STEPS = 3, 5  # functions, and steps of each, that are compared with the pieces
 _WORTH = 0.9  # no further structure gets a function if steps take more than so many times as long as in pieces
@@ -163,8 +163,8 @@ class Recurring:
         if coexecuted:
             self._last = policy, began
         else:
-            policy.traces += 1
             self._spent += (now - began) * (_COSTS[policy.traces] if policy.traces < len(_COSTS) else 1)
+            policy.traces += 1
         if not policy.failed:
             return None
         self.functions[structure] = None

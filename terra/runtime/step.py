@@ -5,6 +5,8 @@ import sys
 import time
 from threading import get_ident
 
+import numpy as np
+
 from terra.runtime import dispatch, frames, iterators, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
@@ -70,16 +72,12 @@ class Step:
         """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
         return self.function.options.fast_forward and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
-    def as_indices(self, array):
-        """The tensor of an array that is about to be looked up in a table: data, no constant on which the host could operate."""
-        if not self.takes_tensors():
-            return array
-        x = tfi.eager_constant(array, None)
-        self.data[id(x)] = x
+    def as_indices(self, x):
+        """What to look up in a table in the place of `x`: of an array its tensor, which is data, no constant on which the host could operate."""
+        if type(x) is np.ndarray and x.dtype.kind in "iu" and self.takes_tensors():
+            x = tfi.eager_constant(x, None)
+            self.data[id(x)] = x
         return x
-
-    def note_indices(self, x):
-        """`x` is about to be looked up in a table."""
 
     def before_read(self):
         """Python is about to read a value; True if the step ended because of that."""
