@@ -20,6 +20,7 @@ from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
 from examples.benchmark.measure import Mode, Plan, Row, max_rel_diff, measure
 from examples.console import Progress, error_line
+from examples.operations import main as operations
 from examples.overhead import main as overhead
 
 ROOT = Path(__file__).parents[1]
@@ -386,3 +387,12 @@ def test_overhead_measures_every_mode(capsys):
     assert header.split() == ["eager", "idle", "traced", "first", "two", "generation"]
     numbers = [float(x.rstrip("x")) for x in row.split()[1:]]
     assert len(numbers) == 8 and min(numbers) > 0
+
+
+def test_operations_measures_every_kind(capsys):
+    operations(["--rounds", "3", "--quiet"])
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["us", "per", "operation", "Python", "eager", "validated", "Terra", "Terra-Py"]
+    found = {row[:18].strip(): [float(x) for x in row[18:].split()] for row in rows}
+    assert list(found) == ["x * y", "x * 2.0", "x + variable", "tf.nn.relu(x)", "x[1:]"]
+    assert all(len(us) == 5 and min(us) > 0 and us[0] < us[3] for us in found.values())

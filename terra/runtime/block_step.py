@@ -175,8 +175,8 @@ class OpenEnd:
     def skeleton(self):
         return self.step.mode
 
-    def may_fast_forward(self):
-        return self.held and self.step.may_fast_forward()  # else another thread could end the step half-way
+    def skipping(self):
+        return self.step.skipping() if self.held else None  # else another thread could end the step half-way
 
     def takes_tensors(self):
         return False

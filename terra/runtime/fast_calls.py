@@ -21,8 +21,7 @@ from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
 
 EagerTensor = tfi.EagerTensor
-_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN = range(9)
-_MOST_QUICK = 4  # entries looked at, per place
+_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN, _OTHER = range(10)
 _NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random"),
     "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses"),
@@ -91,7 +90,7 @@ def _skipping(function):
         runner = fast_forward.running()
         if runner is None:
             return function(*args, **kwargs)
-        return attempt(runner, function, args, kwargs, lambda: function(*args, **kwargs))
+        return attempt(runner, function, args, kwargs)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     return call
@@ -113,7 +112,7 @@ def _operator(base, name):
             return function(*operands)
         if converts and type(operands[1]) is np.ndarray and operands[1].dtype.kind == "f" and operands[0].dtype.is_floating and not tfi.promotes():
             operands = operands[0], tfi.eager_constant(operands[1], operands[0].dtype)  # what it is an operand as: the array may be another each time
-        return attempt(runner, function, operands, NONE, lambda: function(*operands))
+        return attempt(runner, function, operands, NONE)
 
     operator.__name__ = operator.__qualname__ = name
     return operator
@@ -151,10 +150,15 @@ def install():
 # -- jumping -------------------------------------------------------------------------------------------------------------------
 
 class _Quick:
-    """What the arguments of a recorded call were, and how to give its result."""
+    """What the arguments of a recorded call were, and how to give its result.
+
+    Where it is `express`, it stands behind the node that the call starts from, with all that the commonest calls need: cold memory is what takes most of their time.
+    There the first argument is a value of the step (key, shape) or a certain object (key, None); what follows is compared by `kind`, `a` and `b`.
+    """
 
     __slots__ = (
-        "recording", "device", "guarded", "names", "pattern", "length", "region", "plain", "hidden", "outputs", "sequence", "fresh")
+        "function", "location", "names", "length", "recording", "device", "version", "seen", "fresh", "key", "shape", "kind", "a", "b", "rest", "jumps", "hidden", "entry", "end", "tells", "dtype", "enum",
+        "made_shape", "made_key", "express", "plain", "guarded", "pattern", "sequence", "outputs", "region")
 
 
 class _Given:
@@ -169,18 +173,27 @@ class _Given:
 MISSED = object()
 
 
-def attempt(runner, function, args, kwargs, call, shared=False):
+def attempt(runner, function, args, kwargs, call=None, shared=False):
     """Jump over `call()`, which is `function(*args, **kwargs)` as far as anybody can tell; else make the call, and record it.
 
     shared: whether the first argument is nearly always the same object, which nobody changes, and the call nothing but computes, even if it issues no operation.
     """
-    place = (runner.node, function, runner.cursor.current)
+    node, location = runner.node, runner.cursor.current
+    quick = node.express
+    if quick is not None and quick.function is function and quick.location is location and _fits(runner, quick, args, kwargs):
+        _walk(runner, quick)
+        made = make_tensor(quick.dtype, quick.enum, quick.made_shape, quick.made_key, runner, None)
+        runner.issued.append(made)
+        return made
+    place = (node, function, location)
     known = runner.program.regions.get(place)
     if known:
         result = jump(runner, known, args, kwargs)
         if result is not MISSED:
             return result
-    elif known is False:
+    if call is None:
+        call = lambda: function(*args, **kwargs)  # noqa: E731
+    if known is False:
         if runner.observer is not None:
             runner.observer.entered += 1
         return call()
@@ -188,6 +201,44 @@ def attempt(runner, function, args, kwargs, call, shared=False):
     if region is not None:
         learn(runner, place, region, args, kwargs, shared)
     return result
+
+
+def _fits(runner, quick, args, kwargs):
+    """Whether a call is the one of an `express` entry."""
+    if kwargs:
+        if quick.names != tuple(kwargs):
+            return False
+        args = (*args, *kwargs.values())
+    elif quick.names:
+        return False
+    if quick.length != len(args) or quick.recording is (runner.tapes.recording is None) or quick.device != tfi.device_name():
+        return False
+    if quick.version is not None and quick.version[0] != quick.seen:
+        if not quick.region.guard.holds():
+            return False
+        quick.seen = quick.version[0]
+    if quick.fresh and any([id(x) in runner.fed for x in quick.fresh]):
+        return False
+    x = args[0]
+    if quick.shape is None:
+        if x is not quick.key:
+            return False
+    elif type(x) is not TerraTensor or x._key is not quick.key or x._owner is not runner or x._shp != quick.shape or x._keras_mask is not None:
+        return False
+    kind = quick.kind
+    if kind is None:
+        return True
+    x = args[1]
+    if kind is _VALUE:
+        return type(x) is TerraTensor and x._key is quick.a and x._owner is runner and x._shp == quick.b and x._keras_mask is None
+    if kind is _SAME:
+        return x is quick.a
+    if kind is _SCALAR:
+        return type(x) is quick.a and x == quick.b
+    if kind is _CONSTANT and x is quick.b:
+        return True
+    foreign = []
+    return alike(runner, quick.rest, args[1:], foreign) and (not foreign or _are_new(runner, foreign))
 
 
 def jump(runner, known, args, kwargs):
@@ -204,7 +255,8 @@ def jump(runner, known, args, kwargs):
         if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
                 not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
                 (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
-            known.jumps += 1
+            if quick.express:
+                runner.node.express = quick
             return _jump(runner, quick, given, foreign)
     return MISSED
 
@@ -264,22 +316,31 @@ def _are_new(runner, foreign):
     return len(ids) == len(foreign) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
 
 
+def _walk(runner, quick):
+    """`regions.advance` by a quick entry that is `plain`."""
+    quick.jumps += 1
+    runner.step.counts.fast_forwards += 1
+    if runner.observer is not None:
+        runner.observer.note_jump(quick.region)
+    if quick.hidden:
+        runner.note_jump(quick.region)
+    if quick.entry is not None:
+        runner.log.append(quick.entry)
+    else:
+        runner.log += quick.region.entries
+    end = runner.node = quick.end
+    runner.expected = end.expected
+    if quick.tells:
+        runner.tapes.skipped(quick.region)
+
+
 def _jump(runner, quick, given, foreign):
     """`regions.jump` by a quick entry."""
-    region = quick.region
     if quick.plain:
-        runner.step.counts.fast_forwards += 1
-        if runner.observer is not None:
-            runner.observer.note_jump(region)
-        if quick.hidden:
-            runner.note_jump(region)
-        runner.log += region.entries
-        runner.node = region.end
-        runner.expected = region.end.expected
-        if quick.recording and region.records:
-            runner.tapes.skipped(region)
+        _walk(runner, quick)
     else:
-        advance(runner, region, foreign)
+        quick.jumps += 1
+        advance(runner, quick.region, foreign)
     outputs = quick.outputs
     if quick.sequence is None:
         if type(outputs) is tuple:
@@ -320,18 +381,33 @@ def learn(runner, place, region, args, kwargs, shared=False, masks=False):
         quick.outputs = _output(region, result, given) if quick.sequence is None else [_output(region, x, given) for x in result]
     except LookupError:
         return
+    quick.function, quick.location = place[1], place[-1]
     quick.length = len(given)
     quick.names = tuple(kwargs)
-    quick.region = region
-    quick.plain = not (region.patches or region.latest or region.selects or region.accessed)  # little to do: most calls of single operations
+    quick.region, quick.end = region, region.end
+    quick.entry = region.entries[0] if len(region.entries) == 1 else None
+    quick.jumps = 0
+    quick.plain = not (region.patches or region.latest or region.selects)  # little to do: most calls of single operations
     quick.recording = runner.tapes.recording is not None
+    quick.tells = bool(region.accessed or (quick.recording and region.records))
     guard = region.guard
     quick.guarded = guard.root is not None or len(guard.containers) > 0
     quick.device = guard.settings[0]
     outputs = [quick.outputs] if quick.sequence is None else quick.outputs
     quick.hidden = {x[3] for x in outputs if type(x) is tuple} != set(region.shapes)  # whether it has values that are not made at once
-    known.quick.insert(0, quick)
-    del known.quick[_MOST_QUICK:]
+    quick.version, quick.seen = guard.only_version() if quick.guarded else None, None
+    quick.express = quick.plain and not (quick.guarded and quick.version is None) and not masks and _simplify(quick)
+    known.add_quick(quick)
+
+
+def _simplify(quick):
+    """Whether the arguments can be compared as `_fits` does it, which is then prepared."""
+    if type(quick.outputs) is not tuple or not quick.pattern or quick.pattern[0][0] not in (_VALUE, _SAME):
+        return False
+    (_, quick.key, quick.shape), *quick.rest = quick.pattern
+    quick.kind, quick.a, quick.b = (None, None, None) if not quick.rest else quick.rest[0] if len(quick.rest) == 1 else (_OTHER, None, None)
+    quick.dtype, quick.enum, quick.made_shape, quick.made_key = quick.outputs
+    return True
 
 
 def _tells_masks(part):

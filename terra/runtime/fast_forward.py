@@ -41,6 +41,7 @@ _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal"
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
+_MOST_QUICK = 4  # quick entries kept per place
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
 _FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which a place, one of a single function, is given up that is seldom jumped over
 _replacements = {}
@@ -146,9 +147,11 @@ def form_of(callee):
 def running():
     """The PythonRunner of the step that co-executes on this thread, if a call may be skipped now."""
     step = dispatch.active
-    if step is None or not step.may_fast_forward() or not tfi.executing_eagerly():
+    if step is None:
         return None
-    runner = step.skeleton
+    runner = step.skipping()
+    if runner is None or not tfi.executing_eagerly():
+        return None
     if (runner.tapes.recording is None) is not tfi.tape_set_is_empty():
         return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it
     if not runner.modules_checked:
@@ -177,6 +180,16 @@ class Known(dict):
             del regions[0]
         if len(self) > MOST_SIGNATURES:
             del self[next(iter(self))]
+
+    def add_quick(self, quick):
+        self.quick.insert(0, quick)
+        for old in self.quick[_MOST_QUICK:]:
+            self.jumps += old.jumps
+        del self.quick[_MOST_QUICK:]
+
+    def is_fruitless(self, small):
+        """Whether calls at this place are recorded again and again, but seldom jumped over. `small`: whether they are calls of a single function."""
+        return self.recorded > (_FRUITLESS_SMALL if small else _FRUITLESS) and self.recorded > self.jumps + sum(quick.jumps for quick in self.quick)
 
 
 def attempt(runner, function, owner, args, kwargs, call):
@@ -257,7 +270,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     if known is None:
         known = program.regions[place] = Known()
     known.add(signature, region)
-    if known.recorded > known.jumps and known.recorded > (_FRUITLESS_SMALL if type(owner) is FunctionType and more is None else _FRUITLESS):
+    if known.is_fruitless(type(owner) is FunctionType and more is None):
         program.regions[place] = False
     return result, region
 

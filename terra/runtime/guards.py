@@ -145,6 +145,14 @@ class Snapshot:
         self._found = None
         self._expected = np.array(expected, np.uint64)
 
+    def only_version(self):
+        """The version of the dict that was noted, as `versions.word_at` gives it; None if it has none, or if there is more to compare."""
+        if len(self._parts) != 1 or self._losses:
+            return None
+        (container, *_), = self._parts.values()
+        address = versions.address_of_version(container)
+        return None if address is None else versions.word_at(address)
+
     def holds(self):
         """Whether they hold the same objects, or equal scalars."""
         if self._views is None:
@@ -231,6 +239,11 @@ class Guard:
         return self.reads is None or self.reads.holds()
 
 
+    def only_version(self):
+        """What changes whenever the guard may cease to hold, the device apart: see `Snapshot.only_version`."""
+        return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None
+
+
 class _Modules:
     """The functions of the framework's modules, and the methods of its classes, that its code calls by name: looked at once a step."""
 
@@ -238,6 +251,10 @@ class _Modules:
               "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn",
               "keras.src.backend.tensorflow.math", "keras.src.ops.numpy", "keras.src.ops.core", "keras.src.ops.math", "keras.src.losses.losses",
               "tf_keras.src.backend", "tf_keras.src.activations", "tf_keras.src.losses")
+    # What those call, and operators. They hold thousands of names: looked at where a number tells whether one has changed, as on Python up to 3.12.
+    _LARGE = tuple(f"tensorflow.python.ops.{name}" for name in (
+        "gen_array_ops", "gen_math_ops", "gen_nn_ops", "gen_random_ops", "gen_stateless_random_ops_v2", "array_ops", "math_ops", "nn_ops", "nn_impl",
+        "random_ops"))
 
     def __init__(self):
         self._spaces = {}  # id -> module or class
@@ -258,7 +275,7 @@ class _Modules:
         """The version they have now."""
         if len(sys.modules) != self._n_modules:
             self._n_modules = len(sys.modules)
-            for name in self._NAMES:
+            for name in self._NAMES + (self._LARGE if versions.address_of_version({}) is not None else ()):
                 if name in sys.modules:
                     self.watch(sys.modules[name])
         if not self._held.holds():

@@ -84,10 +84,15 @@ class Tapes:
 
     def skipped(self, region):
         """A region was jumped over."""
-        for lazy in self.open:
-            lazy.pending.append(region)
-            for signature in region.functions:
-                lazy.functions = hash((lazy.functions, signature))
+        if self.open:
+            if region.records:
+                for lazy in self.open:
+                    lazy.pending.append(region)
+                    for signature in region.functions:
+                        lazy.functions = hash((lazy.functions, signature))
+            for variable in region.accessed:
+                tfi.variable_accessed(variable)
+        self.accessed += region.accessed
 
     def state(self):
         """What must not change while a call is recorded that is to be skipped."""

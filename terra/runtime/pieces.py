@@ -193,15 +193,16 @@ class PiecewiseStep(Step):
 
     # -- what the runtime asks of a step ---------------------------------------------------------------------------------------
 
-    def may_fast_forward(self):
-        if self.thread != get_ident() or self.paused or not self.function.options.fast_forward:
-            return False
+    def skipping(self):
+        if self.thread != get_ident() or self.paused or not self.skips:
+            return None
         if self.mode is self.between:
             self.begin_piece()
         elif self.real_cursor.current is not self.cursor.here and self.leaves_region():
             self.cut()
             self.begin_piece()
-        return type(self.mode) is PieceRunner
+        mode = self.mode
+        return mode if type(mode) is PieceRunner else None
 
     def before_outside_access(self, op, inputs):
         self.cut()

@@ -43,10 +43,13 @@ class ProgramNode:
     """One node as the skeleton sees it: what an op must look like to be it, and what to hand out for it."""
 
     __slots__ = (
-        "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
-        "successors", "unclear", "expected", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes",
+        "express", "expected", "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
+        "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes",
         "unreliable",
     )
+
+    def __init__(self):
+        self.express = None  # the quick entry by which fast-forward has jumped last from here
 
 
 class Program:
@@ -62,6 +65,7 @@ class Program:
         nodes = {node: ProgramNode() for node in store.graph.nodes}
         self.start = ProgramNode()
         nodes[store.graph.start] = self.start
+        self._nodes = list(nodes.values())
         self.start.assigns_multi = ()
         for node in store.graph.nodes:
             self._fill(nodes[node], node, store)
@@ -109,6 +113,8 @@ class Program:
         self.unskippable.clear()
         self.trials.clear()
         self.whole = None
+        for node in self._nodes:
+            node.express = None
 
     def _key(self, node, out):
         key = self._keys.get((node, out))

@@ -463,13 +463,7 @@ def advance(runner, region, foreign):
         runner._select(selects)
     runner.node = region.end
     runner.expected = region.end.expected
-    tapes = runner.tapes
-    if tapes.recording is not None:
-        if region.records:
-            tapes.skipped(region)
-        for variable in region.accessed:
-            tfi.variable_accessed(variable)
-    tapes.accessed += region.accessed
+    runner.tapes.skipped(region)
 
 
 def this_steps(runner, region, foreign):

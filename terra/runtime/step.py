@@ -50,7 +50,7 @@ class Step:
             collect_args(kwargs, self.args)
         self.arg_list = [t for _, t in self.args.values()]
         self._args_signature = None
-        self.lazy_tapes = function.options.fast_forward
+        self.skips = self.lazy_tapes = function.options.fast_forward
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
         self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
@@ -88,9 +88,10 @@ class Step:
         """The Tracer or PythonRunner of the step."""
         return self.mode
 
-    def may_fast_forward(self):
-        """Whether a call on this thread may be skipped now."""
-        return self.thread == get_ident() and not self.paused and self.function.options.fast_forward and isinstance(self.mode, PythonRunner)
+    def skipping(self):
+        """The runner that may skip a call on this thread now, or None."""
+        mode = self.mode
+        return mode if type(mode) is PythonRunner and self.skips and not self.paused and self.thread == get_ident() else None
 
     def args_signature(self):
         """[(dtype enum, shape)] of the tensor arguments."""

@@ -40,6 +40,11 @@ class Words:
         return self._memory.take(self._index).tobytes()
 
 
+def word_at(address):
+    """One word, as a sequence of length one that reads it each time. It must stay readable, too."""
+    return memoryview(ctypes.c_uint64.from_address(address)).cast("B").cast("Q")
+
+
 def _dicts_work():
     """Whether the numbers behave: they change with each kind of change, and with nothing else."""
     if not (3, 10) <= sys.version_info[:2] <= (3, 12):
