@@ -51,8 +51,8 @@ def explain(function):
             lines.append("The graph starts with the step, because Python reads values in the middle.")
         else:
             lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
-    if function.program is not None and function.program.compiled is not None:
-        lines.append(function.program.compiled.describe())
+    if function.compiled is not None:
+        lines.append(function.compiled.describe())
     lines += _own_code(function, stats)
     lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()])
     fetches = [n for n in graph.nodes if n.payload.event.info.category == opschema.FETCH]

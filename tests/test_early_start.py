@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import harness
 import terra
+from terra.runtime.compiled import LEARNED
 from terra.runtime.early_start import STEPS, EarlyStart
 from terra.runtime.trial import BLOCK, ROUNDS
 
@@ -131,10 +132,15 @@ def test_found_out_in_a_program_that_reads_its_loss():
 
 
 def test_no_early_form_for_a_compiled_graph():
-    coexecuted = harness.started_early(terra.coexecute(lambda x: tf.tanh(x) * 2.0, wait_for_graph=True, jit_compile=True))
-    for _ in range(8):
+    def step(x):
+        for _ in range(12):
+            x = tf.tanh(x) * 2.0
+        return x
+
+    coexecuted = harness.started_early(terra.coexecute(step, wait_for_graph=True, jit_compile=True))
+    for _ in range(LEARNED + 2 * BLOCK):
         coexecuted(tf.ones([3]))
-    assert coexecuted.stats().coexecuted_steps >= 6 and coexecuted.stats().early_steps == 0
+    assert coexecuted.stats().compiled_steps > 0 and coexecuted.compiled.reason is None and coexecuted.stats().early_steps == 0
 
 
 # --------------------------------------------------------------------------------------------- equal to eager

@@ -18,8 +18,9 @@ RTOL, ATOL = 1e-4, 1e-6  # of losses and variables after some 20 steps
 @pytest.fixture(autouse=True)
 def kept(monkeypatch):
     """The compiled form is kept whatever it costs (these programs are tiny), clusters may be small, and the trial is short."""
-    monkeypatch.setattr(trial, "SLOWER", 1e9)
+    monkeypatch.setattr(trial, "FASTER", 1e9)
     monkeypatch.setattr(trial, "ROUNDS", 1)
+    monkeypatch.setattr(compiled, "LEARNED", 0)
     monkeypatch.setattr(xla_form, "SMALLEST", 2)
 
 
@@ -497,7 +498,7 @@ def test_steps_go_on_while_xla_compiles(monkeypatch):
 
 
 def test_the_faster_form_is_kept(monkeypatch):
-    monkeypatch.setattr(trial, "SLOWER", 0.0)
+    monkeypatch.setattr(trial, "FASTER", 0.0)
     step, _ = written_by_hand(jit)
     x = tf.constant(numbers(5, 4))
     for _ in range(40):
@@ -510,7 +511,7 @@ def test_the_faster_form_is_kept(monkeypatch):
 @pytest.mark.parametrize("faster", [True, False])
 def test_the_choice_holds_for_the_next_graph(monkeypatch, faster):
     """A new path makes a new graph: it is not tried again, unless it is much larger."""
-    monkeypatch.setattr(trial, "SLOWER", 1e9 if faster else 0.0)
+    monkeypatch.setattr(trial, "FASTER", 1e9 if faster else 0.0)
     v = tf.Variable(numbers(4, 4))
 
     def body(x, extra):
@@ -523,16 +524,34 @@ def test_the_choice_holds_for_the_next_graph(monkeypatch, faster):
     x = tf.constant(numbers(3, 4))
     for _ in range(20):
         step(x, 0)
-    first = step.program.compiled
+    first = step.compiled
     assert first.trial.second_is_better is faster
     for i in range(20):
         step(x, i % 2)
-    second = step.program.compiled
-    assert second is not first and second.trial is first.trial and second.used is faster
+    second = step.compiled
+    assert second.trial is first.trial and second.used is faster and (second is first) is not faster
     for i in range(8):
         step(x, 40 * (i % 2))
     third = step.program.compiled
     assert third is not second and third.trial is not first.trial
+
+
+def test_given_up():
+    """Where XLA does not pay, the graph is generated as without the option: with all that it rules out."""
+    w = tf.Variable(1.0)
+
+    @terra.coexecute(wait_for_graph=True, jit_compile=True)
+    def step(x):
+        w.assign_add(1.0)
+        return tf.linalg.det(x)  # XLA has no kernel for it
+
+    harness.started_early(step)
+    for i in range(8):
+        np.testing.assert_allclose(step(tf.eye(3) * i).numpy(), i ** 3, rtol=1e-5)
+    stats = step.stats()
+    assert step.compiled.reason and step.program.compiled is None and "no part of the graph can be compiled" in terra.explain(step)
+    assert stats.graphs == 2 and stats.fallbacks == 0 and stats.early_steps > 0
+    assert w.numpy() == 9.0
 
 
 def test_trial_alternates_and_decides():

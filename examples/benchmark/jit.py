@@ -17,6 +17,7 @@ from examples.console import error_line
 from examples.programs import load
 
 MOST_STEPS = 200  # of the warm-up, where nothing is decided
+SETTLING = 80  # further steps of Terra's: it finds out whether a graph is to start with the step
 
 
 class JitTerraMode(Mode):
@@ -27,13 +28,14 @@ class JitTerraMode(Mode):
 
     def warm_up(self, enough):
         super().warm_up(lambda steps, seconds: enough(steps, seconds) and (self.settled or steps >= MOST_STEPS))
+        self.settle(SETTLING)
         self.step.options.wait_for_graph = False  # what takes turns from now on must not wait for XLA, should new shapes come
         self.before = self.step.stats()
 
     @property
     def settled(self):
         """Whether it is decided which form runs."""
-        compiled = getattr(self.step.program, "compiled", None)
+        compiled = self.step.compiled
         return self.step.stats().pieces or (compiled is not None and (compiled.reason is not None or compiled.trial.second_is_better))
 
     @property
@@ -46,6 +48,10 @@ class TerraMode(Mode):
 
     def __init__(self, build, seed):
         super().__init__(build, seed, lambda step: terra.coexecute(step, wait_for_graph=True))
+
+    def warm_up(self, enough):
+        super().warm_up(enough)
+        self.settle(SETTLING)
 
 
 class JitTfFunctionMode(Mode):

@@ -19,7 +19,7 @@ from terra.graph.generator import GraphGenerator
 from terra.options import Stats
 from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places, recurring, whole_calls
 from terra.runtime import internals as tfi
-from terra.runtime.compiled import Compiled, NotingQueue
+from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
@@ -85,6 +85,7 @@ class Coexecuted:
         self._lock = threading.Lock()  # of the store, between a step and the generating thread
         self.read_lock = threading.RLock()
         self._retired = []
+        self._given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
         self._instances = {}  # id of an instance -> its own Coexecuted, where this is a method
         self._gone = Stats()  # the sum over instances that are no more
@@ -312,7 +313,11 @@ class Coexecuted:
             if self._generating is None and self.early_start.lacks_form(self.program):
                 self._generate()
             compiled = step.mode.program.compiled
-            self._stats.compiled_steps += compiled is not None and compiled.used
+            if compiled is not None:
+                self._stats.compiled_steps += compiled.used
+                if compiled.reason is not None and self._generating is None and step.mode.program is self.program:
+                    self._given_up = compiled, len(self.store.graph.nodes)
+                    self._generate()  # graphs that XLA may compile are somewhat slower if it does not
             self.policy.coexecuted()
             step.mode = None
             return
@@ -464,7 +469,7 @@ class Coexecuted:
         if self.program is not None:
             self._retired.append(self.program)
         self._stats.graphs += 1
-        if self.options.jit_compile:
+        if self._compiles():
             before = None if self.program is None else self.program.compiled
             program.compiled = Compiled(program, functools.partial(self._instantiate, program, None), before)
         self.program = program
@@ -485,7 +490,8 @@ class Coexecuted:
 
     def _make_program(self, store):
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
-        generator = GraphGenerator(store, early, NotingQueue if self.options.jit_compile else Queue, self.options.optimize, self.options.jit_compile)
+        compiles = self._compiles()
+        generator = GraphGenerator(store, early, NotingQueue if compiles else Queue, self.options.optimize, compiles)
         generated = generator.generate()
         program = Program(store, generated)
         program.handles = dict(generator.handles)
@@ -495,9 +501,19 @@ class Coexecuted:
                 tfi.add_function(fdef)
         for fdef in generated.fdefs:
             tfi.add_function(fdef)
-        if self.pieces is None and not self.options.jit_compile and self.early_start.lacks_form(program):
+        if self.pieces is None and not compiles and self.early_start.lacks_form(program):
             program.early_form = self._make_early_form(program, store)
         return program
+
+    def _compiles(self):
+        """Whether XLA may compile what is generated now."""
+        return self.options.jit_compile and (self._given_up is None or len(self.store.graph.nodes) >= GROWN * self._given_up[1])
+
+    @property
+    def compiled(self):
+        """What `jit_compile` has made of the program in use, or why that was given up; None without it."""
+        of_program = None if self.program is None else self.program.compiled
+        return of_program if of_program is not None or self._given_up is None else self._given_up[0]
 
     def _make_early_form(self, program, store):
         """The early form of a graph that has a late one; None if there is none."""

@@ -24,6 +24,7 @@ from terra.runtime.trial import Trial
 log = logging.getLogger("terra")
 
 SETTLED = 3  # steps of a program before it is worth compiling
+LEARNED = 24  # steps of it before the trial: until then the skeleton learns what it may skip, and takes longer than any graph
 MOST_SHAPES = 8  # combinations of shapes that are compiled; steps with others run in the ordinary form
 MOST_FAILURES = 3  # of steps in the compiled form, before it is given up: the program's own, or XLA's (a failed step is replayed, which takes long)
 FORGIVEN = 100  # steps after which earlier failures count no more
@@ -112,7 +113,7 @@ class Compiled:
             return ordinary
         key = self._key(args, form.constants)
         state = states.get(key, UNKNOWN)
-        if state is READY:
+        if state is READY and self._steps >= LEARNED:
             self.used = self.trial.choose(time.perf_counter())
             if self.trial.second_is_better is False:
                 self._give_up(f"its steps took {self.trial.median(1) * 1e3:.2g} ms, those of the ordinary graph {self.trial.median(0) * 1e3:.2g} ms")

@@ -14,7 +14,6 @@ log = logging.getLogger("terra")
 
 STEPS = 12  # steps in a row over which is decided whether the early form is worth a trial
 WORTH = 0.05  # of a step's time that might be saved at least
-FASTER = 0.98  # the early form stays if its steps take at most so many times as long
 
 
 class EarlyStart:
@@ -25,7 +24,7 @@ class EarlyStart:
 
     def __init__(self):
         self.wanted = False  # whether graphs are to be generated in both forms
-        self.trial = Trial(FASTER)
+        self.trial = Trial()
         self.reason = None  # why steps start late for good
         self._program = None  # of the last step
         self._step = 0  # its number
@@ -39,7 +38,7 @@ class EarlyStart:
             self._program = program
             self._step = 0
             if self.trial.second_is_better is None:
-                self.trial = Trial(FASTER)
+                self.trial = Trial()
         follows = self._complete and number == self._step + 1
         self._step, self._complete = number, False
         if program.early:

@@ -5,14 +5,13 @@ import statistics
 BLOCK = 6  # steps in a row with one form
 PASSED_OVER = 2  # of them at its beginning: steps of the other form are still in flight
 ROUNDS = 4  # blocks of either form
-SLOWER = 1.02  # the second form is given up if its steps take so many times as long
+FASTER = 0.98  # the second form stays if its steps take at most so many times as long
 
 
 class Trial:
     """Asked once a step which form to run; `second_is_better` is None until it is decided."""
 
-    def __init__(self, slower=None):
-        self._slower = slower or SLOWER
+    def __init__(self):
         self.second_is_better = None
         self.times = ([], [])
         self._steps = 0  # that took part
@@ -25,7 +24,7 @@ class Trial:
         self.interrupt(now)
         blocks, place = divmod(self._steps, BLOCK)
         if blocks == 2 * ROUNDS:
-            self.second_is_better = self.median(1) <= self._slower * self.median(0)
+            self.second_is_better = self.median(1) <= FASTER * self.median(0)
             return self.second_is_better
         self._steps += 1
         if place >= PASSED_OVER:
