@@ -77,7 +77,7 @@ def test_loops_compares_three_kinds_of_loop(tmp_path, capsys):
         assert record["error"] is record["tf_function_error"] is None
         assert record["rounds"] >= 3 and record["steps"] >= 3 * loops.STEPS and record["coexecuted_steps"] == record["steps"]
         assert record["max_rel_diff"] <= 1e-5
-        assert min(record[key] for key in ("tf_function_ms", "terra_ms", "graph_ms")) > 0
+        assert min(record[key] for key in ("tf_function_ms", "terra_ms", "graph_ms", "graph_cores")) > 0
         assert 0 <= record["python_stall"] <= 1 and 0 <= record["graph_stall"] <= 1
     assert records[0]["eager_ms"] > 0 and records[1]["eager_ms"] is records[2]["eager_ms"] is None
     assert records[2]["work_ms"] > 0 and records[0]["work_ms"] is records[1]["work_ms"] is None

@@ -40,7 +40,7 @@ class LoopRow:
     """One program in one kind of loop. Times are per step, medians over the rounds; None means: not measured.
 
     `work_ms`: the Python work between two steps, alone. `python_stall`: the part of Terra's time in which Python waited for the graph. `graph_stall`: the part
-    in which no graph ran, which is what `graph_ms` leaves of it. `steps`: those measured under Terra.
+    in which no graph ran, which is what `graph_ms` leaves of it. `graph_cores`: how many cores the graph alone keeps busy, on average. `steps`: those measured under Terra.
     """
 
     program: str
@@ -49,6 +49,7 @@ class LoopRow:
     tf_function_ms: float | None = None
     terra_ms: float | None = None
     graph_ms: float | None = None
+    graph_cores: float | None = None
     work_ms: float | None = None
     python_stall: float | None = None
     graph_stall: float | None = None
@@ -85,6 +86,7 @@ COLUMNS = (
     ratio_column(*RATIOS[0]),
     ("graph ms", 10, lambda row: number(row.graph_ms, ".3f")),
     ratio_column(*RATIOS[1]),
+    ("cores", 8, lambda row: number(row.graph_cores, ".1f")),
     ("Py stall", 10, lambda row: number(row.python_stall, ".0%")),
     ("gr. stall", 10, lambda row: number(row.graph_stall, ".0%")),
     ("work ms", 9, lambda row: number(row.work_ms, ".3f")),
@@ -142,13 +144,19 @@ class GraphMode(TerraMode):
 
     name = "graph"
 
+    def __init__(self, build, seed):
+        super().__init__(build, seed)
+        self.round_cores = []
+
     def run_round(self, steps):
         with self.streams:
             self.step.run_graph_alone(*self.batches[0])  # the first call is a whole step; later ones make kernels that another mode's start has dropped
-            start = time.perf_counter()
+            start, busy = time.perf_counter(), time.process_time()
             for _ in range(steps):
                 self.step.run_graph_alone()
-            self.round_seconds.append((time.perf_counter() - start) / steps)
+            seconds = time.perf_counter() - start
+            self.round_seconds.append(seconds / steps)
+            self.round_cores.append((time.process_time() - busy) / seconds)
 
 
 class Work:
@@ -258,6 +266,7 @@ def _measure(rows, build, plan, progress):
             row.eager_ms = median_ms(eager)
         if graph is not None and work is not None:
             row.graph_ms = median_ms(graph)
+            row.graph_cores = statistics.median(graph.round_cores[-rounds:])
             row.work_ms = median_ms(work) if kind.works else None
         if (TfFunctionMode, kind) in modes:
             fill_tf_function(row, modes[TfFunctionMode, kind], eager, warm_up)
