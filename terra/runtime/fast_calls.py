@@ -157,8 +157,8 @@ class _Quick:
     """
 
     __slots__ = (
-        "function", "location", "names", "length", "recording", "device", "version", "seen", "fresh", "key", "shape", "kind", "a", "b", "rest", "jumps", "hidden", "entry", "end", "tells", "dtype", "enum",
-        "made_shape", "made_key", "express", "plain", "guarded", "pattern", "sequence", "outputs", "region")
+        "function", "location", "names", "length", "recording", "device", "version", "seen", "fresh", "key", "shape", "kind", "a", "b", "rest",
+        "jumps", "hidden", "entry", "end", "tells", "dtype", "enum", "made_shape", "made_key", "express", "plain", "guarded", "pattern", "sequence", "outputs", "region")
 
 
 class _Given:
