@@ -60,7 +60,8 @@ class Stats:
     A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls that were skipped, `whole_steps` the steps among them:
     co-executed without running the step's own code. Of the co-executed steps, `early_steps` counts those whose graph started with the step (because
     Python reads values in its middle, or because steps proved to be shorter so), `waited_steps` those whose graph ran on Python's own thread (because
-    Python had waited for the steps before as soon as they were dispatched), `compiled_steps` those that XLA's compiled code ran (`jit_compile`).
+    Python had waited for the steps before as soon as they were dispatched), `compiled_steps` those that XLA's compiled code ran (`jit_compile`),
+    `single_threaded_steps` those whose operations ran one after another on one thread (because steps proved to be shorter so).
     `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph, `pieces` the parts that steps are cut into for
     that (and at recursive calls), each with a graph of its own; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
     structure had come again and again. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
@@ -79,6 +80,7 @@ class Stats:
     fast_forwards: int = 0
     whole_steps: int = 0
     early_steps: int = 0
+    single_threaded_steps: int = 0
     waited_steps: int = 0
     rolled_loops: int = 0
     pieces: int = 0

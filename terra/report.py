@@ -51,6 +51,7 @@ def explain(function):
             lines.append("The graph starts with the step, because Python reads values in the middle.")
         else:
             lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
+        lines += filter(None, [function.single_threaded.describe()])
     if function.compiled is not None:
         lines.append(function.compiled.describe())
     lines += _own_code(function, stats)

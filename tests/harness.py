@@ -2,7 +2,7 @@
 
 Two ways of reading (a bug of run-ahead hides from the first), and two of starting:
   now    results, state and the caller's use of results are read after every step
-  late   nothing is read until the last step is done
+  late   nothing is read until the last step is done; graphs run on one thread if they can, which otherwise only those do that have proved to be faster so
   early  as now, and graphs start with their steps, which otherwise only those do in which Python reads values, or which have proved to be faster so
 """
 from __future__ import annotations
@@ -169,8 +169,17 @@ def coexecuted(step, **options):
     return terra.coexecute(step, wait_for_graph=True, **options)
 
 
+def on_one_thread(step):
+    """Have the graphs of a co-executed step run on one thread where they can, untried."""
+    single = step.single_threaded
+    single.wanted = True
+    single.trial.second_is_better, single.trial.times = True, ([1.0], [1.0])
+    return step
+
+
 def started_early(step):
     """Have the graphs of a co-executed step start with it, untried."""
+    step.single_threaded.trial.second_is_better, step.single_threaded.trial.times = False, ([1.0], [1.0])
     early = step.early_start
     early.wanted = True
     early.trial.second_is_better, early.trial.times = True, ([1.0], [1.0])
@@ -188,7 +197,7 @@ def run_terra(spec, mode, wrap=None) -> Run:
             if EAGER_ONLY:
                 return step
             made = coexecuted(step, **spec.options)
-            return started_early(made) if mode == "early" else made
+            return {"now": lambda made: made, "late": on_one_thread, "early": started_early}[mode](made)
     return run(spec, mode, wrap)
 
 

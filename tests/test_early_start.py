@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import harness
 import terra
+from terra.runtime import single_threaded
 from terra.runtime.compiled import LEARNED
 from terra.runtime.early_start import STEPS, EarlyStart
 from terra.runtime.trial import BLOCK, ROUNDS
@@ -123,7 +124,7 @@ def test_found_out_in_a_program_that_reads_its_loss():
 
     coexecuted, x = terra.coexecute(step, wait_for_graph=True), tf.constant(floats(300, 300, seed=1))
     expected = float(step(x))
-    n = STEPS + 2 * BLOCK * ROUNDS + 20
+    n = single_threaded.LEARNED + STEPS + 4 * BLOCK * ROUNDS + 40
     assert [float(coexecuted(x)) for _ in range(n)] == [expected] * n
     stats = coexecuted.stats()
     assert stats.early_steps >= BLOCK * ROUNDS and stats.fallbacks == 0 and stats.graphs == 1

@@ -24,6 +24,7 @@ from terra.runtime.early_start import EarlyStart
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
 from terra.runtime.python_runner import PythonRunner
+from terra.runtime.single_threaded import EXECUTOR, SingleThreaded, calls_functions
 from terra.runtime.step import Counts, Step
 from terra.runtime.tracer import Tracer
 from terra.runtime.values import dummy
@@ -73,6 +74,7 @@ class Coexecuted:
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
         self.early_start = EarlyStart()
+        self.single_threaded = SingleThreaded()
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
         self.recurring = None  # then: the structures of arguments that come again and again, each with a function of its own
         self._recursive = set()  # locations in recursive calls
@@ -257,9 +259,11 @@ class Coexecuted:
                 runner.sync()
                 step.mode = Tracer(step)
             else:
-                program, form = self.program, None
+                program, form, single_threaded = self.program, None, False
                 if not self.keeps_last:
-                    form = self.early_start.begins(program, stats.steps, time.perf_counter(), self.counts.python_stall)
+                    now = time.perf_counter()
+                    form = self.early_start.begins(program, stats.steps, now, self.counts.python_stall)
+                    single_threaded = self.single_threaded.begins(program, form, stats.steps, now)
                 runner.limit(max(self.options.run_ahead - 1, 0))
         except BaseException:  # of an earlier step: this one has not begun
             stats.steps -= 1
@@ -273,7 +277,7 @@ class Coexecuted:
         tfi.flush_zeros_cache()
         if step.mode is None:
             try:
-                step.mode = PythonRunner(step, program, form)
+                step.mode = PythonRunner(step, program, form, single_threaded)
             except BaseException:
                 stats.steps -= 1
                 self._leave(step)
@@ -309,8 +313,9 @@ class Coexecuted:
         if isinstance(step.mode, PythonRunner) and step.mode.complete():
             self._stats.coexecuted_steps += 1
             self._stats.early_steps += not step.mode.late
+            self._stats.single_threaded_steps += step.mode.single_threaded
             self.early_start.ends(time.perf_counter() - step.mode.waited, self.counts.python_stall - step.mode.waited)
-            if self._generating is None and self.early_start.lacks_form(self.program):
+            if self._generating is None and (self._lacks_early_form(self.program) or self.single_threaded.lacks_attrs(self.program)):
                 self._generate()
             compiled = step.mode.program.compiled
             if compiled is not None:
@@ -451,13 +456,18 @@ class Coexecuted:
                 if self.pieces is not None:
                     self._generate_pieces(self.pieces)
                     return
-                if self.early_start.lacks_form(self.program) and self._add_early_form():
+                if self.single_threaded.lacks_attrs(self.program) and self.store.version == self.program.version:
+                    self._make_single_threaded(self.program)
+                    return
+                if self._lacks_early_form(self.program) and self._add_early_form():
                     return
                 with self._lock:
                     program = self._make_program(self.store)
                     self._generated_version = program.version
                 for form in program.forms:
                     self._instantiate(program, form)
+                if self.single_threaded.lacks_attrs(program) and not self._compiles():
+                    self._make_single_threaded(program)
         except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
             self.generation_error = error
             self._generated_version = self.store.version
@@ -501,7 +511,7 @@ class Coexecuted:
                 tfi.add_function(fdef)
         for fdef in generated.fdefs:
             tfi.add_function(fdef)
-        if self.pieces is None and not compiles and self.early_start.lacks_form(program):
+        if self.pieces is None and not compiles and self._lacks_early_form(program):
             program.early_form = self._make_early_form(program, store)
         return program
 
@@ -514,6 +524,10 @@ class Coexecuted:
         """What `jit_compile` has made of the program in use, or why that was given up; None without it."""
         of_program = None if self.program is None else self.program.compiled
         return of_program if of_program is not None or self._given_up is None else self._given_up[0]
+
+    def _lacks_early_form(self, program):
+        """Whether the early form of this program's graph is due: it is compared with the better way to run the late one."""
+        return self.early_start.lacks_form(program) and self.single_threaded.is_decided()
 
     def _make_early_form(self, program, store):
         """The early form of a graph that has a late one; None if there is none."""
@@ -540,8 +554,17 @@ class Coexecuted:
             program.early_form = form
         return True
 
+    def _make_single_threaded(self, program):
+        """Have the runtime build the program's function for one thread, if that is possible."""
+        if calls_functions(program.generated.fdefs[-1]):
+            self.single_threaded.cannot("it calls functions (branches among them)")
+            return
+        attrs = ("executor_type", EXECUTOR, *program.attrs[2:])
+        self._instantiate(program, attrs=attrs)
+        program.single_threaded_attrs = attrs
+
     @staticmethod
-    def _instantiate(program, form=None, name=None, n_outputs=None):
+    def _instantiate(program, form=None, name=None, n_outputs=None, attrs=None):
         """Have the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
         form = form or program.generated
         args = []
@@ -555,7 +578,7 @@ class Coexecuted:
                 args.append(spec[1].ref)
             else:
                 args.append(tfi.tf.constant(program.late_selects_default, dtype=tfi.tf.int32))
-        tfi.instantiate(name or form.name, args, program.attrs, n_outputs or form.n_outputs)
+        tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)
 
     def _remove_retired(self):
         if runner.flights:

@@ -129,38 +129,39 @@ class GraphRunner:
     def handle(self):
         return self.executors.context_handle
 
-    def dispatch(self, program, args, manager, form=None):
-        """Start a program's function, that of `form` if given; returns its outputs' handles."""
+    def dispatch(self, program, args, manager, form=None, attrs=None):
+        """Start a program's function, that of `form` if given; returns its outputs' handles. attrs: of the call, if not the program's own."""
+        attrs = attrs or program.attrs
         self._dispatched.append(args)
         name, n_outputs = program.function_of(form or program.generated, args)
         try:
             with self._recovery:
-                outputs = self.executors.dispatch(name, args, program.attrs, n_outputs, manager)
+                outputs = self.executors.dispatch(name, args, attrs, n_outputs, manager)
         except (tfi.NotOkStatusException, tfi.OpError):  # a step before it has failed: the executor takes nothing more
             self.sync()
             self.executors.wait()
-            outputs = self.executors.dispatch(name, args, program.attrs, n_outputs, manager)
+            outputs = self.executors.dispatch(name, args, attrs, n_outputs, manager)
         if program.compiled is not None:
             program.compiled.started(outputs)
         return outputs
 
-    def run(self, program, args, manager, form=None):
+    def run(self, program, args, manager, form=None, attrs=None):
         """Like `dispatch`, but returns when the function has run. Nothing else may be in flight. Raises: NotOkStatusException, OpError: a kernel failed."""
         name, n_outputs = program.function_of(form or program.generated, args)
-        outputs = self.executors.run(name, args, program.attrs, n_outputs, manager)
+        outputs = self.executors.run(name, args, attrs or program.attrs, n_outputs, manager)
         self._dispatched.append(args)
         if program.compiled is not None:
             program.compiled.started(outputs)
         return outputs
 
-    def start(self, program, args, manager, form, counts):
+    def start(self, program, args, manager, form, counts, attrs=None):
         """Dispatch a program's function or, if Python is going to wait for it at once, run it. Returns (its outputs' handles, seconds that running it took)."""
         if self.flights:
             counts.waited_at_once = 0
         elif counts.waited_at_once >= ENOUGH:
             start = time.perf_counter()
             try:
-                outputs = self.run(program, args, manager, form)
+                outputs = self.run(program, args, manager, form, attrs)
             except (tfi.NotOkStatusException, tfi.OpError):
                 pass  # nothing of it was committed; it will fail again, and that is dealt with where Python waits
             else:
@@ -168,7 +169,7 @@ class GraphRunner:
                 counts.python_stall += took
                 counts.waited_steps += 1
                 return outputs, took
-        return self.dispatch(program, args, manager, form), 0.0
+        return self.dispatch(program, args, manager, form, attrs), 0.0
 
     def launch(self, outputs, record, manager, counts):
         """Register a step whose skeleton is done."""

@@ -221,6 +221,11 @@ def create_graph_op(graph, op_type, inputs, attr_protos):
     return graph._create_op_internal(op_type, inputs, attrs=attr_protos)
 
 
+def has_one_device():
+    """Whether everything runs on one CPU device."""
+    return len(ctx().list_logical_devices()) == 1
+
+
 def n_gpus():
     return ctx().num_gpus()
 

@@ -82,7 +82,8 @@ class Program:
         self.n_feeds = len(generated.feeds)
         self.late_selects_default = [0] * len(generated.select_index)
         self.name = generated.name
-        self.attrs = None
+        self.attrs = None  # of the calls of its function
+        self.single_threaded_attrs = None  # the same to run it on one thread, once it is known that this is possible
         self.compiled = None  # with `jit_compile`, what decides whether it runs as compiled by XLA
         self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
         self.paths = {}  # what `piece_tape` and `piece_gradient` know of the paths through it

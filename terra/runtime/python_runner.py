@@ -43,8 +43,9 @@ class PythonRunner:
     takes_gradients_by_function = True  # whether a gradient that runs is to be skipped function by function
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
 
-    def __init__(self, step, program, form=None):
+    def __init__(self, step, program, form=None, single_threaded=False):
         self.step = step
+        self.single_threaded = single_threaded  # whether the graph is to run on one thread
         self.cursor = step.cursor
         self.program = program
         self.form = form or program.generated  # of its graph
@@ -590,7 +591,8 @@ class PythonRunner:
             checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
             self.manager = tfi.new_cancellation_manager()
             arguments = self._arguments(self.feeds, self.selects)
-            outputs, self.waited = runner.start(self.program, arguments, self.manager, generated, self.step.counts)
+            attrs = self.program.single_threaded_attrs if self.single_threaded else None
+            outputs, self.waited = runner.start(self.program, arguments, self.manager, generated, self.step.counts, attrs)
         else:
             checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
             if generated.gate is not None:

@@ -5,6 +5,7 @@ import statistics
 BLOCK = 6  # steps in a row with one form
 PASSED_OVER = 2  # of them at its beginning: steps of the other form are still in flight
 ROUNDS = 4  # blocks of either form
+HOPELESS = 1.5  # the second form is given up after its first block if its steps took at least so many times as long
 FASTER = 0.98  # the second form stays if its steps take at most so many times as long
 
 
@@ -23,6 +24,9 @@ class Trial:
             return self.second_is_better
         self.interrupt(now)
         blocks, place = divmod(self._steps, BLOCK)
+        if blocks == 2 and place == 0 and all(self.times) and min(self.times[1]) > HOPELESS * max(self.times[0]):
+            self.second_is_better = False
+            return False
         if blocks == 2 * ROUNDS:
             self.second_is_better = self.median(1) <= FASTER * self.median(0)
             return self.second_is_better
