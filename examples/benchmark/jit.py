@@ -17,7 +17,7 @@ from examples.console import error_line
 from examples.programs import load
 
 MOST_STEPS = 200  # of the warm-up, where nothing is decided
-SETTLING = 80  # further steps of Terra's: it finds out whether a graph is to start with the step
+SETTLING = 160  # further steps of Terra's: it tries out ways to run a graph that XLA does not compile, too
 
 
 class JitTerraMode(Mode):

@@ -19,6 +19,7 @@ from examples.console import error_line
 from examples.programs import load
 
 STEPS = 50  # in a round, which is also what lies between two reads in the loop that reads seldom
+UNCOUNTED = 3  # rounds in which each job gets used to its loop: Terra tries out ways to run the graph, each for some steps
 UNEQUAL = 1.25  # work that takes so many times as long as the graph, or the graph as the work, is worth a remark
 CALIBRATIONS, CALIBRATION_STEPS = 15, 10  # of the Python work: samples, and steps in one
 
@@ -245,10 +246,11 @@ def _measure(rows, build, plan, progress):
                 else:
                     turns[key]()
 
-    progress("a round that does not count", 50)  # in which each job gets used to its loop
-    start = time.perf_counter()
-    take_turns(list(turns))
-    turn_seconds = time.perf_counter() - start
+    for number in range(UNCOUNTED):
+        progress(f"round {number + 1} of {UNCOUNTED} that do not count", 50)
+        start = time.perf_counter()
+        take_turns(list(turns))
+        turn_seconds = time.perf_counter() - start
     for counted in (eager, graph, work, *modes.values()):
         if counted is not None:
             counted.round_seconds.clear()

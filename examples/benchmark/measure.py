@@ -40,10 +40,12 @@ class Plan:
     warm_up: int = 6  # steps, at least
     warm_up_s: float = 2.0  # after which eager's warm-up ends at that; the other modes make the same steps
     settling: int = 14  # further steps before the rounds: Terra goes on learning what it may skip, tf.function meets shapes and structures that are new to it
+    settling_s: float = 4.0  # if eager makes more steps in that time, so many (up to `most_settling`): Terra tries out ways to run a graph, each for some steps
     settling_in_pieces: int = 160  # such steps, at most, of a program whose steps are cut into pieces: structures that recur get graphs of their own
     read_every: int = 1
     seed: int = 1
 
+    most_settling = 160
     fewest_rounds = 3  # for a median
     fewest_steps = 2  # so that a step can run while the one before is in flight
 
@@ -346,7 +348,7 @@ def _measure(row, plan, progress):
         progress(kind.name, percent)
         attempt(kind.name, lambda: start(kind))
 
-    settling = plan.settling
+    settling = plan.settling and max(plan.settling, min(plan.most_settling, int(plan.settling_s / eager.settled_seconds)))
 
     def settle_first(mode):
         nonlocal settling
