@@ -19,6 +19,7 @@ RTOL, ATOL = 1e-4, 1e-6  # of losses and variables after some 20 steps
 def kept(monkeypatch):
     """The compiled form is kept whatever it costs (these programs are tiny), clusters may be small, and the trial is short."""
     monkeypatch.setattr(trial, "FASTER", 1e9)
+    monkeypatch.setattr(trial, "HOPELESS", 1e9)
     monkeypatch.setattr(trial, "ROUNDS", 1)
     monkeypatch.setattr(compiled, "LEARNED", 0)
     monkeypatch.setattr(xla_form, "SMALLEST", 2)
@@ -554,17 +555,28 @@ def test_given_up():
     assert w.numpy() == 9.0
 
 
-def test_trial_alternates_and_decides():
-    def decide(second):
-        tried, now, seen = trial.Trial(), 0.0, []
-        while tried.second_is_better is None:
-            seen.append(tried.choose(now))
-            now += second if seen[-1] else 1.0
-        return tried.second_is_better, seen
+def decide(second):
+    """What a trial makes of a second form that takes so many times as long as the first, and which form it chose at each step."""
+    tried, now, seen = trial.Trial(), 0.0, []
+    while tried.second_is_better is None:
+        seen.append(tried.choose(now))
+        now += second if seen[-1] else 1.0
+    return tried.second_is_better, seen
 
+
+def test_trial_alternates_and_decides():
     assert decide(0.5)[0] and not decide(1e10)[0]
     _, seen = decide(0.5)
     assert seen[:2 * trial.BLOCK] == [False] * trial.BLOCK + [True] * trial.BLOCK
+
+
+def test_a_hopeless_form_is_tried_for_one_block(monkeypatch):
+    monkeypatch.setattr(trial, "FASTER", 0.98)
+    monkeypatch.setattr(trial, "HOPELESS", 1.5)
+    monkeypatch.setattr(trial, "ROUNDS", 4)
+    whole = 2 * trial.BLOCK * 4 + 1
+    assert [(better, len(seen)) for better, seen in map(decide, (0.9, 1.0, 1.2, 2.0))] == [
+        (True, whole), (False, whole), (False, whole), (False, 2 * trial.BLOCK + 1)]
 
 
 def test_no_trial_without_the_option():

@@ -63,15 +63,10 @@ class EarlyStart:
         self._ended, self._waited = now, waited
 
     def _choose(self, program, now, follows):
-        trial = self.trial
-        if trial.second_is_better is None:
-            if not follows:
-                trial.forget()
-            early = trial.choose(now)
-            if trial.second_is_better is not None:
-                log.info("terra: %s", self.describe())
-        else:
-            early = trial.second_is_better
+        undecided = self.trial.second_is_better is None
+        early = self.trial.choose(now, follows)
+        if undecided and self.trial.second_is_better is not None:
+            log.info("terra: %s", self.describe())
         return program.early_form if early else program.generated
 
     def lacks_form(self, program):

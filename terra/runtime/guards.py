@@ -238,7 +238,6 @@ class Guard:
             return False
         return self.reads is None or self.reads.holds()
 
-
     def only_version(self):
         """What changes whenever the guard may cease to hold, the device apart: see `Snapshot.only_version`."""
         return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None

@@ -221,8 +221,9 @@ def create_graph_op(graph, op_type, inputs, attr_protos):
     return graph._create_op_internal(op_type, inputs, attrs=attr_protos)
 
 
+@functools.lru_cache(maxsize=None)
 def has_one_device():
-    """Whether everything runs on one CPU device."""
+    """Whether there is a single device, the CPU. (Once the first step runs, that does not change.)"""
     return len(ctx().list_logical_devices()) == 1
 
 

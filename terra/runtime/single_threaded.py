@@ -54,9 +54,7 @@ class SingleThreaded:
             self.trial.interrupt(now)
             return False
         undecided = self.trial.second_is_better is None
-        if not follows:
-            self.trial.forget()
-        chosen = self.trial.choose(now)
+        chosen = self.trial.choose(now, follows)
         if chosen and self._failures is None:
             self._failures = runner.failures
         if undecided and self.trial.second_is_better is not None:

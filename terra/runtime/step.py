@@ -70,7 +70,7 @@ class Step:
 
     def takes_tensors(self):
         """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
-        return self.function.options.fast_forward and self.is_running_here() and not self.paused and tfi.executing_eagerly()
+        return self.skips and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
     def as_indices(self, x):
         """What to look up in a table in the place of `x`: of an array its tensor, which is data, no constant on which the host could operate."""

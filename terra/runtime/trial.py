@@ -18,10 +18,12 @@ class Trial:
         self._steps = 0  # that took part
         self._last = None  # (when, form) of the step before, if its time counts
 
-    def choose(self, now):
-        """Whether the step that is started at the time `now` takes the second form."""
+    def choose(self, now, follows=True):
+        """Whether the step that is started at the time `now` takes the second form. follows: whether the time since the last one is what that took."""
         if self.second_is_better is not None:
             return self.second_is_better
+        if not follows:
+            self._last = None
         self.interrupt(now)
         blocks, place = divmod(self._steps, BLOCK)
         if blocks == 2 and place == 0 and all(self.times) and min(self.times[1]) > HOPELESS * max(self.times[0]):
@@ -41,10 +43,6 @@ class Trial:
             before, form = self._last
             self.times[form].append(now - before)
             self._last = None
-
-    def forget(self):
-        """What was started last does not count."""
-        self._last = None
 
     def median(self, form):
         return statistics.median(self.times[form])
