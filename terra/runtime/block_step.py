@@ -111,10 +111,13 @@ class BlockStep(Step):
         """Whether nothing more is expected: see the module's docstring."""
         if self._gradient_at is None:
             return self.tape_is_gone
-        if isinstance(self.mode, Tracer):
-            self.mode.settle()
-            return any(_updates(event) for event in self.mode.events[self._gradient_at:])
-        return any(entry[0].updates for entry in self.mode.log[self._gradient_at:])
+        mode = self.mode
+        if mode is _Closed:
+            return True
+        if isinstance(mode, Tracer):
+            mode.settle()
+            return any(_updates(event) for event in mode.events[self._gradient_at:])
+        return any(entry[0].updates for entry in mode.log[self._gradient_at:])
 
     def stay_open(self):
         """The block is left, what follows it goes on belonging to the step."""
@@ -163,10 +166,11 @@ class OpenEnd:
         self.mode = self
         self.operations = 0
         self.held = False  # whether its thread holds the lock for a whole call
+        self.busy = False  # whether an operation is on its way: what comes meanwhile comes from a finalizer, and cannot end the step
 
     @property
     def paused(self):
-        return self.step.paused
+        return self.step.paused and not self.step.closed
 
     def before_outside_access(self, *args):
         self.step.before_outside_access(*args)
@@ -197,7 +201,7 @@ class OpenEnd:
     def _is_over(self, op):
         """Ends the step if `op` is not to be part of it."""
         step = self.step
-        if not step.closed:
+        if not step.closed and not self.busy and op != "DestroyResourceOp":  # (which the garbage collector may run at any time)
             self.operations += 1
             schema = opschema.get_schema(op)
             if self.operations > LONGEST or (
@@ -205,16 +209,35 @@ class OpenEnd:
                 step.close()
         return step.closed
 
+    def _is_ending(self, op, inputs):
+        """Whether this thread is about to end the step: then a finalizer (or a signal handler) runs the operation."""
+        if dispatch.active is not self:
+            return False
+        self.step.before_outside_access(op, inputs)
+        return True
+
     def fast(self, ctx, op, name, *args):
         with self.step.lock:
             if not self._is_over(op):
-                return self.step.mode.fast(ctx, op, name, *args)
+                outer, self.busy = self.busy, True
+                try:
+                    return self.step.mode.fast(ctx, op, name, *args)
+                finally:
+                    self.busy = outer
+            if self._is_ending(op, args):
+                return tfi.fast_execute(ctx, op, name, *args)
         return dispatch._fast(ctx, op, name, *args)
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         with self.step.lock:
             if not self._is_over(op.decode() if type(op) is bytes else op):
-                return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+                outer, self.busy = self.busy, True
+                try:
+                    return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
+                finally:
+                    self.busy = outer
+            if self._is_ending(op, inputs):
+                return execute(handle, device, op, inputs, attrs, *rest)
         return dispatch._execute(execute, handle, device, op, inputs, attrs, *rest)
 
 

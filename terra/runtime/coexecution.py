@@ -282,6 +282,7 @@ class Coexecuted:
                 stats.steps -= 1
                 self._leave(step)
                 raise
+        step.begins()
         return step
 
     def _cannot_be_ordered(self):
@@ -306,6 +307,7 @@ class Coexecuted:
 
     def _end(self, step):
         """The function has returned."""
+        step.ends()
         tfi.flush_zeros_cache()  # which would keep tensors of the step alive
         if isinstance(step, pieces.PiecewiseStep):
             self._end_rolled(step)
@@ -333,6 +335,7 @@ class Coexecuted:
 
     def _abort(self, step, error):
         """The function raised: what it did before is done, as in eager execution."""
+        step.ends()
         if step.mode is None:
             return
         if isinstance(step, pieces.PiecewiseStep):

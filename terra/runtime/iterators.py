@@ -13,7 +13,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 
 PIPELINE_OPS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "MakeIterator"])
-_OWN_STATE = ("LookupTable", "InitializeTable", "Queue")  # these touch nothing but what they are given
+_OWN_STATE = ("LookupTable", "InitializeTable", "Queue", "DestroyResource")  # these touch nothing but what they are given
 # Operations of a pipeline's functions that may be stateful, but whose state nothing outside of the pipeline shares.
 _HARMLESS = frozenset([
     "NoOp", "Assert", "PrintV2", "RandomShuffle", "Multinomial", "RandomGamma", "RandomPoissonV2", "ParameterizedTruncatedNormal",

@@ -205,8 +205,11 @@ class PiecewiseStep(Step):
         return mode if type(mode) is PieceRunner else None
 
     def before_outside_access(self, op, inputs):
-        self.cut()
-        runner.sync()
+        if self.crossing:
+            super().before_outside_access(op, inputs)
+        else:
+            self.cut()
+            runner.sync()
 
     def finish(self):
         """The function has returned."""

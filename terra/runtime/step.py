@@ -42,7 +42,8 @@ class Step:
         self.thread = get_ident()
         self.cursor = location.tls.cursor if function.located else frames.FrameCursor(location.tls.cursor, sys._getframe(2))
         self.lock = function.read_lock
-        self.paused = 0
+        self.paused = 1
+        self.crossing = True  # it has yet to begin, or is about to end: what a finalizer runs meanwhile is no part of it
         self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
         self.args = {}  # id -> (index, tensor) of the tensors among the arguments
         collect_args(args, self.args)
@@ -58,6 +59,15 @@ class Step:
         self.fallback_reason = None
         self.kept = ()  # tensors that outlive the step, though the graph does not give them: kept until the trace is merged
         self.mode = None
+
+    def begins(self):
+        self.crossing = False
+        self.paused -= 1
+
+    def ends(self):
+        if not self.crossing:
+            self.crossing = True
+            self.paused += 1
 
     def pause(self):
         self.paused += 1
@@ -134,6 +144,10 @@ class Step:
         mode = self.mode
         name = op.decode() if type(op) is bytes else op
         schema = opschema.get_schema(name)
+        if self.crossing:
+            if iterators.must_wait(name, [x for x in inputs if type(x) is EagerTensor or hasattr(x, "handle")], runner.flights):
+                runner.sync()
+            return
         if name in iterators.PIPELINE_OPS:
             handles = [x for x in inputs if type(x) is EagerTensor]
             reach = iterators.reach_of(handles)
