@@ -25,6 +25,7 @@ class Collector:
     def __enter__(self):
         self._hook, sys.unraisablehook = sys.unraisablehook, lambda failure: self.failed.append(repr(failure.exc_value))
         self._threshold = gc.get_threshold()
+        gc.freeze()  # else each collection looks at all of TensorFlow
         gc.callbacks.append(self._collected)
         gc.set_threshold(20)
         return self
@@ -32,6 +33,7 @@ class Collector:
     def __exit__(self, *exc):
         gc.callbacks.remove(self._collected)
         gc.set_threshold(*self._threshold)
+        gc.unfreeze()
         sys.unraisablehook = self._hook
 
     def _collected(self, phase, info):

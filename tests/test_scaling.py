@@ -133,8 +133,8 @@ def median(shape, n):
     """Median CPU times, for size `n`, of merging the last trace, finding its path, and all that generation needs."""
     before, new = shape(n)
     rounds = []
-    for _ in range(ROUNDS):
-        with quiet():
+    with quiet():
+        for _ in range(ROUNDS):
             graph = merged(before)
             rounds.append([seconds(graph.merge, new), seconds(graph.find_path, new), seconds(analyse, graph)])
     return [statistics.median(times) for times in zip(*rounds)]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime import internals, trial
+from terra.runtime import coexecution, internals, trial
 from terra.runtime.graph_runner import runner
 from terra.runtime.single_threaded import EXECUTOR, LEARNED
 from terra.runtime.trial import BLOCK, ROUNDS
@@ -177,6 +177,23 @@ def test_given_up_when_a_step_fails(monkeypatch):
         np.testing.assert_array_equal(step(tf.ones(3)).numpy(), np.ones(3))
     terra.sync()
     assert step.single_threaded.reason == "a step failed" and step.stats().single_threaded_steps <= 6
+
+
+def test_tensorflow_refuses(monkeypatch):
+    instantiate = coexecution.Coexecuted._instantiate
+
+    def refuses(program, form=None, name=None, n_outputs=None, attrs=None):
+        if attrs is not None:
+            raise tf.errors.InvalidArgumentError(None, None, "no")
+        instantiate(program, form, name, n_outputs)
+
+    monkeypatch.setattr(coexecution.Coexecuted, "_instantiate", staticmethod(refuses))
+    w = tf.Variable(1.0)
+    step = made(lambda x: x * w)
+    for _ in range(6):
+        np.testing.assert_array_equal(step(tf.ones(3)).numpy(), np.ones(3))
+    assert "TensorFlow refuses (no)" in step.single_threaded.reason and step.generation_error is None
+    assert step.stats().single_threaded_steps == 0 and step.stats().coexecuted_steps == 4
 
 
 def test_not_on_several_devices(monkeypatch):

@@ -563,7 +563,11 @@ class Coexecuted:
             self.single_threaded.cannot("it calls functions (branches among them)")
             return
         attrs = ("executor_type", EXECUTOR, *program.attrs[2:])
-        self._instantiate(program, attrs=attrs)
+        try:
+            self._instantiate(program, attrs=attrs)
+        except tfi.tf.errors.OpError as error:
+            self.single_threaded.cannot(f"TensorFlow refuses ({error.message})")
+            return
         program.single_threaded_attrs = attrs
 
     @staticmethod

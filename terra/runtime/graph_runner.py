@@ -140,7 +140,8 @@ class GraphRunner:
         except (tfi.NotOkStatusException, tfi.OpError):  # a step before it has failed: the executor takes nothing more
             self.sync()
             self.executors.wait()
-            outputs = self.executors.dispatch(name, args, attrs, n_outputs, manager)
+            with self._recovery:
+                outputs = self.executors.dispatch(name, args, attrs, n_outputs, manager)
         if program.compiled is not None:
             program.compiled.started(outputs)
         return outputs
