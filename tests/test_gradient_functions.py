@@ -10,7 +10,7 @@ import tensorflow as tf
 from test_custom_gradients import X, check, training, values
 
 import terra
-from terra.runtime import fast_calls
+from terra.runtime import quick_entries
 from terra.runtime import internals as tfi
 
 RNG = np.random.default_rng(8)
@@ -34,7 +34,7 @@ def rows(x):
 def entered(monkeypatch):
     """Names of the gradient functions that were tried and not skipped."""
     found = []
-    original = fast_calls.attempt
+    original = quick_entries.attempt
 
     def noted(runner, function, *args):
         skipped = runner.step.counts.fast_forwards
@@ -43,7 +43,7 @@ def entered(monkeypatch):
             found.append(function.__name__)
         return result
 
-    monkeypatch.setattr(fast_calls, "attempt", noted)
+    monkeypatch.setattr(quick_entries, "attempt", noted)
     return found
 
 

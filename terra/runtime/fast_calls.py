@@ -1,11 +1,11 @@
 """Fast-forward of single functions: `tf.matmul(x, w)`, `keras.ops.relu(x)`, `x * y`, `x[:, 0]`, `variable.assign(x)`.
 
-Around one operation or a few, the framework runs some 20 us of Python: dispatch, name scopes, conversions. Where such a call was recorded (see
-`fast_forward`), the next one first meets a *quick* entry: its arguments are compared one by one, without a signature being made, and the cursor moves on.
+Around one operation or a few, the framework runs some 20 us of Python: dispatch, name scopes, conversions. Such calls are tried one by one, by
+`terra.runtime.quick_entries`. Here is which, and what is called in their place.
 
-Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables; and the functions that
-compute an operation's gradient, where a gradient as a whole is not skipped (`terra.runtime.gradient_functions`). A function of the user's among the arguments makes a
-call unskippable, as everywhere.
+Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables;
+and the functions that compute an operation's gradient, where a gradient as a whole is not skipped (`terra.runtime.gradient_functions`). A function of
+the user's among the arguments makes a call unskippable, as everywhere.
 """
 
 import sys
@@ -15,13 +15,9 @@ import numpy as np
 
 from terra.runtime import dispatch, fast_forward
 from terra.runtime import internals as tfi
-from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, Foreign, advance, known_to_host
-from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.tracer import const_key
+from terra.runtime.quick_entries import NONE, attempt
+from terra.runtime.tensor import TerraTensor
 
-EagerTensor = tfi.EagerTensor
-_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN, _OTHER = range(10)
 _NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random"),
     "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses"),
@@ -35,8 +31,6 @@ _VARIABLE_METHODS = frozenset(["assign", "assign_add", "assign_sub", "read_value
 _exported = {}  # id -> function
 _replacements = {}
 
-
-# -- what is called in place of what -------------------------------------------------------------------------------------------
 
 def _exports():
     """The functions that TensorFlow and Keras export, as they are the first time this is asked."""
@@ -118,9 +112,6 @@ def _operator(base, name):
     return operator
 
 
-NONE = {}  # no keyword arguments
-
-
 _OPERATED = (tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable)
 _held = None  # the operators of these classes, when they were first looked at
 
@@ -145,344 +136,3 @@ def install():
                 setattr(cls, name, _operator(base, name))
     global _held
     _held = _operators()
-
-
-# -- jumping -------------------------------------------------------------------------------------------------------------------
-
-class _Quick:
-    """What the arguments of a recorded call were, and how to give its result.
-
-    Where it is `express`, it stands behind the node that the call starts from, with all that the commonest calls need: cold memory is what takes most of their time.
-    There the first argument is a value of the step (key, shape) or a certain object (key, None); what follows is compared by `kind`, `a` and `b`.
-    """
-
-    __slots__ = (
-        "function", "location", "names", "length", "recording", "device", "version", "seen", "fresh", "key", "shape", "kind", "a", "b", "rest",
-        "jumps", "hidden", "entry", "end", "tells", "dtype", "enum", "made_shape", "made_key", "express", "plain", "guarded", "pattern", "sequence", "outputs", "region")
-
-
-class _Given:
-    """Stands for an argument that a call gives back: where it is among the arguments."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path):
-        self.path = path
-
-
-MISSED = object()
-
-
-def attempt(runner, function, args, kwargs, call=None, shared=False):
-    """Jump over `call()`, which is `function(*args, **kwargs)` as far as anybody can tell; else make the call, and record it.
-
-    shared: whether the first argument is nearly always the same object, which nobody changes, and the call nothing but computes, even if it issues no operation.
-    """
-    node, location = runner.node, runner.cursor.current
-    quick = node.express
-    if quick is not None and quick.function is function and quick.location is location and _fits(runner, quick, args, kwargs):
-        _walk(runner, quick)
-        made = make_tensor(quick.dtype, quick.enum, quick.made_shape, quick.made_key, runner, None)
-        runner.issued.append(made)
-        return made
-    place = (node, function, location)
-    known = runner.program.regions.get(place)
-    if known:
-        result = jump(runner, known, args, kwargs)
-        if result is not MISSED:
-            return result
-    if call is None:
-        call = lambda: function(*args, **kwargs)  # noqa: E731
-    if known is False:
-        if runner.observer is not None:
-            runner.observer.entered += 1
-        return call()
-    result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared)
-    if region is not None:
-        learn(runner, place, region, args, kwargs, shared)
-    return result
-
-
-def _fits(runner, quick, args, kwargs):
-    """Whether a call is the one of an `express` entry."""
-    if kwargs:
-        if quick.names != tuple(kwargs):
-            return False
-        args = (*args, *kwargs.values())
-    elif quick.names:
-        return False
-    if quick.length != len(args) or quick.recording is (runner.tapes.recording is None) or quick.device != tfi.device_name():
-        return False
-    if quick.version is not None and quick.version[0] != quick.seen:
-        if not quick.region.guard.holds():
-            return False
-        quick.seen = quick.version[0]
-    if quick.fresh and any([id(x) in runner.fed for x in quick.fresh]):
-        return False
-    x = args[0]
-    if quick.shape is None:
-        if x is not quick.key:
-            return False
-    elif type(x) is not TerraTensor or x._key is not quick.key or x._owner is not runner or x._shp != quick.shape or x._keras_mask is not None:
-        return False
-    kind = quick.kind
-    if kind is None:
-        return True
-    x = args[1]
-    if kind is _VALUE:
-        return type(x) is TerraTensor and x._key is quick.a and x._owner is runner and x._shp == quick.b and x._keras_mask is None
-    if kind is _SAME:
-        return x is quick.a
-    if kind is _SCALAR:
-        return type(x) is quick.a and x == quick.b
-    if kind is _CONSTANT and x is quick.b:
-        return True
-    foreign = []
-    return alike(runner, quick.rest, args[1:], foreign) and (not foreign or _are_new(runner, foreign))
-
-
-def jump(runner, known, args, kwargs):
-    """Jump over a call by one of the quick entries of its place; gives the call's result, or MISSED."""
-    if kwargs:
-        given, names = (*args, *kwargs.values()), tuple(kwargs)
-    else:
-        given, names = args, ()
-    recording = runner.tapes.recording is not None
-    for quick in known.quick:
-        if quick.length != len(given) or quick.names != names or quick.recording is not recording:
-            continue
-        foreign = []
-        if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
-                not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
-                (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
-            if quick.express:
-                runner.node.express = quick
-            return _jump(runner, quick, given, foreign)
-    return MISSED
-
-
-def alike(runner, pattern, given, foreign):
-    """Whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `foreign`."""
-    for x, (kind, a, b) in zip(given, pattern):
-        if kind is _VALUE:
-            if type(x) is not TerraTensor or x._key is not a or x._owner is not runner or x._shp != b or x._keras_mask is not None:
-                return False
-        elif kind is _SCALAR:
-            if type(x) is not a or x != b:
-                return False
-        elif kind is _SAME:
-            if x is not a:
-                return False
-        elif kind is _SHARED:
-            if x is not a and not alike(runner, b, (x,), foreign):
-                return False
-        elif kind is _NESTED:
-            if type(x) is not a:
-                return False
-            if a is slice:
-                x = (x.start, x.stop, x.step)
-            if len(x) != len(b) or not alike(runner, b, x, foreign):
-                return False
-        elif kind is _ARGUMENT:
-            argument = runner.step.args.get(id(x))
-            if argument is None or argument[0] != a or runner.step.args_signature()[a] != b:
-                return False
-        elif kind is _FED:
-            known = runner.fed.get(id(x))
-            if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b:
-                return False
-        elif kind is _CONSTANT:
-            if type(x) is not EagerTensor or id(x) in runner.step.data or (
-                    x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
-                return False
-            foreign.append(x)
-        else:
-            if type(x) is not a or _identity(x) != b[0] or runner._from_outside(x) is not b[1] or (a is TerraTensor and x._owner is runner):
-                return False
-            foreign.append(x)
-    return True
-
-
-def _identity(x):
-    """(dtype enum, shape) of a tensor; None if something is attached to it (Keras does that), or its shape depends on data."""
-    if type(x) is EagerTensor:
-        return x._datatype_enum(), x._shape_tuple()
-    return (x._enum, x._shp) if type(x._shp) is tuple and not x.__dict__ else None
-
-
-def _are_new(runner, foreign):
-    """Whether the step has not met these tensors from outside before, no gradient is asked for one of them, and none has come twice."""
-    ids = set(map(id, foreign))
-    return len(ids) == len(foreign) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
-
-
-def _walk(runner, quick):
-    """`regions.advance` by a quick entry that is `plain`."""
-    quick.jumps += 1
-    runner.step.counts.fast_forwards += 1
-    if runner.observer is not None:
-        runner.observer.note_jump(quick.region)
-    if quick.hidden:
-        runner.note_jump(quick.region)
-    if quick.entry is not None:
-        runner.log.append(quick.entry)
-    else:
-        runner.log += quick.region.entries
-    end = runner.node = quick.end
-    runner.expected = end.expected
-    if quick.tells:
-        runner.tapes.skipped(quick.region)
-
-
-def _jump(runner, quick, given, foreign):
-    """`regions.jump` by a quick entry."""
-    if quick.plain:
-        _walk(runner, quick)
-    else:
-        quick.jumps += 1
-        advance(runner, quick.region, foreign)
-    outputs = quick.outputs
-    if quick.sequence is None:
-        if type(outputs) is tuple:
-            return _made(runner, *outputs)
-        return outputs if type(outputs) is not _Given else _given(given, outputs.path)
-    made = [_made(runner, *x) if type(x) is tuple else x if type(x) is not _Given else _given(given, x.path) for x in outputs]
-    return made if quick.sequence is list else tuple(made)
-
-
-def _made(runner, dtype, enum, shape, key):
-    made = make_tensor(dtype, enum, shape, key, runner, None)
-    runner.issued.append(made)
-    return made
-
-
-def _given(given, path):
-    for k in path:
-        given = given[k]
-    return given
-
-
-def learn(runner, place, region, args, kwargs, shared=False, masks=False):
-    """Make a quick entry of a recorded region, if it is simple enough. `masks`: whether those that Keras attaches to tensors matter."""
-    known = runner.program.regions.get(place)
-    if not known or region.draws:
-        return
-    quick = _Quick()
-    given = (*args, *kwargs.values())
-    try:
-        quick.pattern = pattern(runner, given, [], region)[2]
-        if masks and not all(map(_tells_masks, quick.pattern)):
-            return
-        if shared:
-            quick.pattern = (_SHARED, given[0], quick.pattern[:1]), *quick.pattern[1:]
-        quick.fresh = _fresh(region)
-        result = region.result
-        quick.sequence = type(result) if type(result) in (list, tuple) else None
-        quick.outputs = _output(region, result, given) if quick.sequence is None else [_output(region, x, given) for x in result]
-    except LookupError:
-        return
-    quick.function, quick.location = place[1], place[-1]
-    quick.length = len(given)
-    quick.names = tuple(kwargs)
-    quick.region, quick.end = region, region.end
-    quick.entry = region.entries[0] if len(region.entries) == 1 else None
-    quick.jumps = 0
-    quick.plain = not (region.patches or region.latest or region.selects)  # little to do: most calls of single operations
-    quick.recording = runner.tapes.recording is not None
-    quick.tells = bool(region.accessed or (quick.recording and region.records))
-    guard = region.guard
-    quick.guarded = guard.root is not None or len(guard.containers) > 0
-    quick.device = guard.settings[0]
-    outputs = [quick.outputs] if quick.sequence is None else quick.outputs
-    quick.hidden = {x[3] for x in outputs if type(x) is tuple} != set(region.shapes)  # whether it has values that are not made at once
-    quick.version, quick.seen = guard.only_version() if quick.guarded else None, None
-    quick.express = quick.plain and not (quick.guarded and quick.version is None) and not masks and _simplify(quick)
-    known.add_quick(quick)
-
-
-def _simplify(quick):
-    """Whether the arguments can be compared as `_fits` does it, which is then prepared."""
-    if type(quick.outputs) is not tuple or not quick.pattern or quick.pattern[0][0] not in (_VALUE, _SAME):
-        return False
-    (_, quick.key, quick.shape), *quick.rest = quick.pattern
-    quick.kind, quick.a, quick.b = (None, None, None) if not quick.rest else quick.rest[0] if len(quick.rest) == 1 else (_OTHER, None, None)
-    quick.dtype, quick.enum, quick.made_shape, quick.made_key = quick.outputs
-    return True
-
-
-def _tells_masks(part):
-    """Whether no tensor with a mask is taken for what this part of a pattern stands for."""
-    kind, a, b = part
-    return all(map(_tells_masks, b)) if kind is _NESTED else kind not in (_ARGUMENT, _FED, _CONSTANT) and (kind is not _FOREIGN or a is TerraTensor)
-
-
-def _fresh(region):
-    """The tensors that the region feeds out of its own, which the step must not have been fed yet. Raises LookupError if more has to be checked."""
-    if any(kind is not Foreign and kind is not EagerTensor for kind, _, _ in region.checks):
-        raise LookupError
-    return [x for kind, x, _ in region.checks if kind is EagerTensor]
-
-
-def _output(region, x, given):
-    """How a part of a call's result is made. Raises LookupError if that is not simple."""
-    if type(x) is ValueKey:
-        made = region.shapes.get(x)
-        return (*made, x) if made is not None else _Given(_path(given, x))
-    if type(x) in SCALARS or tfi.is_variable(x):
-        return x
-    raise LookupError
-
-
-def _path(given, key):
-    """Where the value `key` is among the arguments. Raises LookupError if it is not."""
-    for k, x in enumerate(given):
-        if type(x) is TerraTensor and x._key is key:
-            return (k,)
-        if type(x) is tuple or type(x) is list:
-            try:
-                return (k, *_path(x, key))
-            except LookupError:
-                continue
-    raise LookupError
-
-
-def pattern(runner, x, foreign=None, region=None):
-    """How an argument is compared. Raises LookupError if that takes more than a glance.
-
-    foreign: a list for the tensors from outside of the step, if there may be any; `region` is what the call did with them.
-    """
-    kind = type(x)
-    if kind is TerraTensor and x._owner is runner:
-        if "_keras_logits" in x.__dict__:
-            raise LookupError
-        return _VALUE, x._key, x._shp
-    if kind is TerraTensor or kind is EagerTensor:
-        identity = _identity(x)
-        if identity is None:
-            raise LookupError
-        enum, shape = identity
-        argument, fed = runner.step.args.get(id(x)), runner.fed.get(id(x))
-        if argument is not None and shape != ():
-            return _ARGUMENT, argument[0], (enum, shape)
-        if argument is not None or foreign is None or any(x is other for other in foreign):
-            raise LookupError
-        if fed is not None and not any(slot.key is fed[0] for slot, _ in region.feeds):
-            return _FED, fed[0], (fed[1], known_to_host(runner, x))
-        index = len(foreign)
-        foreign.append(x)
-        if not any(kind is Foreign and place == index for kind, place, _ in region.checks):
-            return _FOREIGN, kind, (identity, runner._from_outside(x))
-        if kind is TerraTensor or id(x) in runner.step.data:
-            raise LookupError
-        return _CONSTANT, const_key(x, enum, shape), x
-    if x is None or kind is bool or x is Ellipsis or kind is tfi.tf.DType or tfi.is_variable(x):
-        return _SAME, x, None
-    if kind in SCALARS:
-        if kind is float and x == 0.0:
-            raise LookupError  # 0.0 == -0.0
-        return _SCALAR, kind, x
-    if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None):
-        return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in x])
-    if kind is slice:
-        return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in (x.start, x.stop, x.step)])
-    raise LookupError

@@ -164,7 +164,7 @@ def running():
 
 
 class Known(dict):
-    """What is recorded at one place: the call's signature -> regions; `quick`: what `fast_calls` looks at first."""
+    """What is recorded at one place: the call's signature -> regions; `quick`: what `quick_entries` looks at first."""
 
     __slots__ = ("quick", "recorded", "jumps")
 
@@ -199,12 +199,12 @@ def attempt(runner, function, owner, args, kwargs, call):
     if known is False:
         return _enter(runner, call)  # it was never skippable
     if known:
-        result = fast_calls.jump(runner, known, args, kwargs)
-        if result is not fast_calls.MISSED:
+        result = quick_entries.jump(runner, known, args, kwargs)
+        if result is not quick_entries.MISSED:
             return result
     result, region = attempt_at(place, known, runner, owner, args, kwargs, call)
     if region is not None:
-        fast_calls.learn(runner, place, region, args, kwargs, masks=True)
+        quick_entries.learn(runner, place, region, args, kwargs, masks=True)
     return result
 
 
@@ -373,4 +373,4 @@ def install():
     fast_calls.install()
 
 
-from terra.runtime import fast_calls, gradient_functions, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)
+from terra.runtime import fast_calls, gradient_functions, quick_entries, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)

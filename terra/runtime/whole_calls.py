@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import fast_calls, fast_forward, user_layers
+from terra.runtime import fast_forward, quick_entries, user_layers
 from terra.runtime.observer import Observer
 from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step
@@ -169,7 +169,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     elif trial.quick is not None:
         n, pattern, names, region = trial.quick
         given = (*args, *kwargs.values())
-        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and fast_calls.alike(runner, pattern, given, None) \
+        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and quick_entries.alike(runner, pattern, given, None) \
                 and region.fits(runner, _NO_INPUTS):
             return _jump(trial, runner, region, _NO_INPUTS, fewest)
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
@@ -185,7 +185,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if region.fits(runner, inputs):
             if fewest == 1:
                 try:
-                    pattern = [fast_calls.pattern(runner, x) for x in (*args, *kwargs.values())]
+                    pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region
                 except LookupError:
                     pass
