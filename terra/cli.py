@@ -1,12 +1,15 @@
 """The command line: `python -m terra run SCRIPT`, `python -m terra code FILE[:FUNCTION]`."""
 
 import argparse
+import dataclasses
 import difflib
+import functools
 import inspect
 import os
 import sys
 import types
 
+from terra.options import LOOPS, Options
 from terra.report import explain
 from terra.runtime import script
 from terra.runtime.coexecution import instances
@@ -31,10 +34,11 @@ def parser():
 
     run = commands.add_parser(
         "run", help="run a script or a module, co-executed", description=_RUN,
-        usage="python -m terra run [--stats] [--explain] (SCRIPT | -m MODULE) [ARGS ...]",
+        usage="python -m terra run [--stats] [--explain] [OPTION ...] (SCRIPT | -m MODULE) [ARGS ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     run.add_argument("--stats", action="store_true", help="print what was co-executed, on standard error, when the script ends")
     run.add_argument("--explain", action="store_true", help="print a report on each step: its traces, its fallbacks and why they happened")
+    _add_step_options(run)
     run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a library module as `python -m MODULE` does")
     run.add_argument("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the script, and its own arguments")
     run.set_defaults(call=_run, parser=run)
@@ -43,6 +47,32 @@ def parser():
     code.add_argument("target", metavar="FILE[:FUNCTION]")
     code.set_defaults(call=_code, parser=code)
     return made
+
+
+def _add_step_options(run):
+    group = run.add_argument_group("options of the steps that this makes", "as terra.coexecute takes them")
+    add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
+    add("--fast-forward", choices=("yes", "framework", "no"), help="what is skipped if its outcome is known: your own code too, the framework's only, nothing")
+    add("--run-ahead", metavar="N", type=_count, help="how many steps may be in flight; 0: errors are raised by the step that fails")
+    add("--optimize", action="store_true", help="let grappler rewrite the graph: no longer equal to eager bit for bit")
+    add("--jit-compile", action="store_true", help="let XLA compile pure stretches, where steps are faster so: no longer equal to eager bit for bit")
+    add("--max-traces", metavar="N", type=_count, help="how many different traces one step may have")
+    add("--wait-for-graph", action="store_true", help="wait while a graph is under construction")
+    add("--loops", choices=LOOPS, help="what becomes of loops whose trip count varies")
+
+
+def _count(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+def _step_options(given):
+    """Those of the steps' options that are on the command line, by name."""
+    found = {field.name: getattr(given, field.name) for field in dataclasses.fields(Options) if hasattr(given, field.name)}
+    if "fast_forward" in found:
+        found["fast_forward"] = {"yes": True, "no": False}.get(found["fast_forward"], found["fast_forward"])
+    return found
 
 
 def main(arguments=None):
@@ -64,7 +94,7 @@ def _run(options):
     start = script.run_path if options.module is None else script.run_module
     code = 0
     try:
-        start(words[0], words[1:])
+        start(words[0], words[1:], _step_options(options))
     except script.ScriptError:
         options.stats = options.explain = False
         raise

@@ -8,9 +8,11 @@ import sys
 import textwrap
 
 import pytest
+import tensorflow as tf
 
+import terra
 from terra.cli import functions_in, main
-from terra.runtime import script
+from terra.runtime import gradient_tape, script
 
 
 def python(directory, *words):
@@ -178,7 +180,7 @@ def test_an_error_of_the_last_step_in_flight_is_not_lost(tmp_path):
     (["code", "nothing_here.py"], "terra code: cannot read nothing_here.py: No such file or directory."),
 ])
 def test_what_cannot_be_started_is_told_in_one_sentence(words, sentence, capsys, monkeypatch):
-    monkeypatch.setattr(script, "install", lambda: None)
+    monkeypatch.setattr(script, "install", lambda options: None)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     assert main(words) == 2
     assert capsys.readouterr().err == sentence + "\n"
@@ -204,6 +206,37 @@ def test_help(capsys):
     shown = capsys.readouterr().out
     for word in ("run", "code", "--stats", "--explain", "-m MODULE", "FILE[:FUNCTION]"):
         assert word in shown
+
+
+def test_options_of_the_steps(monkeypatch, capsys):
+    given = []
+    monkeypatch.setattr(script, "run_path", lambda *words: given.append(words))
+    main(["run", "--wait-for-graph", "--run-ahead", "0", "--fast-forward", "framework", "train.py", "--loops", "5"])
+    main(["run", "--fast-forward", "no", "--loops", "roll", "--jit-compile", "--optimize", "--max-traces", "3", "train.py"])
+    main(["run", "train.py"])
+    assert given == [
+        ("train.py", ["--loops", "5"], {"wait_for_graph": True, "run_ahead": 0, "fast_forward": "framework"}),
+        ("train.py", [], {"fast_forward": False, "loops": "roll", "jit_compile": True, "optimize": True, "max_traces": 3}),
+        ("train.py", [], {}),
+    ]
+    for wrong in (["--run-ahead", "-1"], ["--run-ahead", "two"], ["--loops", "often"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["run", *wrong, "train.py"])
+        assert stop.value.code == 2 and f"argument {wrong[0]}" in capsys.readouterr().err
+
+
+def test_steps_have_the_options(monkeypatch):
+    for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
+        monkeypatch.setattr(home, "GradientTape", home.GradientTape)
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
+    monkeypatch.setattr(script, "_options", {})
+    monkeypatch.setattr(gradient_tape, "_defaults", {})
+    script.install({"run_ahead": 0, "loops": "roll"})
+    assert script.step(1)(lambda: None).__terra_steps__.options == terra.Options(run_ahead=0, loops="roll")
+    assert tf.GradientTape()._options == terra.Options(run_ahead=0, loops="roll")
+    assert terra.GradientTape(run_ahead=5)._options == terra.Options(run_ahead=5, loops="roll")
+    with pytest.raises(terra.errors.OptionError):
+        script.install({"run_ahed": 0})
 
 
 # -- what becomes a step -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from terra.runtime.block_step import BlockFunction, BlockStep, prepare_optimizer
 from terra.runtime.graph_runner import runner
 
 _blocks = {}  # location of a `with` -> BlockFunction
+_defaults = {}  # options of tapes that are given none
 _errors = []  # errors of steps that ended where nothing could be raised
 
 
@@ -40,7 +41,7 @@ class GradientTape(tfi.tf.GradientTape):
     _outside = None  # the state of the `with` statement this tape was last in
 
     def __init__(self, persistent=False, watch_accessed_variables=True, **options):
-        self._options = Options.make(options)
+        self._options = Options.make({**_defaults, **options})
         super().__init__(persistent=persistent, watch_accessed_variables=watch_accessed_variables)
 
     # -- the block -------------------------------------------------------------------------------------------------------------
@@ -148,6 +149,13 @@ def _block_at(frame, options):
         name = f"the block at {os.path.basename(code.co_filename)}:{frame.f_lineno}"
         found = _blocks[key] = BlockFunction(name, options)
     return found
+
+
+def set_defaults(options):
+    """Options, by name, of the tapes that are not given them. Raises: OptionError."""
+    Options.make(options)
+    _defaults.clear()
+    _defaults.update(options)
 
 
 def blocks():

@@ -34,6 +34,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 _calls = [0]  # of functions that are steps
+_options = {}  # of all steps
 
 
 class ScriptError(Exception):
@@ -51,7 +52,7 @@ def step(blocks):
     """A decorator for a function with so many tape blocks: from its second call on, each call is a co-executed step."""
     def decorate(function):
         form = instrument(function)
-        steps = Coexecuted(function, form, Options())
+        steps = Coexecuted(function, form, Options.make(_options))
         seen = []  # what the first call told: whether the function may be a step
 
         @functools.wraps(function)
@@ -149,8 +150,10 @@ class _Finder:
         return spec
 
 
-def install():
-    """Make the tapes of all modules steps, and have modules imported from now on compiled with the decorators."""
+def install(options):
+    """Make the tapes of all modules steps, with these options, and have modules imported from now on compiled with the decorators."""
+    gradient_tape.set_defaults(options)
+    _options.update(options)
     tf = tfi.tf
     for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
         home.GradientTape = gradient_tape.GradientTape
@@ -162,8 +165,11 @@ def install():
 
 # -- running -------------------------------------------------------------------------------------------------------------------
 
-def run_path(path, arguments):
-    """Run a file as `python path arguments` does. Raises ScriptError if it cannot be started, and what the script raises."""
+def run_path(path, arguments, options):
+    """Run a file as `python path arguments` does, its steps with these options of `terra.coexecute`.
+
+    Raises: ScriptError if it cannot be started, and what the script raises.
+    """
     if os.path.isdir(path):
         raise ScriptError(f"{path} is a directory; name a script in it, or use -m for a package.")
     try:
@@ -175,14 +181,14 @@ def run_path(path, arguments):
     sys.argv[:] = [path, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    install()
+    install(options)
     loader = importlib.machinery.SourceFileLoader("__main__", filename)
     _run(lambda: compiled(source, filename), __file__=filename, __loader__=loader, __package__=None, __spec__=None, __cached__=None)
 
 
-def run_module(name, arguments):
-    """Run a module or a package as `python -m name arguments` does. Raises as `run_path` does."""
-    install()
+def run_module(name, arguments, options):
+    """Run a module or a package as `python -m name arguments` does, as `run_path` runs a file."""
+    install(options)
     sys.argv[:] = ["-m", *arguments]
     spec = _find_module(name)
     sys.argv[0] = spec.origin
