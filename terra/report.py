@@ -70,7 +70,8 @@ def explain(function):
     if function.generation_error is not None:
         lines.append(f"No graph could be generated: {function.generation_error}")
     if function.policy.pause_left:
-        lines.append(f"It runs imperatively for the next {function.policy.pause_left} steps: {function.policy.reason}.")
+        until = "from now on" if function.policy.for_good else f"for the next {function.policy.pause_left} steps"
+        lines.append(f"It runs imperatively {until}: {function.policy.reason}.")
     return "\n".join(lines)
 
 

@@ -29,12 +29,13 @@ class Policy:
         self._coexecuted_times = collections.deque(maxlen=SAMPLES)
         self._since_compared = 0
         self.told = False
+        self.for_good = False
         self.reason = None  # why it last gave up
 
     def imperative(self):
         """True if the next step should be left alone."""
         if self.pause_left:
-            self.pause_left -= 1
+            self.pause_left -= not self.for_good
             return True
         return False
 
@@ -75,6 +76,11 @@ class Policy:
         self._pause = max(self._pause, 1000)
         self._give_up(reason)
 
+    def never(self, reason):
+        """Co-execution cannot be right: a pause for good."""
+        self.for_good = True
+        self._give_up(reason)
+
     def _note(self, fell_back):
         self._window.append(fell_back)
         if len(self._window) > WINDOW:
@@ -88,4 +94,7 @@ class Policy:
         self._uncovered = 0
         if not self.told:
             self.told = True
-            log.warning("terra: %s runs imperatively for now: %s; it is tried again later.", self.name, reason)
+            if self.for_good:
+                log.warning("terra: %s runs imperatively: %s.", self.name, reason)
+            else:
+                log.warning("terra: %s runs imperatively for now: %s; it is tried again later.", self.name, reason)

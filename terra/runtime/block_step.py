@@ -20,9 +20,9 @@ import sys
 from threading import get_ident
 
 from terra.graph.trace import RESOURCE
-from terra.runtime import dispatch, fast_forward, frames, location, opschema
+from terra.runtime import dispatch, fast_forward, frames, handlers, location, opschema
 from terra.runtime import internals as tfi
-from terra.runtime.coexecution import Coexecuted
+from terra.runtime.coexecution import Coexecuted, collect_as_before
 from terra.runtime.graph_runner import runner
 from terra.runtime.step import Step
 from terra.runtime.tracer import Tracer
@@ -75,10 +75,12 @@ class BlockFunction(Coexecuted):
     @staticmethod
     def _leave(step):
         dispatch.active = None
+        collect_as_before(step)
         if step.view is None:  # else the thread has gone its way already
             location.end_step(step.came_from)
         tfi.flush_zeros_cache()
         dispatch.remove_if_idle()
+        handlers.put_back(step.handlers)
 
 
 class BlockStep(Step):

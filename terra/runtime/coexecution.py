@@ -17,13 +17,14 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, frames, interrupts, location, opschema, pieces, places, recurring, whole_calls
+from terra.runtime import dispatch, frames, handlers, interrupts, location, opschema, pieces, places, recurring, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.program import Program
 from terra.runtime.python_runner import PythonRunner
+from terra.runtime.registered import Registered, remove_left
 from terra.runtime.single_threaded import EXECUTOR, SingleThreaded, calls_functions
 from terra.runtime.step import Counts, Step
 from terra.runtime.tracer import Tracer
@@ -35,6 +36,7 @@ log = logging.getLogger("terra")
 FEW_ITERATIONS = 4  # a loop that ran no more often is unrolled for two different trip counts, too
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
 SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a graph while others of the step are not yet known
+RARELY = 200_000  # new objects between two garbage collections in a step
 FEW_TREES = 2  # traces with recursion that are merged before steps are cut into pieces
 
 
@@ -49,6 +51,12 @@ def no_garbage_collection():
     finally:
         if enabled:
             gc.enable()
+
+
+def collect_as_before(step):
+    """Garbage is collected as before the step, unless the program has set something else in it."""
+    if gc.get_threshold()[0] == RARELY:
+        gc.set_threshold(*step.collects)
 
 
 def _makes_much(step):
@@ -71,6 +79,7 @@ class Coexecuted:
         self.options = options
         self.store = trace.TraceStore()
         self.counts = Counts()
+        self._registered = Registered(self)
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
         self.early_start = EarlyStart()
@@ -113,6 +122,9 @@ class Coexecuted:
                 self._instances[id(instance)] = made
         return BoundStep(made, instance)
 
+    def __reduce__(self):
+        return self.__qualname__  # copied and pickled as functions are
+
     def __call__(self, *args, **kwargs):
         active = dispatch.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
@@ -122,15 +134,20 @@ class Coexecuted:
         if not tfi.executing_eagerly():
             self._warn_graph()
             return self._python(*args, **kwargs)  # part of somebody's graph
-        if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
-            self._stats.steps += 1
-            self._stats.imperative_steps += 1
-            return self._python(*args, **kwargs)
+        held = handlers.put_off()
         try:
-            dispatch.end_open_step()
-            return self._step(args, kwargs)
+            if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
+                self._stats.steps += 1
+                self._stats.imperative_steps += 1
+                return self._python(*args, **kwargs)
+            try:
+                dispatch.end_open_step()
+                return self._step(args, kwargs)
+            finally:
+                dispatch.step_lock.release()
         finally:
-            dispatch.step_lock.release()
+            if held:
+                handlers.put_back(held)
 
     def _warn_graph(self):
         if not self._in_graph:
@@ -175,7 +192,7 @@ class Coexecuted:
         """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to this one."""
         made = Coexecuted(self.__wrapped__, self._python, dataclasses.replace(self.options, loops="unroll"), self.located)
         instances.discard(made)
-        made._stats, made.counts, made.fallback_reasons = self._stats, self.counts, self.fallback_reasons
+        made._stats, made.counts, made.fallback_reasons, made._registered = self._stats, self.counts, self.fallback_reasons, self._registered
         made.policy = recurring.Trust(self.policy.name)
         return made
 
@@ -239,6 +256,7 @@ class Coexecuted:
         if self._generating is not None and (self.options.wait_for_graph or not self._generating.is_alive()):
             self._generating.join()
             self._generating = None
+        remove_left()
         if self._retired:
             self._remove_retired()
         if self.program is not None and self.program.compiled is not None:
@@ -270,6 +288,9 @@ class Coexecuted:
             raise
         if not tfi.tape_set_is_empty():
             tfi.keep_shape_slice()
+        step.collects = gc.get_threshold()
+        if 0 < step.collects[0] < RARELY:  # else finalizers, which may use TensorFlow, would run in the middle of Terra's own work
+            gc.set_threshold(RARELY, *step.collects[1:])
         step.came_from = location.begin_step()
         dispatch.active = step
         dispatch.install()
@@ -298,6 +319,7 @@ class Coexecuted:
     @staticmethod
     def _leave(step):
         dispatch.active = None
+        collect_as_before(step)
         location.end_step(step.came_from)
         if type(step.cursor) is frames.FrameCursor:
             step.cursor.frame = None  # the frame would keep the step's tensors alive
@@ -329,6 +351,7 @@ class Coexecuted:
             step.mode = None
             return
         self._stats.tracing_steps += 1
+        self._look_for_failure(step)
         raw = step.mode.finish()
         destroy(step.deferred_destroys)
         self._merge(step, raw)
@@ -358,6 +381,7 @@ class Coexecuted:
         step.finish()
         destroy(step.deferred_destroys)
         fell_back = step.fallback_reason is not None
+        self._look_for_failure(step)
         if not step.traced:
             self._stats.coexecuted_steps += 1
             self.policy.coexecuted()
@@ -384,6 +408,10 @@ class Coexecuted:
                 self.pieces.due = {piece for piece in self.pieces.dirty if piece.quiet >= SETTLED}
             if self.pieces.due:
                 self._generate()
+
+    def _look_for_failure(self, step):
+        if step.failed is not None:
+            self.policy.never(f"it goes on when an operation has failed ({step.failed}), which a graph would tell only after its code has moved on")
 
     # -- traces and graphs -----------------------------------------------------------------------------------------------------
 
@@ -513,7 +541,7 @@ class Coexecuted:
             if tfi.function_def(name) is None:  # the user's function is gone; its graph is still needed
                 tfi.add_function(fdef)
         for fdef in generated.fdefs:
-            tfi.add_function(fdef)
+            self._registered.add(fdef)
         if self.pieces is None and not compiles and self._lacks_early_form(program):
             program.early_form = self._make_early_form(program, store)
         return program
@@ -542,7 +570,7 @@ class Coexecuted:
             return None
         program.handles.update(generator.handles)
         for fdef in form.fdefs:
-            tfi.add_function(fdef)
+            self._registered.add(fdef)
         return form
 
     def _add_early_form(self):
@@ -596,8 +624,7 @@ class Coexecuted:
             if program.compiled is not None:
                 program.compiled.remove()
             for form in program.forms:
-                for fdef in form.fdefs:
-                    tfi.remove_function(fdef.signature.name)
+                self._registered.remove(form.fdefs)
 
     # -- what users ask --------------------------------------------------------------------------------------------------------
 
@@ -658,3 +685,12 @@ class BoundStep:
 
     def __getattr__(self, name):
         return getattr(self._function, name)
+
+    def __eq__(self, other):
+        return type(other) is BoundStep and other.__self__ is self.__self__ and other._function is self._function
+
+    def __hash__(self):
+        return hash((id(self.__self__), self._function))
+
+    def __reduce__(self):
+        return getattr, (self.__self__, self.__wrapped__.__name__)  # as methods are

@@ -19,6 +19,7 @@ from terra.graph.xla_form import make_form
 from terra.runtime import dispatch
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
+from terra.runtime.registered import Registered
 from terra.runtime.trial import Trial
 
 log = logging.getLogger("terra")
@@ -73,7 +74,8 @@ class Compiled:
         self._worker = None
         self._failures = self._good = 0
         self._failures_before = 0
-        self._registered = []
+        self._registered = Registered(self)
+        self._fdefs = []
         self._versions = 0
 
     # -- each step -------------------------------------------------------------------------------------------------------------
@@ -188,8 +190,8 @@ class Compiled:
             self._give_up(self.trouble or "no part of the graph can be compiled, or none of a size that pays")
             return
         for fdef in form.fdefs:
-            tfi.add_function(fdef)
-            self._registered.append(fdef.signature.name)
+            self._registered.add(fdef)
+            self._fdefs.append(fdef)
         self._instantiate(form.probe.signature.name, generated.n_outputs + len(form.probed))
         self._current = form, {}
 
@@ -234,8 +236,8 @@ class Compiled:
         return self._worker is not None and self._worker.is_alive()
 
     def remove(self):
-        for name in self._registered:
-            tfi.remove_function(name)
+        self._registered.remove(self._fdefs)
+        self._fdefs = []
 
     def describe(self):
         """One sentence for `terra.explain`."""

@@ -256,7 +256,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     else:
         result = _enter(runner, call)
     try:
-        if guard is None or not guard.holds():
+        if guard is None or not guard.holds() or inputs.known_elsewhere(runner, guard):
             raise Unskippable
         may_be_empty = may_be_empty or guards.is_stock_object(owner)  # dropout does nothing in inference
         region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))

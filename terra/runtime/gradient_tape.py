@@ -10,7 +10,7 @@ import sys
 from threading import get_ident
 
 from terra.options import Options
-from terra.runtime import dispatch, frames
+from terra.runtime import dispatch, frames, handlers
 from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep, prepare_optimizers
 from terra.runtime.graph_runner import runner
@@ -67,7 +67,7 @@ class GradientTape(tfi.tf.GradientTape):
             return None  # part of the outer step
         if not dispatch.step_lock.acquire(blocking=active is None or active.open_ended):
             return None
-        step = None
+        step, held = None, handlers.put_off()
         try:
             dispatch.end_open_step()
             raise_late_error()
@@ -78,6 +78,9 @@ class GradientTape(tfi.tf.GradientTape):
         finally:
             if step is None:
                 dispatch.step_lock.release()
+                handlers.put_back(held)
+            else:
+                step.handlers = held
         return step
 
     def __exit__(self, kind, error, trace):

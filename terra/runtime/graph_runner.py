@@ -183,7 +183,7 @@ class GraphRunner:
         """Wait until at most `run_ahead` steps are in flight."""
         with self._lock:
             self._raise_left_over()
-            ends = [flight for flight in self.flights if flight.last]
+            ends = [flight for flight in list(self.flights) if flight.last]
             if len(ends) > run_ahead:
                 self.wait_for(ends[len(ends) - run_ahead - 1])
 

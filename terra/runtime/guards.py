@@ -112,6 +112,10 @@ class Snapshot:
         self._losses.update(other._losses)
         self._views = None
 
+    def holds_any(self, ids):
+        """Whether an object of one of these ids was held."""
+        return any(id(x) in ids for _, _, held, _ in self._parts.values() for x in held)
+
     def no_losses(self, held):
         """A call that is skipped adds no losses to the thread's own, `held`, and removes none: there must be none."""
         self._losses[id(held)] = held
@@ -222,6 +226,10 @@ class Guard:
             variables = variables or getattr(owner, "_trainable_variables", ())
         for variable in variables:
             walk.variable(variable)
+
+    def holds_any(self, ids):
+        """Whether an object of one of these ids is among what the call read."""
+        return self.containers.holds_any(ids) or (self.reads is not None and self.reads.holds_any(ids))
 
     def holds(self):
         """Whether nothing has changed."""

@@ -34,6 +34,8 @@ try:
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
     from tensorflow.python.ops import resource_variable_ops
+    from tensorflow.python.ops.script_ops import EagerFunc as _EagerFunc  # what runs the Python function of a `tf.py_function`
+    _convert_returned = _EagerFunc._convert
     from tensorflow.python.util import _pywrap_util_port
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
@@ -431,6 +433,11 @@ def remove_hooks():
         pywrap_tfe.TFE_Py_ExecuteCancelable = execute_cancelable
         if not _keep_shape_slice:
             pywrap_tfe.TFE_Py_TensorShapeSlice = tensor_shape_slice
+
+
+def convert_returned_tensors(convert):
+    """Have what `tf.py_function`s return go through `convert`, after TensorFlow has made tensors of it: C++ code takes nothing but EagerTensors."""
+    _EagerFunc._convert = lambda self, value, dtype: convert(_convert_returned(self, value, dtype))
 
 
 def remove_getitem(getitem):

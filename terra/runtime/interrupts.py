@@ -25,6 +25,11 @@ def hold():
     return (set_handler(_SIGINT, _note),)
 
 
+def is_held(handler):
+    """Whether a handler of SIGINT is the one that only notes."""
+    return handler is _note
+
+
 def release(held):
     """Let interrupts through again, and those that came meanwhile (as a rule this raises KeyboardInterrupt)."""
     if held is None:

@@ -21,7 +21,7 @@ from terra.runtime.regions import expand, known_to_host
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
-    FETCH_INFO, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
+    HOST_STATIC, FetchInfo, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
 )
 from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
@@ -29,7 +29,7 @@ EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 FallbackException = tfi.FallbackException
 _getrefcount = sys.getrefcount
-_FETCH = FETCH_INFO.op_type
+_FETCH = FetchInfo.op_type
 NUMBERS = frozenset([int, float, bool])
 MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
 _OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variable, getrefcount's argument

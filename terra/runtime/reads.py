@@ -219,6 +219,10 @@ class Reads:
         for _, value in self._asked.values():
             yield value
 
+    def holds_any(self, ids):
+        """Whether an object of one of these ids was read."""
+        return any(id(x) in ids for x in self.values()) or self._walk.containers.holds_any(ids)
+
     def seal(self, settings):
         """Nothing more will be noted; `settings` are those ({root: value}) at the beginning of the run."""
         self._settings = [(root, settings[root]) for root in [root for root, _ in self._settings] or [None]]

@@ -68,6 +68,10 @@ class Inputs:
 
     __slots__ = ("values", "foreign", "indices", "fed")
 
+    def known_elsewhere(self, runner, reads):
+        """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
+        return reads.holds_any({*runner.step.args, *map(id, self.foreign)})
+
     def __init__(self):
         self.values = {}  # key -> tensor, of values of the step
         self.foreign = []  # tensors that are neither values nor arguments of the step, in order

@@ -55,6 +55,9 @@ class Step:
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
         self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
+        self.collects = None  # the thresholds of garbage collection before it
+        self.handlers = ()  # of signals, that are put off while Terra is at work
+        self.failed = None  # the operation that raised because of a value while the step was traced
         self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
         self.kept = ()  # tensors that outlive the step, though the graph does not give them: kept until the trace is merged

@@ -105,6 +105,12 @@ class TerraTensor(tfi.EagerTensorBase):
             return np.array(a, dtype=dtype)
         return np.asarray(a)
 
+    def _prefer_custom_summarizer(self):
+        return self._eager()._prefer_custom_summarizer()
+
+    def _summarize_value(self):
+        return self._eager()._summarize_value()
+
     def __dlpack__(self, **kwargs):
         return self._eager().__dlpack__(**kwargs)
 
@@ -165,6 +171,18 @@ def make_tensor(dtype, enum, shape, key, owner, hidden):
     t._shp = shape
     t._tensor_shape = None
     return t
+
+
+def _returned(x):
+    """What a `tf.py_function` returns in the place of the tensor `x`."""
+    if type(x) is TerraTensor:
+        x = tfi.tf.identity(x)  # on the tapes that watch it, too
+        if type(x) is TerraTensor:
+            x = x._eager()
+    return x
+
+
+tfi.convert_returned_tensors(_returned)
 
 
 def record_on_tapes(op_type, inputs, attrs, outputs, name=None):

@@ -7,6 +7,7 @@ operations are traced as they are executed.
 
 import sys
 
+from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
@@ -26,17 +27,19 @@ _OWN_REFERENCES = 3  # of a tensor in `outputs`: the list, the loop's variable, 
 SMALL = 64  # external tensors of at most so many elements are speculated to be constant
 
 
-class _FetchInfo:
-    """Stands where an OpInfo stands, for the fetch of a value."""
+class FetchInfo:
+    """Stands where an OpInfo stands, for the fetch of a value of one dtype: a channel has one, too."""
 
     op_type = "OutputFetching"
     category = opschema.FETCH
-    key = ("OutputFetching",)
     schema = None
     device = ""
 
+    def __init__(self, enum):
+        self.key = ("OutputFetching", enum)
 
-FETCH_INFO = _FetchInfo()
+
+FETCH_INFOS = {enum: FetchInfo(enum) for enum in DTYPES}
 
 
 def elements(shape):
@@ -162,14 +165,18 @@ class Tracer:
         elif computed:
             args = [real(x) if type(x) is TerraTensor else x for x in args]
         recording = not _tape_set_is_empty()
-        if recording:
-            tfi.tape_stop()
-            try:
+        try:
+            if recording:
+                tfi.tape_stop()
+                try:
+                    result = _fast_execute(ctx, op, name, *args, *attrs)
+                finally:
+                    tfi.tape_restart()
+            else:
                 result = _fast_execute(ctx, op, name, *args, *attrs)
-            finally:
-                tfi.tape_restart()
-        else:
-            result = _fast_execute(ctx, op, name, *args, *attrs)
+        except (tfi.NotOkStatusException, tfi.OpError):
+            self._note_failure(schema, flat)
+            raise
         if type(result) is EagerTensor:
             eager, template = (result,), True
         else:
@@ -204,9 +211,18 @@ class Tracer:
             if known is HOST_STATIC:
                 return execute(handle, device, op, inputs, attrs, *rest)
             return static_shape(name, inputs, attrs, False)
-        eager = execute(handle, device, op, [real(x) for x in inputs], attrs, *rest)
+        try:
+            eager = execute(handle, device, op, [real(x) for x in inputs], attrs, *rest)
+        except (tfi.NotOkStatusException, tfi.OpError):
+            self._note_failure(schema, inputs)
+            raise
         info = op_info(schema, attrs, device or "")
         return self.record(info, tuple(inputs), eager, (-1,) * len(eager), None, attrs)
+
+    def _note_failure(self, schema, inputs):
+        """A kernel has failed; if the inputs' values may be why, the graph's would fail later than the step's code expects it."""
+        if not is_harmless(schema.name, (VALUE,) * len(inputs)):
+            self.step.failed = schema.name
 
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
@@ -364,7 +380,7 @@ class Tracer:
         """Python reads what it has fetched before."""
 
     def note_fetch(self, t, location):
-        self.events.append(RawEvent(FETCH_INFO, location, ((VALUE, *t._key),), (), (), (), None, None, None))
+        self.events.append(RawEvent(FETCH_INFOS[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None))
         if t._value is None:
             t._value = t._hidden
 

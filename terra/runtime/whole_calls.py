@@ -201,6 +201,9 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if not reads.holds():
             observer.impure("changes what it reads")
             raise Unskippable
+        if inputs.known_elsewhere(runner, reads):
+            observer.impure("reads a tensor that is among its arguments as well", True)
+            raise Unskippable
         if len(observer.jumped) < fewest:
             observer.impure("does too little to be worth a jump")
             raise Unskippable

@@ -1,0 +1,98 @@
+"""Keeps the program's signal handlers out of the middle of Terra's own work.
+
+Python runs a handler between any two bytecodes of the main thread: while an operation is being matched, say, or a graph dispatched. One that uses TensorFlow
+there (saves the model because the job is to end, reads a counter) would find a step half changed; one that raises would leave it so. During a step on the
+main thread, a handler that comes while Terra is at work is put off until the user's code, or the framework's that it called, goes on: by some 0.3 ms, as a
+rule. A handler that comes in between runs at once; its operations are no part of the step. SIGINT's default handler is the matter of `interrupts`.
+"""
+
+import _signal
+import _thread
+import signal
+import time
+from _signal import getsignal
+from _signal import signal as set_handler  # those of the `signal` module turn numbers into enums and back
+from threading import get_ident, main_thread
+
+from terra.runtime import dispatch, frames, interrupts
+
+LATER = 0.0003  # seconds
+_WATCHED = tuple(int(getattr(_signal, name)) for name in (
+    "SIGALRM", "SIGHUP", "SIGINT", "SIGIO", "SIGPROF", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGCHLD", "SIGWINCH") if hasattr(_signal, name))
+_MAIN = main_thread().ident
+
+
+class _PutOff:
+    """Stands in for a handler."""
+
+    def __init__(self, handler):
+        self.handler = handler
+        self.waits = None  # (signal, frame) that the handler has yet to be called with
+        self.tripped = False  # whether that is to be tried again now
+
+    def __call__(self, number, frame):
+        if self.tripped:
+            self.tripped = False
+            if self.waits is None:
+                return  # called meanwhile
+        if _is_ours(frame):
+            self.waits = number, frame
+            _thread.start_new_thread(self._later, (self.waits,))  # no Thread object: its lock may be held by what was interrupted
+            return
+        self.waits = None
+        step = dispatch.active
+        if step is None or step.thread != get_ident():
+            self.handler(number, frame)
+            return
+        step.pause()
+        try:
+            self.handler(number, frame)
+        finally:
+            step.resume()
+
+    def _later(self, waits):
+        time.sleep(LATER)
+        if self.waits is waits:
+            self.tripped = True
+            _thread.interrupt_main(waits[0])
+
+
+def _is_ours(frame):
+    """Whether Terra is at work in a frame: in itself, or in what it called there, short of the user's code."""
+    while frame is not None and not frames.is_users(frame):
+        name = frame.f_globals.get("__name__")
+        if type(name) is str and name.startswith("terra."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def put_off():
+    """Stand in for the program's handlers from now on. Returns what `put_back` wants: nothing to do as a rule."""
+    if get_ident() != _MAIN:
+        return ()
+    held = ()
+    for number in _WATCHED:
+        handler = getsignal(number)
+        if type(handler) is not int and handler is not None and handler is not signal.default_int_handler and not interrupts.is_held(handler) \
+                and type(handler) is not _PutOff:
+            held += (number, _PutOff(handler)),
+    for number, own in held:
+        set_handler(number, own)
+    return held
+
+
+def put_back(held):
+    """Undo `put_off`, except where the program has set another handler meanwhile, and call the handlers that had to wait till now."""
+    left = ()
+    for number, own in held:
+        waits, own.waits = own.waits, None
+        while own.tripped and get_ident() == _MAIN:
+            pass  # until Python has called it
+        if getsignal(number) is own:
+            set_handler(number, own.handler)
+        waits, own.waits = own.waits or waits, None  # one may have come meanwhile
+        if waits is not None:
+            left += (own.handler, *waits),
+    for handler, number, frame in left:
+        handler(number, frame)

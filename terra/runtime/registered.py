@@ -1,0 +1,31 @@
+"""Functions that TensorFlow's runtime keeps by name: they are removed when what made them is gone and no graph is in flight."""
+
+import weakref
+
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import runner
+
+_left = []  # names of functions whose owner is gone
+
+
+class Registered:
+    """The functions of one owner."""
+
+    def __init__(self, owner):
+        self.names = []
+        weakref.finalize(owner, _left.extend, self.names).atexit = False
+
+    def add(self, fdef):
+        tfi.add_function(fdef)
+        self.names.append(fdef.signature.name)
+
+    def remove(self, fdefs):
+        for fdef in fdefs:
+            self.names.remove(fdef.signature.name)
+            tfi.remove_function(fdef.signature.name)
+
+
+def remove_left():
+    """Remove the functions of owners that are gone, unless a graph may still run."""
+    while _left and not runner.flights:
+        tfi.remove_function(_left.pop())
