@@ -6,6 +6,8 @@ identity; shapes are not. Small external tensors are speculated to be constant; 
 good, and the graph is built again from the raw traces, so that nothing fails twice for the same reason.
 """
 
+from collections import Counter
+
 from terra.graph.tracegraph import TraceGraph, TraceOp
 
 VALUE, CONST, FEED, ARG, RESOURCE = "v", "c", "f", "a", "r"
@@ -72,6 +74,11 @@ class Site:
         self.shapes = {}
 
 
+def is_relaxed(relaxed, signature, occurrence, k):
+    """Whether a constant is taken as a fed value."""
+    return (signature, occurrence, k) in relaxed or (signature, None, k) in relaxed
+
+
 def _numbered(events):
     """(event, its signature, how often that signature came before) for each event."""
     occurrences = {}
@@ -87,7 +94,10 @@ class TraceStore:
 
     def __init__(self):
         self.graph = TraceGraph()
-        self.relaxed = set()  # (signature, occurrence, input) of constants that turned out not to be constant
+        # (signature, occurrence, input) of constants that turned out not to be constant; occurrence None: wherever they occur
+        self.relaxed = set()
+        self._counts = {}  # signature -> how often it occurs in a trace
+        self._shifting = set()  # signatures that occur now more, now less often: which occurrence is which, their numbers do not tell
         self.dynamic = set()  # signatures of operations whose output shapes depend on data
         self.live_out = set()  # (node, output) of values that outlive the step
         self.version = 0  # counts changes
@@ -107,7 +117,7 @@ class TraceStore:
             kinds, identity, sources = [], [], []
             for k, ref in enumerate(event.refs):
                 kind = ref[0]
-                if kind == CONST and (signature, occurrence, k) in relaxed:
+                if kind == CONST and is_relaxed(relaxed, signature, occurrence, k):
                     ref = (FEED, ref[1].oid, ref[1].key[0])
                     kind = FEED
                 if kind == FEED and ref[1] in fed and fed[ref[1]][0] != position:  # (an op that takes it twice has two feeds)
@@ -152,16 +162,26 @@ class TraceStore:
         return changed or rebuilt
 
     def _relax_changed_constants(self, raw):
-        found = False
+        found = self._note_counts(raw)
         for event, signature, occurrence in _numbered(raw.events):
             for k, ref in enumerate(event.refs):
-                if ref[0] == CONST:
-                    place = (signature, occurrence, k)
-                    if place not in self.relaxed and self._const_keys.setdefault(place, ref[1].key) != ref[1].key:
-                        self.relaxed.add(place)
-                        found = True
+                if ref[0] == CONST and not is_relaxed(self.relaxed, signature, occurrence, k) \
+                        and self._const_keys.setdefault((signature, occurrence, k), ref[1].key) != ref[1].key:
+                    self.relaxed.add((signature, None if signature in self._shifting else occurrence, k))
+                    found = True
         if found:
             self.rebuild()
+        return found
+
+    def _note_counts(self, raw):
+        """Learn which signatures are shifting; True if constants are relaxed because of that."""
+        found = False
+        for signature, count in Counter(event.signature for event in raw.events).items():
+            if signature not in self._shifting and self._counts.setdefault(signature, count) != count:
+                self._shifting.add(signature)
+                places = {(signature, None, k) for other, _, k in self.relaxed if other == signature}
+                found = found or bool(places)
+                self.relaxed |= places
         return found
 
     def rebuild(self):

@@ -98,7 +98,8 @@ class Coexecuted:
         self._retired = []
         self._given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
-        self._instances = {}  # id of an instance -> its own Coexecuted, where this is a method
+        self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
+        self._belongs_to = None  # (its instance, weakly)
         self._gone = Stats()  # the sum over instances that are no more
         self._warned_async = False
         self._in_graph = False  # whether it was ever called while a graph is built
@@ -112,17 +113,25 @@ class Coexecuted:
         if instance is None:
             return self
         made = self._instances.get(id(instance))
-        if made is None:
-            made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
-            try:
-                weakref.finalize(instance, self._forget, id(instance))
-            except TypeError:  # it cannot be referred to weakly: all such instances share
-                made = self
-            else:
-                self._instances[id(instance)] = made
+        if made is None or made._belongs_to() is not instance:
+            made = self._for_instance(instance)
         return BoundStep(made, instance)
 
+    def _for_instance(self, instance):
+        made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
+        try:
+            # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
+            vars(instance)[f"__terra__{self.__qualname__}"] = made
+            made._belongs_to = weakref.ref(instance)
+        except TypeError:  # without a dict, or without weak references: all such instances share
+            return self
+        weakref.finalize(made, lambda gone, *parts: gone.add(_snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
+        self._instances[id(instance)] = made
+        return made
+
     def __reduce__(self):
+        if self._belongs_to is not None:
+            return type(None), ()  # a copy of the instance gets one of its own
         return self.__qualname__  # copied and pickled as functions are
 
     def __call__(self, *args, **kwargs):
@@ -630,18 +639,12 @@ class Coexecuted:
 
     def stats(self):
         """A snapshot of the `Stats` of this function; of a method asked through its class, the sum over the instances."""
-        snapshot = Stats(**vars(self._stats))
-        snapshot.feeds, snapshot.fetches = self.counts.feeds, self.counts.fetches
-        snapshot.fast_forwards, snapshot.whole_steps = self.counts.fast_forwards, self.counts.whole_steps
-        snapshot.waited_steps, snapshot.python_stall_s = self.counts.waited_steps, self.counts.python_stall
+        snapshot = _snapshot(self._stats, self.counts)
         snapshot.traces = self.store.n_traces
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):
             snapshot.add(own)
         return snapshot
-
-    def _forget(self, key):
-        self._gone.add(self._instances.pop(key).stats())
 
     def run_graph_alone(self, *args, **kwargs):
         """Run the graph of a step without its skeleton, and wait: the physical limit of a step, for benchmarks. Variables change as by a step.
@@ -669,6 +672,13 @@ class Coexecuted:
         if self.program is None:
             return None
         return tfi.graph_of_function(self.program.generated.fdefs[-1])
+
+
+def _snapshot(stats, counts):
+    """`Stats` with what the steps have counted."""
+    return dataclasses.replace(
+        stats, feeds=counts.feeds, fetches=counts.fetches, fast_forwards=counts.fast_forwards, whole_steps=counts.whole_steps,
+        waited_steps=counts.waited_steps, python_stall_s=counts.python_stall)
 
 
 class BoundStep:

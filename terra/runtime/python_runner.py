@@ -10,7 +10,7 @@ import sys
 from itertools import islice
 
 from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
-from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
 from terra.runtime import internals as tfi
 from terra.runtime import interrupts, opschema
 from terra.runtime.graph_runner import runner
@@ -427,7 +427,7 @@ class PythonRunner:
         occurrence = sum(1 for other, _, _ in self.log if other.info is node.info and other.location is node.location)
         for k, (x, slot) in enumerate(zip(flat, node.slots)):
             if self._from_outside(x) and is_small_constant(x._datatype_enum(), x._shape_tuple()):
-                if (slot.kind is CONST) is ((signature, occurrence, k) in self.program.relaxed):
+                if (slot.kind is CONST) is is_relaxed(self.program.relaxed, signature, occurrence, k):
                     return False
         return True
 

@@ -1,0 +1,334 @@
+"""Objects that come and go: finalizers that use variables, functions that are dropped, copied, compared and pickled, tensors that leave through a
+`tf.py_function` or come in twice, failures that the step itself catches."""
+
+import copy
+import gc
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+from terra.runtime import internals as tfi
+
+ONE, TWO = tf.constant(1.0), tf.constant(2.0)
+
+
+# -- finalizers ----------------------------------------------------------------------------------------------------------------
+
+class Cycle:
+    """Garbage whose finalizer uses variables."""
+
+    def __init__(self, count, seen):
+        self.me, self.count, self.seen = self, count, seen
+
+    def __del__(self):
+        self.count.assign_add(ONE)
+        self.seen.append(self.count.numpy())
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("options", [{}, {"fast_forward": False}, {"loops": "roll"}], ids=str)
+@pytest.mark.parametrize("threshold", [1, 11, 700])
+def test_finalizers_that_use_variables(early, options, threshold):
+    count, total, seen = tf.Variable(0.0), tf.Variable(0.0), []
+
+    @terra.coexecute(wait_for_graph=True, **options)
+    def step(x):
+        y = total + x
+        for _ in range(5):
+            y = y * ONE + ONE
+            Cycle(count, seen)
+        if early and float(y) < 0:
+            return y
+        total.assign_add(ONE)
+        for _ in range(5):
+            y = y * ONE + ONE
+            Cycle(count, seen)
+        return y
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(threshold, *before[1:])
+    try:
+        results = [float(step(ONE)) for _ in range(60)]
+        assert gc.get_threshold() == (threshold, *before[1:])
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+    gc.collect()
+    assert results == [k + 11.0 for k in range(60)] and float(total) == 60
+    assert seen == [k + 1.0 for k in range(600)] and count.numpy() == 600
+    assert step.stats().coexecuted_steps >= 50
+
+
+def test_what_the_program_sets_for_the_garbage_collector_holds():
+    @terra.coexecute(wait_for_graph=True)
+    def step(x):
+        gc.set_threshold(123, 4, 5)
+        return x + 1.0
+
+    before = gc.get_threshold()
+    try:
+        for _ in range(5):
+            step(ONE)
+            assert gc.get_threshold() == (123, 4, 5)
+        gc.set_threshold(0)
+        assert float(terra.coexecute(lambda x: x + float(gc.get_threshold()[0]))(ONE)) == 1.0
+    finally:
+        gc.set_threshold(*before)
+
+
+# -- functions -----------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("method", [False, True], ids=["function", "method"])
+def test_nothing_is_left_of_functions_that_are_gone(method):
+    def use():
+        class Model:
+            def __init__(self):
+                self.variable = tf.Variable(1.0)
+
+            @terra.coexecute(wait_for_graph=True)
+            def step(self, x):
+                self.variable.assign_add(x)
+                return self.variable * 2.0
+
+        model = Model()
+        step = model.step if method else terra.coexecute(lambda x: model.variable * x, wait_for_graph=True)
+        for _ in range(5):
+            step(ONE)
+        assert step.stats().coexecuted_steps >= 2
+        terra.sync()
+
+    def left():
+        gc.collect()
+        terra.coexecute(lambda x: x)(ONE)  # where what is left is removed
+        return len(tfi.ctx().list_function_names())
+
+    use()
+    before = left()
+    for _ in range(5):
+        use()
+    assert left() <= before
+
+
+@terra.coexecute(wait_for_graph=True)
+def doubled(x):
+    return x * 2.0
+
+
+class Trainer:
+    def __init__(self):
+        self.weight = tf.Variable(3.0)
+        self.function = doubled
+
+    @terra.coexecute(wait_for_graph=True)
+    def step(self, x):
+        self.weight.assign_add(x)
+        return self.weight * 1.0
+
+
+def test_copied_and_pickled_as_functions_are():
+    assert copy.copy(doubled) is copy.deepcopy(doubled) is pickle.loads(pickle.dumps(doubled)) is doubled
+    local = terra.coexecute(lambda x: x)
+    assert copy.deepcopy({"step": local})["step"] is local
+    trainer = Trainer()
+    for _ in range(4):
+        trainer.step(ONE)
+    other = copy.deepcopy(trainer)
+    assert other.function is doubled
+    method = copy.deepcopy(trainer.step)
+    assert method.__self__ is not trainer and float(method(ONE)) == 8.0 and float(trainer.weight) == 7.0
+    assert float(other.step(ONE)) == 8.0 and float(trainer.weight) == 7.0
+
+
+def test_methods_are_equal_as_methods_are():
+    one, other = Trainer(), Trainer()
+    assert one.step == one.step and hash(one.step) == hash(one.step)
+    assert one.step != other.step and one.step != Trainer.step
+    callbacks = [other.step, one.step]
+    callbacks.remove(one.step)
+    assert callbacks == [other.step]
+
+
+# -- tensors -------------------------------------------------------------------------------------------------------------------
+
+def test_a_py_function_returns_tensors_of_a_step():
+    variable = tf.Variable(2.0)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = variable * x
+            loss = tf.py_function(lambda a: a, [y], tf.float32) ** 2.0 + 0.0 * tf.py_function(lambda a: [y, a][0], [x], tf.float32)
+        return loss, tape.gradient(loss, variable)
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    for _ in range(6):
+        assert [x.numpy() for x in coexecuted(ONE)] == [x.numpy() for x in step(ONE)]
+    assert coexecuted.stats().coexecuted_steps >= 3
+    kept = doubled(ONE)
+    for function in (lambda x: kept, lambda x: doubled(x)):
+        call = lambda x: tf.py_function(function, [x], tf.float32)  # noqa: B023, E731
+        assert call(ONE).numpy() == tf.function(call)(ONE).numpy() == next(iter(tf.data.Dataset.from_tensors(1.0).map(call))).numpy() == 2.0
+
+
+def test_variables_print_their_values_in_a_step():
+    variable, kept = tf.Variable([1.0, 2.0], name="v"), []
+
+    def step(x, out):
+        variable.assign_add([1.0, 1.0])
+        out.append(repr(variable))
+        out.append(f"{variable} {[variable]}")
+        return x * 1.0
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    for run in (step, coexecuted):
+        variable.assign([1.0, 2.0])
+        out = []
+        for _ in range(6):
+            run(ONE, out)
+        kept.append(out)
+    assert kept[0] == kept[1] and "numpy=array([2., 3.]" in kept[0][0]
+    assert coexecuted.stats().coexecuted_steps >= 2
+
+
+class Holder:
+    pass
+
+
+def test_a_tensor_that_is_an_argument_and_read_elsewhere_too():
+    holder = Holder()
+    holder.one, holder.ones, total = ONE, [ONE], tf.Variable(0.0)
+
+    def by_global(x):
+        y = x * ONE
+        for _ in range(3):
+            y = y + ONE
+        total.assign_add(ONE)
+        return y
+
+    def by_attribute(x):
+        y = x * holder.one
+        for _ in range(3):
+            y = y + holder.one
+        total.assign_add(holder.one)
+        return y
+
+    def by_list(x):
+        y = x * holder.ones[0]
+        for _ in range(3):
+            y = y + holder.ones[0]
+        total.assign_add(holder.ones[0])
+        return y
+
+    for step in (by_global, by_attribute, by_list):
+        total.assign(0.0)
+        coexecuted = terra.coexecute(step, wait_for_graph=True)
+        for _ in range(20):
+            assert float(coexecuted(ONE)) == 4.0
+        for _ in range(3):
+            assert float(coexecuted(TWO)) == 5.0 and float(coexecuted(ONE)) == 4.0
+        assert float(total) == 26.0 and coexecuted.stats().coexecuted_steps >= 15
+        coexecuted = terra.coexecute(step, wait_for_graph=True)  # where the first arguments are others, steps are skipped
+        for k in range(30):
+            assert float(coexecuted(tf.constant(float(k % 7)))) == k % 7 + 3.0
+        assert coexecuted.stats().whole_steps >= 10
+        assert float(coexecuted(ONE)) == 4.0
+
+
+# -- failures ------------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("options", [{}, {"run_ahead": 0}, {"loops": "roll"}], ids=str)
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_failure_that_the_step_catches(options, reads):
+    table, total = tf.constant([1.0, 2.0]), tf.Variable(0.0)
+
+    def step(i):
+        total.assign_add(1.0)
+        try:
+            y = tf.gather(table, i)
+            if reads:
+                float(y)
+        except tf.errors.InvalidArgumentError:
+            y = tf.constant(-1.0)
+            total.assign_sub(10.0)
+        return y
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True, **options)
+    seen = []
+    for run in (step, coexecuted):
+        total.assign(0.0)
+        seen.append([[float(run(tf.constant(i))) for i in (0, 7, 1, 0, 7, 1, 1, 7, 0, 0)], float(total)])
+    assert seen[0] == seen[1]
+    assert "it goes on when an operation has failed (GatherV2)" in terra.explain(coexecuted) and "from now on" in terra.explain(coexecuted)
+
+
+def test_shapes_that_do_not_fit_are_no_such_failure():
+    a = tf.constant(np.ones((2, 3), "float32"))
+
+    def step(x):
+        try:
+            return tf.matmul(x, a)
+        except tf.errors.InvalidArgumentError:
+            return tf.matmul(x, a, transpose_b=True)
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    for k in range(12):
+        x = tf.ones((2, 2 + k % 2))
+        np.testing.assert_array_equal(coexecuted(x).numpy(), step(x).numpy())
+    assert not coexecuted.policy.for_good and coexecuted.stats().coexecuted_steps >= 4
+
+
+# -- traces --------------------------------------------------------------------------------------------------------------------
+
+def test_values_of_different_types_are_read_at_one_place():
+    """Each read inside of a gradient has the same location."""
+
+    def step(x, kind):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * 1.0
+            if kind != 1:
+                y = tf.boolean_mask(y, x > 0.0)
+            if kind != 2:
+                y = tf.gather(y, tf.where(y > 1.0)[:, 0])
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, x)
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    randomness = np.random.RandomState(0)
+    for k in range(40):
+        x = tf.constant(randomness.normal(size=6).astype("float32"))
+        np.testing.assert_array_equal(tf.convert_to_tensor(coexecuted(x, k % 3)), tf.convert_to_tensor(step(x, k % 3)))
+    assert coexecuted.generation_error is None and coexecuted.stats().coexecuted_steps >= 20
+
+
+def test_optional_parts_of_a_loss_do_not_fall_back_for_ever():
+    """All of a gradient's operations have one location: which is which, their order alone tells, and that shifts where a part is left out."""
+    weights = tf.Variable(tf.random.stateless_normal((4, 4), [1, 2]))
+
+    def step(x, present):
+        with tf.GradientTape() as tape:
+            loss = 0.0
+            for k in range(3):
+                part = x[k] @ weights
+                if not present[k]:
+                    loss += tf.reduce_mean(part ** 2.0)
+                    continue
+                overlap = tf.reduce_sum(part[:, None] * x[k][None], -1)
+                loss += tf.reduce_mean(tf.abs(part - tf.gather(x[k], tf.argmax(overlap, 1)))) + tf.reduce_sum(tf.reduce_max(overlap, 1)) * 0.1
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        return loss
+
+    def run(function):
+        weights.assign(tf.random.stateless_normal((4, 4), [1, 2]))
+        randomness = np.random.RandomState(0)
+        results = [float(function(tf.constant(randomness.normal(size=(3, 6, 4)).astype("float32")), list(randomness.rand(3) < 0.7))) for _ in range(100)]
+        return results, weights.numpy().tolist()
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    assert run(step) == run(coexecuted)
+    late = [reason for reason in coexecuted.fallback_reasons if coexecuted.fallback_reasons[reason] > 8]
+    assert not late and coexecuted.stats().coexecuted_steps >= 70, coexecuted.fallback_reasons

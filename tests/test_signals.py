@@ -1,0 +1,184 @@
+"""Signal handlers that use TensorFlow, or raise, at any moment of a step: as in eager execution, each runs once, and no update is lost or done twice.
+
+The timer counts the time that the process computes; SIGALRM is what ends a test that takes too long.
+"""
+
+import _thread
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")
+ONE, THOUSAND = tf.constant(1.0), tf.constant(1000.0)  # (making a tensor of a number is not safe in a handler, in plain TensorFlow either)
+OPTIONS = [{}, {"run_ahead": 0}, {"fast_forward": False}, {"fast_forward": "framework"}, {"loops": "roll"}]
+
+
+class Alarms:
+    """Calls `handler` every `interval` seconds, on this thread."""
+
+    def __init__(self, handler, interval):
+        self.handler, self.interval = handler, interval
+
+    def __enter__(self):
+        self.before = signal.signal(signal.SIGVTALRM, self.handler)
+        signal.setitimer(signal.ITIMER_VIRTUAL, self.interval, self.interval)
+
+    def __exit__(self, *exc):
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, self.before)
+
+
+def counting(counter, early):
+    def step(x):
+        y = x * ONE
+        for _ in range(10):
+            y = y + ONE
+        if early and float(y) < 0:
+            return y
+        counter.assign_add(ONE)
+        return y
+
+    return step
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("same", [False, True], ids=["another", "the same"])
+def test_handlers_that_use_variables(options, early, same):
+    counter, other = tf.Variable(0.0), tf.Variable(0.0)
+    step = terra.coexecute(counting(counter, early), wait_for_graph=True, **options)
+    for _ in range(8):
+        step(tf.constant(1.0))
+    target, calls, read = counter if same else other, [], []
+
+    def handler(*_):
+        calls.append(1)
+        target.assign_add(THOUSAND)
+        read.append(target.numpy())
+
+    with Alarms(handler, 0.002):
+        results = [float(step(tf.constant(1.0))) for _ in range(300)]
+    terra.sync()
+    assert results == [11.0] * 300 and len(calls) > 5
+    assert counter.numpy() == 308 + (1000 * len(calls) if same else 0)
+    assert other.numpy() == (0 if same else 1000 * len(calls))
+    assert len(read) == len(calls) and min(read) >= 1000
+    assert step.stats().coexecuted_steps >= 150
+    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
+
+
+class Timeout(Exception):
+    pass
+
+
+@pytest.mark.parametrize("options", OPTIONS[:3], ids=str)
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+def test_handlers_that_raise(options, early):
+    counter = tf.Variable(0.0)
+    step = terra.coexecute(counting(counter, early), wait_for_graph=True, **options)
+    for _ in range(8):
+        step(tf.constant(1.0))
+    randomness, timeouts, before = np.random.RandomState(0), 0, 8.0
+
+    def handler(*_):
+        raise Timeout
+
+    held = signal.signal(signal.SIGVTALRM, handler)
+    try:
+        for _ in range(120):
+            begun, timer = 0, threading.Timer(randomness.uniform(0.0, 0.003), _thread.interrupt_main, (signal.SIGVTALRM,))
+            try:
+                timer.start()
+                for _ in range(20):
+                    begun += 1
+                    step(ONE)
+                timer.join()
+            except Timeout:
+                timeouts += 1
+            timer.join()
+            terra.sync()
+            done = float(counter) - before
+            assert begun - 1 <= done <= begun
+            assert float(step(tf.constant(2.0))) == 12.0
+            before += done + 1
+    finally:
+        signal.signal(signal.SIGVTALRM, held)
+    assert timeouts == 120 and step.stats().coexecuted_steps >= 100
+
+
+def test_a_handler_ends_an_endless_loop_in_the_step():
+    @terra.coexecute(wait_for_graph=True)
+    def step(x, forever):
+        y = x + 1.0
+        while forever:
+            pass
+        return y
+
+    for _ in range(6):
+        step(ONE, False)
+
+    def handler(*_):
+        raise Timeout
+
+    start = time.perf_counter()
+    with pytest.raises(Timeout), Alarms(handler, 0.05):
+        step(ONE, True)
+    assert time.perf_counter() - start < 30
+    assert float(step(ONE, False)) == 2.0
+
+
+def test_handlers_in_blocks():
+    def run(tape_class):
+        variable, calls, losses = tf.Variable(1.0), [], []
+        other = tf.Variable(0.0)
+
+        def handler(*_):
+            calls.append(1)
+            other.assign_add(ONE)
+
+        with Alarms(handler, 0.002):
+            for _ in range(150):
+                with tape_class() as tape:
+                    loss = variable * variable
+                variable.assign_sub(0.01 * tape.gradient(loss, variable))
+                losses.append(float(loss))
+        if tape_class is terra.GradientTape:
+            assert tape.block.stats().coexecuted_steps >= 50
+        terra.sync()
+        assert other.numpy() == len(calls)
+        return losses, float(variable)
+
+    assert run(tf.GradientTape) == run(terra.GradientTape)
+    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
+
+
+def test_the_program_may_set_another_handler_in_a_step():
+    calls = []
+
+    @terra.coexecute(wait_for_graph=True)
+    def step(x):
+        signal.signal(signal.SIGVTALRM, second)
+        return x + 1.0
+
+    def first(*_):
+        calls.append("first")
+
+    def second(*_):
+        calls.append("second")
+
+    held = signal.signal(signal.SIGVTALRM, first)
+    try:
+        for _ in range(5):
+            signal.signal(signal.SIGVTALRM, first)
+            step(ONE)
+            assert signal.getsignal(signal.SIGVTALRM) is second
+        signal.raise_signal(signal.SIGVTALRM)
+    finally:
+        signal.signal(signal.SIGVTALRM, held)
+    assert calls == ["second"]
