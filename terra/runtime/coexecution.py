@@ -338,7 +338,11 @@ class Coexecuted:
 
     def _end(self, step):
         """The function has returned."""
-        step.ends()
+        with step.lock if dispatch.active is not step else _NOTHING:  # other threads may be at work in it
+            step.ends()
+            self._end_alone(step)
+
+    def _end_alone(self, step):
         tfi.flush_zeros_cache()  # which would keep tensors of the step alive
         if isinstance(step, pieces.PiecewiseStep):
             self._end_rolled(step)
@@ -367,7 +371,11 @@ class Coexecuted:
 
     def _abort(self, step, error):
         """The function raised: what it did before is done, as in eager execution."""
-        step.ends()
+        with step.lock if dispatch.active is not step else _NOTHING:
+            step.ends()
+            self._abort_alone(step, error)
+
+    def _abort_alone(self, step, error):
         if step.mode is None:
             return
         if isinstance(step, pieces.PiecewiseStep):

@@ -35,7 +35,7 @@ class _PutOff:
             self.tripped = False
             if self.waits is None:
                 return  # called meanwhile
-        if _is_ours(frame):
+        if is_ours(frame):
             self.waits = number, frame
             _thread.start_new_thread(self._later, (self.waits,))  # no Thread object: its lock may be held by what was interrupted
             return
@@ -57,7 +57,7 @@ class _PutOff:
             _thread.interrupt_main(waits[0])
 
 
-def _is_ours(frame):
+def is_ours(frame):
     """Whether Terra is at work in a frame: in itself, or in what it called there, short of the user's code."""
     while frame is not None and not frames.is_users(frame):
         name = frame.f_globals.get("__name__")

@@ -25,6 +25,7 @@ from terra.runtime.piece_gradient import gradient
 from terra.runtime.piece_tape import PieceTapes
 from terra.runtime.places import Places
 from terra.runtime.python_runner import PythonRunner
+from terra.runtime.shared import Visit
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import DTYPES, Tracer, flat_outputs, nest_outputs, real
@@ -389,7 +390,7 @@ class PieceTracer(_InPiece, Tracer):
         return super()._external(x, needs_value)
 
     def materialise(self, t):
-        with self.step.lock:
+        with Visit(self.step):
             if t._value is None:
                 if self.step.mode is self:
                     self.step.counts.fetches += 1
@@ -482,7 +483,7 @@ class PieceRunner(_InPiece, PythonRunner):
     def materialise(self, tensor):
         """Python reads a value of this piece: the piece ends here."""
         step = self.step
-        with step.lock:
+        with Visit(step):
             if tensor._value is None and tensor._owner is self and step.mode is self:
                 step.counts.fetches += 1
                 step.cut()

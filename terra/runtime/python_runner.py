@@ -19,6 +19,7 @@ from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import expand, known_to_host
 from terra.runtime.shape_inference import open_shapes, output_shapes
+from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
     HOST_STATIC, FetchInfo, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
@@ -530,7 +531,7 @@ class PythonRunner:
     def materialise(self, tensor):
         """Python reads the value of a placeholder: fetch it from the running graph."""
         step = self.step
-        with step.lock:  # worker threads of the step may read, too
+        with Visit(step):  # worker threads of the step may read, too
             if tensor._value is not None:
                 return tensor._value
             if step.mode is not self or step.before_read():

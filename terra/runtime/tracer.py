@@ -13,6 +13,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
 from terra.runtime.shape_inference import open_shapes
+from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
 
 EagerTensor = tfi.EagerTensor
@@ -368,7 +369,7 @@ class Tracer:
 
     def materialise(self, t):
         """Python reads the value of `t`: a fetch point of the step."""
-        with self.step.lock:  # worker threads of the step may read, too
+        with Visit(self.step):  # worker threads of the step may read, too
             if t._value is None and not (self.step.mode is self and self.step.before_read()):
                 if self.step.mode is self:
                     self.note_fetch(t, self.cursor.current)
