@@ -20,6 +20,7 @@ LATER = 0.0003  # seconds
 _WATCHED = tuple(int(getattr(_signal, name)) for name in (
     "SIGALRM", "SIGHUP", "SIGINT", "SIGIO", "SIGPROF", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGCHLD", "SIGWINCH") if hasattr(_signal, name))
 _MAIN = main_thread().ident
+_none = [None]  # handlers of which none is put off, as they were the last time
 
 
 class _PutOff:
@@ -71,12 +72,15 @@ def put_off():
     """Stand in for the program's handlers from now on. Returns what `put_back` wants: nothing to do as a rule."""
     if get_ident() != _MAIN:
         return ()
-    held = ()
-    for number in _WATCHED:
-        handler = getsignal(number)
+    now, held = [*map(getsignal, _WATCHED)], ()
+    if now == _none[0]:
+        return ()
+    for number, handler in zip(_WATCHED, now):
         if type(handler) is not int and handler is not None and handler is not signal.default_int_handler and not interrupts.is_held(handler) \
                 and type(handler) is not _PutOff:
             held += (number, _PutOff(handler)),
+    if not held:
+        _none[0] = now
     for number, own in held:
         set_handler(number, own)
     return held
