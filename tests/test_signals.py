@@ -182,3 +182,25 @@ def test_the_program_may_set_another_handler_in_a_step():
     finally:
         signal.signal(signal.SIGVTALRM, held)
     assert calls == ["second"]
+
+
+def test_another_thread_ends_the_step():
+    variable, calls, other = tf.Variable(1.0), [], tf.Variable(0.0)
+
+    def handler(*_):
+        calls.append(1)
+        other.assign_add(ONE)
+
+    with Alarms(handler, 0.004):
+        for _ in range(60):
+            with terra.GradientTape() as tape:
+                loss = variable * variable
+            variable.assign_sub(0.01 * tape.gradient(loss, variable))
+            thread = threading.Thread(target=lambda: float(variable))
+            thread.start()
+            thread.join()
+        terra.coexecute(lambda x: x)(ONE)
+        assert signal.getsignal(signal.SIGVTALRM) is handler
+    assert tape.block.stats().coexecuted_steps >= 20
+    terra.sync()
+    assert other.numpy() == len(calls)

@@ -143,18 +143,17 @@ class Coexecuted:
         if not tfi.executing_eagerly():
             self._warn_graph()
             return self._python(*args, **kwargs)  # part of somebody's graph
-        held = handlers.put_off()
+        if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
+            self._stats.steps += 1
+            self._stats.imperative_steps += 1
+            return self._python(*args, **kwargs)
+        held = ()
         try:
-            if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
-                self._stats.steps += 1
-                self._stats.imperative_steps += 1
-                return self._python(*args, **kwargs)
-            try:
-                dispatch.end_open_step()
-                return self._step(args, kwargs)
-            finally:
-                dispatch.step_lock.release()
+            dispatch.end_open_step()
+            held = handlers.put_off()
+            return self._step(args, kwargs)
         finally:
+            dispatch.step_lock.release()
             if held:
                 handlers.put_back(held)
 

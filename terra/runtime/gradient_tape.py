@@ -67,12 +67,13 @@ class GradientTape(tfi.tf.GradientTape):
             return None  # part of the outer step
         if not dispatch.step_lock.acquire(blocking=active is None or active.open_ended):
             return None
-        step, held = None, handlers.put_off()
+        step, held = None, ()
         try:
             dispatch.end_open_step()
             raise_late_error()
             prepare_optimizers()
             self._outside = _block_at(frames.innermost_outside(frame), self._options)
+            held = handlers.put_off()
             step = self._outside.begin(functools.partial(BlockStep, frame))
             self._left_alone = step is None
         finally:

@@ -76,8 +76,9 @@ def put_off():
     if now == _none[0]:
         return ()
     for number, handler in zip(_WATCHED, now):
-        if type(handler) is not int and handler is not None and handler is not signal.default_int_handler and not interrupts.is_held(handler) \
-                and type(handler) is not _PutOff:
+        if type(handler) is _PutOff:  # another thread has ended a step
+            held += (number, handler),
+        elif type(handler) is not int and handler is not None and handler is not signal.default_int_handler and not interrupts.is_held(handler):
             held += (number, _PutOff(handler)),
     if not held:
         _none[0] = now
@@ -88,10 +89,12 @@ def put_off():
 
 def put_back(held):
     """Undo `put_off`, except where the program has set another handler meanwhile, and call the handlers that had to wait till now."""
+    if get_ident() != _MAIN:
+        return  # only the main thread may: it does with the next step
     left = ()
     for number, own in held:
         waits, own.waits = own.waits, None
-        while own.tripped and get_ident() == _MAIN:
+        while own.tripped:
             pass  # until Python has called it
         if getsignal(number) is own:
             set_handler(number, own.handler)
