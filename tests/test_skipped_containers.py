@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import terra
 
+OTHER = tf.constant([[0.25, 0.5], [0.125, 2.0]])  # a tensor that is an argument as well is another matter: see test_lifetimes
 X = tf.constant([[1.0, 2.0], [3.0, 4.0]])
 
 
@@ -121,7 +122,7 @@ READS = {
     "cast": (lambda: [1, 2], lambda held, x: x + tf.cast(held, tf.float32), lambda held: held.__setitem__(0, 9)),
     "shape": (lambda: [4, 1], lambda held, x: tf.reshape(x, held), lambda held: held.reverse()),
     "stack": (lambda: [X, X], lambda held, x: tf.stack([x, *held]), lambda held: held.append(X)),
-    "add_n": (lambda: [X, X], lambda held, x: x + tf.add_n(held), lambda held: held.append(X)),
+    "add_n": (lambda: [OTHER, OTHER], lambda held, x: x + tf.add_n(held), lambda held: held.append(OTHER)),
     "in_a_display": (lambda: [1.0, 2.0], lambda held, x: x + tf.constant([held, held]), lambda held: held.__setitem__(0, 4.0)),
     "keyword": (lambda: {"axis": [0]}, lambda held, x: tf.reduce_sum(x, **held), lambda held: held["axis"].append(1)),
     "layer": (lambda: [X, X], lambda held, x: ADD(held) + x, lambda held: held.__setitem__(0, -X)),
