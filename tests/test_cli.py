@@ -229,8 +229,7 @@ def test_steps_have_the_options(monkeypatch):
     for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
         monkeypatch.setattr(home, "GradientTape", home.GradientTape)
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
-    monkeypatch.setattr(script, "_options", {})
-    monkeypatch.setattr(gradient_tape, "_defaults", {})
+    monkeypatch.setattr(gradient_tape, "defaults", {})
     script.install({"run_ahead": 0, "loops": "roll"})
     assert script.step(1)(lambda: None).__terra_steps__.options == terra.Options(run_ahead=0, loops="roll")
     assert tf.GradientTape()._options == terra.Options(run_ahead=0, loops="roll")

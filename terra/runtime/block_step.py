@@ -24,6 +24,7 @@ from terra.runtime import dispatch, fast_forward, frames, handlers, location, op
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted, collect_as_before
 from terra.runtime.graph_runner import runner
+from terra.runtime.shared import View
 from terra.runtime.step import Step
 from terra.runtime.tracer import Tracer
 
@@ -157,15 +158,13 @@ def _updates(event):
         for _, how in opschema.variable_access(info.schema, [ref[0] == RESOURCE for ref in event.refs]))
 
 
-class OpenEnd:
-    """What the hooks see of a step that is open behind its block. Another thread may end it, so each operation holds the step's lock."""
+class OpenEnd(View):
+    """The view of a step that is open behind its block. Another thread may end it, so each operation holds the step's lock."""
 
     open_ended = True
 
     def __init__(self, step):
-        self.step = step
-        self.thread = step.thread
-        self.mode = self
+        super().__init__(step)
         self.operations = 0
         self.held = False  # whether its thread holds the lock for a whole call
         self.busy = False  # whether an operation is on its way: what comes meanwhile comes from a finalizer, and cannot end the step
@@ -177,18 +176,8 @@ class OpenEnd:
     def before_outside_access(self, *args):
         self.step.before_outside_access(*args)
 
-    @property
-    def skeleton(self):
-        return self.step.mode
-
     def skipping(self):
         return self.step.skipping() if self.held else None  # else another thread could end the step half-way
-
-    def takes_tensors(self):
-        return False
-
-    def as_indices(self, x):
-        return x
 
     def close(self):
         self.step.close()

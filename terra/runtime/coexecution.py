@@ -41,27 +41,22 @@ FEW_TREES = 2  # traces with recursion that are merged before steps are cut into
 
 
 
-@contextlib.contextmanager
-def no_garbage_collection():
-    """Tracing, merging and rolled steps make many objects and hardly any garbage: looking for some would take as long as the work itself."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def collect_rarely(step):
+    """Garbage is hardly collected during the step, if at all: finalizers, which may use TensorFlow, would run in the middle of Terra's own work.
+
+    Steps that are traced, or run in pieces, make many objects and hardly any garbage: looking for some would take as long as the work itself.
+    """
+    step.collects = before = gc.get_threshold()
+    rarely = 0 if type(step.mode) is Tracer or isinstance(step, pieces.PiecewiseStep) else RARELY
+    if 0 < before[0] < RARELY:
+        step.collects_now = (rarely, *before[1:])
+        gc.set_threshold(*step.collects_now)
 
 
 def collect_as_before(step):
     """Garbage is collected as before the step, unless the program has set something else in it."""
-    if gc.get_threshold()[0] == RARELY:
+    if gc.get_threshold() == step.collects_now:
         gc.set_threshold(*step.collects)
-
-
-def _makes_much(step):
-    """Whether a step that has just begun will make many objects that live as long as it does: events of a trace, or what the tapes of many pieces are told."""
-    return type(step.mode) is Tracer or isinstance(step, pieces.PiecewiseStep)
 
 
 _NOTHING = contextlib.nullcontext()
@@ -118,13 +113,14 @@ class Coexecuted:
         return BoundStep(made, instance)
 
     def _for_instance(self, instance):
-        made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
         try:
-            # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
-            vars(instance)[f"__terra__{self.__qualname__}"] = made
-            made._belongs_to = weakref.ref(instance)
+            attributes, reference = vars(instance), weakref.ref(instance)
         except TypeError:  # without a dict, or without weak references: all such instances share
             return self
+        made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
+        # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
+        attributes[f"__terra__{self.__qualname__}"] = made
+        made._belongs_to = reference
         weakref.finalize(made, lambda gone, *parts: gone.add(_snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
         self._instances[id(instance)] = made
         return made
@@ -224,8 +220,7 @@ class Coexecuted:
             if step is not None:
                 try:
                     held = interrupts.release(held)
-                    with no_garbage_collection() if _makes_much(step) else _NOTHING:
-                        result = whole_calls.run_step(step, self._python, args, kwargs)
+                    result = whole_calls.run_step(step, self._python, args, kwargs)
                     held = interrupts.hold()
                     self._end(step)
                 except BaseException as error:
@@ -296,9 +291,7 @@ class Coexecuted:
             raise
         if not tfi.tape_set_is_empty():
             tfi.keep_shape_slice()
-        step.collects = gc.get_threshold()
-        if 0 < step.collects[0] < RARELY:  # else finalizers, which may use TensorFlow, would run in the middle of Terra's own work
-            gc.set_threshold(RARELY, *step.collects[1:])
+        collect_rarely(step)
         step.came_from = location.begin_step()
         dispatch.active = step
         dispatch.install()
@@ -444,7 +437,7 @@ class Coexecuted:
             if varying or (deeper and self.store.n_traces >= FEW_TREES):
                 self._roll(varying)
                 return
-        with self._lock, no_garbage_collection():
+        with self._lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)
         if not fell_back:

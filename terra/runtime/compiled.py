@@ -75,7 +75,6 @@ class Compiled:
         self._failures = self._good = 0
         self._failures_before = 0
         self._registered = Registered(self)
-        self._fdefs = []
         self._versions = 0
 
     # -- each step -------------------------------------------------------------------------------------------------------------
@@ -191,7 +190,6 @@ class Compiled:
             return
         for fdef in form.fdefs:
             self._registered.add(fdef)
-            self._fdefs.append(fdef)
         self._instantiate(form.probe.signature.name, generated.n_outputs + len(form.probed))
         self._current = form, {}
 
@@ -236,8 +234,7 @@ class Compiled:
         return self._worker is not None and self._worker.is_alive()
 
     def remove(self):
-        self._registered.remove(self._fdefs)
-        self._fdefs = []
+        self._registered.remove_all()
 
     def describe(self):
         """One sentence for `terra.explain`."""

@@ -16,7 +16,7 @@ from terra.runtime.block_step import BlockFunction, BlockStep, prepare_optimizer
 from terra.runtime.graph_runner import runner
 
 _blocks = {}  # location of a `with` -> BlockFunction
-_defaults = {}  # options of tapes that are given none
+defaults = {}  # options, by name, of the tapes that are not given them
 _errors = []  # errors of steps that ended where nothing could be raised
 
 
@@ -41,7 +41,7 @@ class GradientTape(tfi.tf.GradientTape):
     _outside = None  # the state of the `with` statement this tape was last in
 
     def __init__(self, persistent=False, watch_accessed_variables=True, **options):
-        self._options = Options.make({**_defaults, **options})
+        self._options = Options.make({**defaults, **options})
         super().__init__(persistent=persistent, watch_accessed_variables=watch_accessed_variables)
 
     # -- the block -------------------------------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ def _block_at(frame, options):
 def set_defaults(options):
     """Options, by name, of the tapes that are not given them. Raises: OptionError."""
     Options.make(options)
-    _defaults.clear()
-    _defaults.update(options)
+    defaults.clear()
+    defaults.update(options)
 
 
 def blocks():

@@ -24,6 +24,10 @@ class Registered:
             self.names.remove(fdef.signature.name)
             tfi.remove_function(fdef.signature.name)
 
+    def remove_all(self):
+        while self.names:
+            tfi.remove_function(self.names.pop())
+
 
 def remove_left():
     """Remove the functions of owners that are gone, unless a graph may still run."""

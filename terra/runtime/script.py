@@ -34,7 +34,6 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 _calls = [0]  # of functions that are steps
-_options = {}  # of all steps
 
 
 class ScriptError(Exception):
@@ -52,7 +51,7 @@ def step(blocks):
     """A decorator for a function with so many tape blocks: from its second call on, each call is a co-executed step."""
     def decorate(function):
         form = instrument(function)
-        steps = Coexecuted(function, form, Options.make(_options))
+        steps = Coexecuted(function, form, Options.make(gradient_tape.defaults))
         seen = []  # what the first call told: whether the function may be a step
 
         @functools.wraps(function)
@@ -153,7 +152,6 @@ class _Finder:
 def install(options):
     """Make the tapes of all modules steps, with these options, and have modules imported from now on compiled with the decorators."""
     gradient_tape.set_defaults(options)
-    _options.update(options)
     tf = tfi.tf
     for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
         home.GradientTape = gradient_tape.GradientTape

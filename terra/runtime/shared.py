@@ -14,8 +14,8 @@ PAUSE = 0.00005  # seconds between two looks
 PATIENCE = 1.0  # seconds, then the step's thread is taken to wait for this one, in code that Terra called
 
 
-class Shared:
-    """What the hooks see of such a step."""
+class View:
+    """What the hooks see of a step that other threads may change, in the place of the step itself."""
 
     open_ended = False
 
@@ -40,6 +40,10 @@ class Shared:
 
     def as_indices(self, x):
         return x
+
+
+class Shared(View):
+    """The view of a step of which another thread reads a tensor."""
 
     def pause(self):
         self.step.pause()

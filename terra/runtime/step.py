@@ -55,7 +55,7 @@ class Step:
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
         self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
-        self.collects = None  # the thresholds of garbage collection before it
+        self.collects = self.collects_now = None  # the thresholds of garbage collection before it, and in it if they are others
         self.handlers = ()  # of signals, that are put off while Terra is at work
         self.failed = None  # the operation that raised because of a value while the step was traced
         self.deferred_destroys = []  # of such variables, until the graph has used them
