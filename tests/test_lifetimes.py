@@ -153,6 +153,29 @@ def test_methods_are_equal_as_methods_are():
     assert callbacks == [other.step]
 
 
+def test_each_class_has_its_own_class_method():
+    class Meta(type):
+        def __setattr__(cls, name, value):
+            raise AttributeError(name)
+
+    class Base(metaclass=Meta):
+        total = tf.Variable(0.0)
+
+        @classmethod
+        @terra.coexecute(wait_for_graph=True)
+        def step(cls, x):
+            cls.total.assign_add(x)
+            return cls.total * 1.0
+
+    class Derived(Base):
+        total = tf.Variable(100.0)
+
+    for k in range(8):
+        assert float(Base.step(ONE)) == 1.0 + k and float(Derived.step(ONE)) == 101.0 + k
+    assert Base.step.stats().steps == Derived.step.stats().steps == 8
+    assert Base.step.stats().coexecuted_steps >= 4 and Derived.step.stats().coexecuted_steps >= 4
+
+
 # -- tensors -------------------------------------------------------------------------------------------------------------------
 
 def test_a_py_function_returns_tensors_of_a_step():

@@ -119,7 +119,11 @@ class Coexecuted:
             return self
         made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
         # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
-        attributes[f"__terra__{self.__qualname__}"] = made
+        name = f"__terra__{self.__qualname__}"
+        if isinstance(instance, type):  # of a class method: the class's dict is read-only
+            type.__setattr__(instance, name, made)
+        else:
+            attributes[name] = made
         made._belongs_to = reference
         weakref.finalize(made, lambda gone, *parts: gone.add(_snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
         self._instances[id(instance)] = made
