@@ -14,6 +14,7 @@ VALUE, CONST, FEED, ARG, RESOURCE = "v", "c", "f", "a", "r"
 
 
 BUILDING_STEPS = 2  # steps that may create variables before a step that always does is believed to
+MOST_VALUES = 3  # of integers that a traced function was given, after which the shapes of what it gives are taken for data
 
 
 class Const:
@@ -87,6 +88,11 @@ def _numbered(events):
         occurrence = occurrences.get(signature, 0)
         occurrences[signature] = occurrence + 1
         yield event, signature, occurrence
+
+
+def _is_function_of_values(event):
+    """Whether the output shapes may follow from the values of inputs, in a way that no shape function tells."""
+    return event.info.schema.is_function and any(type(key) is tuple and len(key) == 3 and type(key[2]) is bytes for key in event.shape_key)
 
 
 class TraceStore:
@@ -202,7 +208,8 @@ class TraceStore:
             site = node.payload
             if event.signature in self.dynamic:
                 continue  # what is known of its shapes the runtime asks its shape function
-            if site.shapes.setdefault(event.shape_key, event.out_shapes) != event.out_shapes:
+            if site.shapes.setdefault(event.shape_key, event.out_shapes) != event.out_shapes or (
+                    len(site.shapes) > MOST_VALUES and _is_function_of_values(event)):
                 self.dynamic.add(event.signature)
                 for other in self.graph.nodes:
                     if other.payload.event.signature == event.signature:

@@ -17,7 +17,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, frames, handlers, interrupts, location, opschema, pieces, places, recurring, whole_calls
+from terra.runtime import dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurring, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart
@@ -32,13 +32,14 @@ from terra.runtime.values import dummy
 
 log = logging.getLogger("terra")
 
+tfi.replace_while_loop(framework_loops.located)
+
 
 FEW_ITERATIONS = 4  # a loop that ran no more often is unrolled for two different trip counts, too
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
 SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a graph while others of the step are not yet known
 RARELY = 200_000  # new objects between two garbage collections in a step
 FEW_TREES = 2  # traces with recursion that are merged before steps are cut into pieces
-
 
 
 def collect_rarely(step):

@@ -34,6 +34,7 @@ try:
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
     from tensorflow.python.ops import resource_variable_ops
+    from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.script_ops import EagerFunc as _EagerFunc  # what runs the Python function of a `tf.py_function`
     _convert_returned = _EagerFunc._convert
     from tensorflow.python.util import _pywrap_util_port
@@ -438,6 +439,15 @@ def remove_hooks():
 def convert_returned_tensors(convert):
     """Have what `tf.py_function`s return go through `convert`, after TensorFlow has made tensors of it: C++ code takes nothing but EagerTensors."""
     _EagerFunc._convert = lambda self, value, dtype: convert(_convert_returned(self, value, dtype))
+
+
+def replace_while_loop(replace):
+    """Put `replace(while_loop)` wherever TensorFlow's own code, or a program, finds the function that all its loops run through."""
+    original = while_loop_module.while_loop
+    replacement = replace(original)
+    for module in (while_loop_module, tf.compat.v1, tf.compat.v1.compat.v1, tf.compat.v2.compat.v1):
+        if module.while_loop is original:
+            module.while_loop = replacement
 
 
 def remove_getitem(getitem):

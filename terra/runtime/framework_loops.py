@@ -1,0 +1,88 @@
+"""TensorFlow's own loops: `tf.while_loop` and what is made of it (`tf.scan`, `tf.foldl`, `tf.map_fn`, the RNN layers of Keras).
+
+Run eagerly, `tf.while_loop` is a Python loop in TensorFlow's code, which is not instrumented. Its iterations are given locations all the same, so that such a loop is
+rolled like one of the user's where its trip count varies (sentences of different lengths, for instance), instead of being one more path with each new length.
+
+A layer whose loop is in pieces cannot be skipped as a whole. So the cell of a stock RNN layer is, in each iteration.
+"""
+
+import functools
+from threading import get_ident
+from types import FunctionType
+
+from terra.runtime import dispatch, fast_forward, guards, location
+from terra.runtime import internals as tfi
+
+_RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell
+_loop_ids = {}  # id of the call site around a loop -> id of the loop
+
+
+def located(original):
+    """`tf.while_loop`, given the original, with a location for each iteration."""
+    @functools.wraps(original)
+    def while_loop(cond, body, *args, **kwargs):
+        step = dispatch.active
+        if step is None or step.thread != get_ident() or step.paused or not (step.function.located and tfi.executing_eagerly() and callable(cond)):
+            return original(cond, body, *args, **kwargs)
+        cursor = location.tls.cursor
+        here = cursor.current
+        iteration = here.loop(_loop_id(here.id))
+
+        def next_cond(*loop_vars):
+            nonlocal iteration
+            cursor.current = iteration = iteration.next or iteration.grow()
+            return cond(*loop_vars)
+
+        holder = step_function = None
+        if step.function.pieces is not None:
+            holder = _step_holder(body)
+        try:
+            if holder is not None:
+                step_function = holder.cell_contents
+                holder.cell_contents = _skipping(step_function)
+            return original(next_cond, body, *args, **kwargs)
+        finally:
+            cursor.current = here
+            if step_function is not None:
+                holder.cell_contents = step_function
+
+    return while_loop
+
+
+def _loop_id(around):
+    known = _loop_ids.get(around)
+    if known is None:
+        place = location.site(around)
+        filename, lineno = (place.filename, place.lineno) if place is not None else ("", 0)
+        # The name is no function's: nothing recurses by running a loop.
+        known = _loop_ids.setdefault(around, location.register_site("loop", filename, lineno, f"<tf.while_loop {around}>"))
+    return known
+
+
+def _step_holder(body):
+    """Where `body`, if it is that of a stock RNN layer with a stock cell, keeps the function that calls the cell; else None."""
+    if type(body) is not FunctionType or body.__module__ != _RNN_LOOP:
+        return None
+    holder = _closure(body).get("step_function")
+    function = holder and holder.cell_contents
+    if type(function) is not FunctionType or function.__module__ != _RNN_LAYER or not {"self", "cell_kwargs"} <= _closure(function).keys():
+        return None
+    return holder if guards.is_stock_object(_closure(function)["self"].cell_contents.cell) else None
+
+
+def _closure(function):
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+
+
+def _skipping(step_function):
+    """`step_function`, which calls a layer's cell with (inputs, states), but jumping where it can."""
+    held = _closure(step_function)
+    cell, options = held["self"].cell_contents.cell, held["cell_kwargs"].cell_contents
+
+    def step(inputs, states):
+        runner = fast_forward.running()
+        if runner is None:
+            return step_function(inputs, states)
+        return fast_forward.attempt(runner, step_function.__code__, cell, (inputs, states), options, lambda: step_function(inputs, states))
+
+    return step
