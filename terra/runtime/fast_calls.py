@@ -8,6 +8,7 @@ and the functions that compute an operation's gradient, where a gradient as a wh
 the user's among the arguments makes a call unskippable, as everywhere.
 """
 
+import functools
 import sys
 from types import FunctionType
 
@@ -73,14 +74,13 @@ def substitute_method(callee):
 
 
 def _skipping(function):
-    position, name = fast_forward.INDICES.get(function, (None, None))
+    convert = _conversion(function)
 
     def call(*args, **kwargs):
-        if name is not None and dispatch.active is not None:
-            if len(args) > position and _are_indices(args[position]):
-                args = (*args[:position], dispatch.active.as_indices(args[position]), *args[position + 1:])
-            elif _are_indices(kwargs.get(name)):
-                kwargs[name] = dispatch.active.as_indices(kwargs[name])
+        if convert is not None:
+            step = dispatch.active
+            if step is not None and np.ndarray in map(type, (*args, *kwargs.values())) and step.takes_tensors():
+                args, kwargs = convert(step, args, kwargs)
         runner = fast_forward.running()
         if runner is None:
             return function(*args, **kwargs)
@@ -90,8 +90,69 @@ def _skipping(function):
     return call
 
 
-def _are_indices(x):
-    return type(x) is np.ndarray and x.dtype in (np.int32, np.int64)
+def _conversion(function):
+    """What makes tensors of arrays among the arguments (step, args, kwargs) of a function that does so itself, first thing; None if there is none."""
+    position, name = fast_forward.INDICES.get(function, (None, None))
+    if function.__name__ == "sparse_categorical_crossentropy":
+        position, name = 0, "y_true"
+    if name is not None:
+        return functools.partial(_convert_one, position, name, True)
+    if function in _CONSTANTS:
+        return _convert_constant
+    if function in _OF_ONE:
+        return functools.partial(_convert_one, 0, _OF_ONE[function], False)
+    return _convert_alike if function in _OF_SEVERAL or function.__module__.startswith("keras.src.losses.") else None
+
+
+def _convert_one(position, name, indices, step, args, kwargs):
+    """indices: whether integers are data wherever they come from; other arrays are only if they come with the step."""
+    if len(args) > position:
+        x = args[position]
+        if type(x) is np.ndarray and (id(x) in step.arrays or (indices and x.dtype in (np.int32, np.int64))):
+            return (*args[:position], step.as_data(x), *args[position + 1:]), kwargs
+    elif type(kwargs.get(name)) is np.ndarray:
+        x = kwargs[name]
+        if id(x) in step.arrays or (indices and x.dtype in (np.int32, np.int64)):
+            return args, {**kwargs, name: step.as_data(x)}
+    return args, kwargs
+
+
+def _convert_constant(step, args, kwargs):
+    x, *others = *args, *kwargs.values()
+    if args and id(x) in step.arrays and kwargs.keys() <= {"dtype"} and (not others or (len(others) == 1 and _is_type_of(x, others[0]))):
+        return (step.as_data(x), *args[1:]), kwargs
+    return args, kwargs
+
+
+def _is_type_of(array, dtype):
+    return dtype is None or (type(dtype) is tfi.tf.DType and dtype.as_numpy_dtype == array.dtype.type)
+
+
+def _convert_alike(step, args, kwargs):
+    """Arrays that come with the step, where all tensors among the arguments are of one and the same floating type: they would get it in any case."""
+    kinds = {x.dtype if type(x) is np.ndarray else np.dtype(x.dtype.as_numpy_dtype) for x in (*args, *kwargs.values()) if hasattr(x, "shape") and _is_tensor(x)}
+    if len(kinds) != 1 or next(iter(kinds)).kind != "f":
+        return args, kwargs
+    return [_data(step, x) for x in args], {name: _data(step, x) for name, x in kwargs.items()}
+
+
+def _is_tensor(x):
+    return type(x) is np.ndarray or type(x) is TerraTensor or type(x) is tfi.EagerTensor or tfi.is_variable(x)
+
+
+def _data(step, x):
+    return step.as_data(x) if type(x) is np.ndarray and id(x) in step.arrays else x
+
+
+# Functions that make a tensor of their first argument, whatever the others are; and functions whose tensors all have one type.
+_OF_ONE = {
+    tfi.tf.cast: "x", tfi.tf.reshape: "tensor", tfi.tf.expand_dims: "input", tfi.tf.squeeze: "input", tfi.tf.transpose: "a", tfi.tf.identity: "input",
+    tfi.tf.shape: "input", tfi.tf.size: "input", tfi.tf.rank: "input", tfi.tf.argmax: "input",
+    tfi.tf.reduce_mean: "input_tensor", tfi.tf.reduce_sum: "input_tensor", tfi.tf.reduce_max: "input_tensor"}
+_OF_SEVERAL = frozenset([
+    tfi.tf.matmul, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.square, tfi.tf.abs, tfi.tf.math.squared_difference, tfi.tf.nn.conv2d,
+    tfi.tf.nn.softmax_cross_entropy_with_logits, tfi.tf.nn.sigmoid_cross_entropy_with_logits])
+_CONSTANTS = frozenset([tfi.tf.convert_to_tensor, tfi.tf.constant])
 
 
 def _operator(base, name):
@@ -101,15 +162,23 @@ def _operator(base, name):
 
     def operator(*operands):
         function = getattr(base, name)
+        if converts and type(operands[1]) is np.ndarray:
+            operands = _converted(*operands)
         runner = fast_forward.running()
         if runner is None or function not in known:  # somebody has replaced it
             return function(*operands)
-        if converts and type(operands[1]) is np.ndarray and operands[1].dtype.kind == "f" and operands[0].dtype.is_floating and not tfi.promotes():
-            operands = operands[0], tfi.eager_constant(operands[1], operands[0].dtype)  # what it is an operand as: the array may be another each time
         return attempt(runner, function, operands, NONE)
 
     operator.__name__ = operator.__qualname__ = name
     return operator
+
+
+def _converted(x, array):
+    """The operands, the array as the tensor that it is an operand as: it may be another one each time."""
+    step = dispatch.active
+    if step is None or array.dtype.kind != "f" or not x.dtype.is_floating or tfi.promotes() or not step.takes_tensors():
+        return x, array
+    return x, step.as_data(array) if x.dtype.as_numpy_dtype == array.dtype.type else tfi.eager_constant(array, x.dtype)
 
 
 _OPERATED = (tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable)

@@ -36,7 +36,9 @@ _METHODS = {
 }
 _Generator = tfi.tf.random.Generator
 # Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
-INDICES = {tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices")}
+INDICES = {
+    tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices"), tfi.tf.nn.embedding_lookup: (1, "ids"),
+    tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels")}
 _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal", "truncated_normal", "uniform", "uniform_full_int"))
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
@@ -94,20 +96,15 @@ class Skipping:
         callee = self.callee
         step = dispatch.active
         if step is not None and args:
-            if _looks_up(callee):
-                args = (step.as_indices(args[0]), *args[1:])
             if np.ndarray in map(type, args) and step.takes_tensors():
                 n = _number_converted(callee)
-                args = (*[as_tensor(x) if type(x) is np.ndarray else x for x in args[:n]], *args[n:])
+                args = (*[step.as_data(x) if type(x) is np.ndarray else x for x in args[:n]], *args[n:])
+            if _looks_up(callee):
+                args = (step.as_indices(args[0]), *args[1:])
         runner = running()
         if runner is None:
             return callee(*args, **kwargs)
         return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
-
-
-def as_tensor(array):
-    """The tensor that TensorFlow makes of an array of numbers; any other array as it is."""
-    return tfi.eager_constant(array, None) if array.dtype.kind in "fiub" else array
 
 
 def _number_converted(callee):

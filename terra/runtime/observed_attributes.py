@@ -76,7 +76,8 @@ class Attributes:
         elif issubclass(kind, np.ndarray):
             if name not in ("shape", "dtype", "ndim", "size"):
                 self.impure(f"asks an array for {name}")
-            self._look_into(it)
+            if it not in self._arrays:
+                self._look_into(it)
         elif kind is FunctionType or kind is MethodType or kind is BuiltinFunctionType:
             if name not in ("__name__", "__qualname__"):
                 self.impure(f"asks a function for {name}")

@@ -126,7 +126,10 @@ class Calls:
             for x in it.values() if isinstance(it, dict) else it:
                 self._arguments(x)
         elif kind is np.ndarray:
-            self._look_into(it)
+            if it in self._arrays:
+                self._arrays.given += 1
+            else:
+                self._look_into(it)
 
     def _bear(self, value):
         """The framework made `value`, and all containers in it."""

@@ -32,7 +32,7 @@ from terra.transform import convert
 class Observer(Attributes, Calls, Builtins, Operands):
     """Observes one run."""
 
-    def __init__(self, runner, given):
+    def __init__(self, runner, given, arrays=None):
         self.runner = runner
         self.start = len(runner.log)
         self.reads = Reads()
@@ -45,6 +45,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._born = {}  # id -> container, iterator, function or tape that the run has made
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
+        self._arrays = () if arrays is None else arrays  # the arrays among them, if their contents are not to matter
         self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
 
     def __enter__(self):
@@ -73,6 +74,8 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 self.impure(f"issues {node.op_type} in a call that was not skipped", True, node.location)
             else:
                 self._check_result(result, set())
+        if self._arrays != () and self._arrays.why_needed():
+            self.impure(self._arrays.why_needed())
         return self.finish_inside()
 
     def finish_inside(self):
@@ -208,6 +211,8 @@ class Observer(Attributes, Calls, Builtins, Operands):
             if any(type(x) is TerraTensor and x._owner is self.runner for x in held):
                 self.impure("keeps a tensor in a container")
         elif kind is np.ndarray:
+            if it in self._arrays:
+                self.impure("looks into an array that is an argument")
             try:
                 self.reads.array(it)
             except Unskippable:

@@ -14,7 +14,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.program import ValueKey
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensor import TerraTensor, is_unread
 from terra.runtime.tracer import const_key, is_small_constant, real
 from terra.runtime.values import launched, seed_tensor
 
@@ -137,7 +137,7 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
-        "accessed", "shapes")
+        "accessed", "shapes", "repeated")
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
@@ -216,7 +216,7 @@ class Recording:
         region.accessed = runner.tapes.accessed[self.accessed_length:]
         for k, x in enumerate(inputs.foreign):
             read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread)
-            if k in self.unused or read:  # Python may have looked at it
+            if (k in self.unused or read) and not is_unread(x):  # Python may have looked at it
                 self._check(Foreign, k, x, True)
         for index in self.used_arguments - inputs.indices:
             self._check(_Argument, index, runner.step.arg_list[index], False)

@@ -11,10 +11,12 @@ from terra.runtime import dispatch, frames, iterators, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.python_runner import PythonRunner
+from terra.runtime.tensor import tensor_of
 from terra.runtime.tracer import collect_args
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
+NUMBERS = "fiub"  # kinds of arrays
 
 
 class Counts:
@@ -46,9 +48,10 @@ class Step:
         self.crossing = True  # it has yet to begin, or is about to end: what a finalizer runs meanwhile is no part of it
         self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
         self.args = {}  # id -> (index, tensor) of the tensors among the arguments
-        collect_args(args, self.args)
+        self.arrays = {}  # id -> array, of the arrays among them
+        collect_args(args, self.args, self.arrays)
         if kwargs:
-            collect_args(kwargs, self.args)
+            collect_args(kwargs, self.args, self.arrays)
         self.arg_list = [t for _, t in self.args.values()]
         self._args_signature = None
         self.skips = self.lazy_tapes = function.options.fast_forward
@@ -60,6 +63,7 @@ class Step:
         self.failed = None  # the operation that raised because of a value while the step was traced
         self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
+        self.shown = None  # the `whole_calls.Arrays` of a run of the step's function that is observed
         self.kept = ()  # tensors that outlive the step, though the graph does not give them: kept until the trace is merged
         self.mode = None
 
@@ -85,12 +89,27 @@ class Step:
         """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
         return self.skips and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
+    def as_data(self, array):
+        """The tensor that TensorFlow makes of an array of numbers, for a call that makes one first thing; an array of anything else as it is.
+
+        Integers, and all that the step was given, are data, no constants on which the host could operate.
+        """
+        kind = array.dtype.kind
+        if kind not in NUMBERS:
+            return array
+        if self.shown is not None:
+            made = self.shown.tensor_of(array)
+            if made is not None:
+                return made
+        if kind not in "iu" and id(array) not in self.arrays:
+            return tfi.eager_constant(array, None)
+        made = tensor_of(array)
+        self.data[id(made)] = made
+        return made
+
     def as_indices(self, x):
-        """What to look up in a table in the place of `x`: of an array its tensor, which is data, no constant on which the host could operate."""
-        if type(x) is np.ndarray and x.dtype.kind in "iu" and self.takes_tensors():
-            x = tfi.eager_constant(x, None)
-            self.data[id(x)] = x
-        return x
+        """What to look up in a table in the place of `x`: of an array its tensor."""
+        return self.as_data(x) if type(x) is np.ndarray and x.dtype.kind in "iu" and self.takes_tensors() else x
 
     def before_read(self):
         """Python is about to read a value; True if the step ended because of that."""

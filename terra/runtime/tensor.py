@@ -173,6 +173,38 @@ def make_tensor(dtype, enum, shape, key, owner, hidden):
     return t
 
 
+class Noted:
+    """Owns the tensors that were made of arrays of the program's: counts how often Python reads their values."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self):
+        self.reads = 0
+
+    def read_again(self):
+        self.reads += 1
+
+
+def tensor_of(array):
+    """The tensor that TensorFlow makes of an array of numbers, as a TerraTensor."""
+    value = tfi.eager_constant(array, None)
+    t = make_tensor(value.dtype, value._datatype_enum(), value._shape_tuple(), None, Noted(), None)
+    t._value = value
+    return t
+
+
+def alias_of(x):
+    """Another TerraTensor with the value of `x`, which is known."""
+    t = make_tensor(x.dtype, x._enum, x._shp, None, x._owner, None)
+    t._value = x._value
+    return t
+
+
+def is_unread(x):
+    """Whether `x` was made of an array, and Python has not read its value since."""
+    return type(x) is TerraTensor and type(x._owner) is Noted and not x._owner.reads
+
+
 def _returned(x):
     """What a `tf.py_function` returns in the place of the tensor `x`."""
     if type(x) is TerraTensor:

@@ -7,6 +7,8 @@ operations are traced as they are executed.
 
 import sys
 
+import numpy as np
+
 from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace
 from terra.runtime import internals as tfi
@@ -103,14 +105,16 @@ def nest_outputs(flat, template):
     return result
 
 
-def collect_args(structure, found):
-    """Map id -> index of the tensors among a step's arguments (tuples, lists and dicts are looked into)."""
+def collect_args(structure, found, arrays):
+    """Map id -> index of the tensors among a step's arguments (tuples, lists and dicts are looked into), and id -> array of the arrays of numbers."""
     todo, seen = [structure], set()
     while todo:
         x = todo.pop()
         t = type(x)
         if t is EagerTensor or t is TerraTensor:
             found.setdefault(id(x), (len(found), x))
+        elif t is np.ndarray:
+            arrays[id(x)] = x
         elif (t is tuple or t is list or t is dict) and id(x) not in seen:  # which may be as deep as a tree, or contain itself
             seen.add(id(x))
             todo += reversed(x.values() if t is dict else x)

@@ -17,8 +17,8 @@ import numpy as np
 from terra.runtime import fast_forward, quick_entries, user_layers
 from terra.runtime.observer import Observer
 from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
-from terra.runtime.step import Step
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.step import NUMBERS, Step
+from terra.runtime.tensor import Noted, TerraTensor, alias_of, tensor_of
 from terra.transform import convert
 
 
@@ -72,6 +72,69 @@ class Attempts:
             del regions[0]
         if len(self.regions) > fast_forward.MOST_SIGNATURES:
             del self.regions[next(iter(self.regions))]
+
+
+class Arrays:
+    """The arrays among the arguments of the step's function, and the tensors that stand for them.
+
+    A run that gives them to nothing but calls that make tensors of them first thing would do the same with any other arrays of these types and shapes.
+    Each such call makes a tensor of its own: there are as many tensors for an array as the run uses it times.
+    """
+
+    def __init__(self, step, inputs):
+        self._step, self._inputs = step, inputs
+        self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
+        self._used = set()  # these places, of those that were used already
+        self.repeated = []  # the same, for each further use
+        self.given = 0  # times that the run has given one of them to something that may make a tensor of it
+        self._converted = 0  # times that it did
+
+    def __contains__(self, array):
+        return id(array) in self._tensors
+
+    def ids(self):
+        return set(self._tensors)
+
+    def describe(self, runner, array, found):
+        known = self._tensors.get(id(array))
+        if known is not None:
+            found.append(("again", known[2]))
+            return
+        made = tensor_of(array)
+        self._step.data[id(made)] = made
+        self._tensors[id(array)] = array, made, len(self._inputs.foreign)
+        self._inputs.describe(runner, made, found)
+
+    def repeat(self, places):
+        """Have the inputs what a run had that used the arrays at these places again."""
+        n = len(self._inputs.foreign) - len(self.repeated)
+        self.repeated = list(places)
+        self._inputs.foreign[n:] = [alias_of(self._inputs.foreign[place]) for place in places]
+
+    def tensor_of(self, array):
+        """A tensor that stands for an array; None if the array is none of these, or its contents have changed."""
+        known = self._tensors.get(id(array))
+        if known is None:
+            return None
+        self._converted += 1
+        _, made, place = known
+        if made._value._numpy_internal().tobytes() != array.tobytes():
+            return None  # a tensor that is made of it now makes the run one of its own
+        if place in self._used:
+            made = alias_of(made)
+            self._step.data[id(made)] = made
+            self._inputs.foreign.append(made)
+            self.repeated.append(place)
+        self._used.add(place)
+        return made
+
+    def why_needed(self):
+        """Why it matters what is in the arrays; None if it does not."""
+        if self.given != self._converted:
+            return "uses an array that is an argument other than as a tensor"
+        if any(type(x) is TerraTensor and type(x._owner) is Noted and x._owner.reads for x in self._inputs.foreign):
+            return "reads the value of a tensor made of an array that is an argument"
+        return None
 
 
 def run_step(step, function, args, kwargs):
@@ -173,15 +236,18 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 and region.fits(runner, _NO_INPUTS):
             return _jump(trial, runner, region, _NO_INPUTS, fewest)
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
+    arrays = Arrays(runner.step, inputs) if fewest == 1 and runner.step.arrays else None
     try:
         for x in (*args, *kwargs.values()):
-            _describe(runner, x, found, keep, inputs, given)
+            _describe(runner, x, found, keep, inputs, given, arrays)
     except Unskippable:
         return call(*args, **kwargs)
     found += runner.fed_signature()
     found += runner.step.args_signature()
     signature = tuple(found)
     for region in trial.regions.get(signature, ()):
+        if arrays is not None:
+            arrays.repeat(region.repeated)
         if region.fits(runner, inputs):
             if fewest == 1:
                 try:
@@ -192,8 +258,14 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             return _jump(trial, runner, region, inputs, fewest)
     if not trial.is_due():
         return call(*args, **kwargs)
-    recording, observer = Recording(runner), Observer(runner, given)
-    result = observer.run(called, args, kwargs)
+    if arrays is not None:
+        arrays.repeat(())
+    recording, observer = Recording(runner), Observer(runner, given, arrays)
+    runner.step.shown = arrays
+    try:
+        result = observer.run(called, args, kwargs)
+    finally:
+        runner.step.shown = None
     try:
         if runner.step.skeleton is not runner:
             raise Unskippable
@@ -201,7 +273,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if not reads.holds():
             observer.impure("changes what it reads")
             raise Unskippable
-        if inputs.known_elsewhere(runner, reads):
+        if inputs.known_elsewhere(runner, reads) or (arrays is not None and reads.holds_any(arrays.ids())):
             observer.impure("reads a tensor that is among its arguments as well", True)
             raise Unskippable
         if len(observer.jumped) < fewest:
@@ -214,6 +286,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         trial.failed(observer)
         return result
     region.guard, region.keep = reads, keep
+    region.repeated = arrays.repeated if arrays is not None else ()
     trial.learned(signature, region)
     return result
 
@@ -225,9 +298,12 @@ def _jump(trial, runner, region, inputs, fewest):
     return jump(runner, region, inputs)
 
 
-def _describe(runner, value, found, keep, inputs, given, depth=0):
-    """Append what identifies an argument of the user's function; ids of containers go to `given`."""
+def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
+    """Append what identifies an argument of the user's function; ids of containers go to `given`, arrays of numbers to `arrays`, if that is not None."""
     kind = type(value)
+    if kind is np.ndarray and arrays is not None and value.dtype.kind in NUMBERS:
+        arrays.describe(runner, value, found)
+        return
     if kind is list or kind is tuple or kind is dict:
         if depth > _DEEPEST:
             raise Unskippable  # perhaps it contains itself
@@ -238,7 +314,7 @@ def _describe(runner, value, found, keep, inputs, given, depth=0):
                 found.append((type(x), x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
                 keep.append(x)
         for x in value.values() if kind is dict else value:
-            _describe(runner, x, found, keep, inputs, given, depth + 1)
+            _describe(runner, x, found, keep, inputs, given, arrays, depth + 1)
         return
     try:
         fast_forward.describe(runner, value, found, keep, inputs)
