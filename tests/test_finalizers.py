@@ -90,7 +90,7 @@ def block_program(tape_class):
             results.append(float(total))
         results.append(y)
     if tape_class is terra.GradientTape:
-        assert tape.block.stats().coexecuted_steps >= 50
+        assert tape.block.stats().coexecuted_steps >= 20  # they begin whenever the graph is there
     return results, matrix, total
 
 

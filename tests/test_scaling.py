@@ -142,7 +142,7 @@ def median(shape, n):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_growth(shape):
-    small = 1000
+    small = 600
     for what, a, b in zip(("merge", "find_path", "analyse"), median(shape, small), median(shape, 4 * small)):
         # Below some milliseconds the clock decides; a quadratic algorithm is far above them at the larger size.
         assert b / max(a, 0.004) < 12, f"{what}: {a * 1e3:.1f} ms for {small}, {b * 1e3:.1f} ms for {4 * small}"
@@ -211,9 +211,9 @@ def test_find_path_20_000(benchmark):
 @pytest.fixture(scope="module", params=[straight, two_way_branches])
 def large(request):
     with quiet():
-        return merged(request.param(100_000)[0])
+        return merged(request.param(50_000)[0])
 
 
 @pytest.mark.parametrize("what", [assign_cases, analyse])
-def test_analysis_of_100_000(benchmark, large, what):
+def test_analysis_of_50_000(benchmark, large, what):
     benchmark.pedantic(what, (large,))
