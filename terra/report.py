@@ -41,8 +41,8 @@ def explain(function):
         table = function.pieces.table.values()
         nodes = sum(len(piece.store.graph) for piece in table)
         lines.append(
-            f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or functions are recursive: {len(table)} pieces "
-            f"with {nodes} nodes in all, {sum(piece.program is not None for piece in table)} of them with a graph.")
+            f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or branch anew in each iteration, or functions "
+            f"are recursive: {len(table)} pieces with {nodes} nodes in all, {sum(piece.program is not None for piece in table)} of them with a graph.")
         own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]
         if own:
             lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")

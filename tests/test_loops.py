@@ -807,3 +807,36 @@ def test_shapes_along_a_known_path_are_no_fallback():
             np.testing.assert_array_equal(x, y)
     stats = step.stats()
     assert stats.graphs == 1 and stats.fallbacks == 0 and stats.coexecuted_steps >= 20, stats
+
+
+@pytest.mark.parametrize("loops, reads", [("auto", False), ("auto", True), ("unroll", False)])
+def test_branches_in_each_iteration(loops, reads):
+    """Scheduled sampling: paths multiply with each iteration, until the loop is rolled."""
+    def run_with(wrap):
+        choose, table = random.Random(0), tf.Variable(tf.random.stateless_normal((10, 4), [1, 2]))
+
+        def step(tokens):
+            given, loss = tf.zeros((8,), tf.int32), 0.0
+            with tf.GradientTape() as tape:
+                for i in range(10):
+                    logits = tf.matmul(tf.gather(table, given), table, transpose_b=True)
+                    loss += tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[:, i], logits))
+                    if choose.random() < 0.5:
+                        given = tokens[:, i]
+                    elif not reads or float(loss) > 0:
+                        given = tf.argmax(logits, -1, output_type=tf.int32)
+            table.assign_sub(0.1 * tf.convert_to_tensor(tape.gradient(loss, table)))
+            return loss
+
+        step, rng = wrap(step), np.random.default_rng(0)
+        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 10)), tf.int32))) for _ in range(90)]
+        return losses, table.numpy(), choose.random(), step
+
+    *expected, _ = run_with(lambda step: step)
+    *actual, step = run_with(terra.coexecute(wait_for_graph=True, loops=loops))
+    np.testing.assert_allclose(expected[0], actual[0], rtol=1e-5)
+    np.testing.assert_allclose(expected[1], actual[1], atol=1e-5)
+    assert expected[2] == actual[2]
+    stats = step.stats()
+    assert stats.rolled_loops == (loops == "auto"), stats
+    assert loops == "unroll" or stats.coexecuted_steps >= 25, stats

@@ -293,7 +293,7 @@ def test_a_function_that_always_diverges_is_left_alone(caplog):
             n //= 7
         return y
 
-    @terra.coexecute(wait_for_graph=True)
+    @terra.coexecute(wait_for_graph=True, loops="unroll")
     def step(n):
         v.assign_add(1.0)
         return tf.clip_by_value(body(v * 0.01, n), -1.0, 1.0)

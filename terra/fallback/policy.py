@@ -31,6 +31,7 @@ class Policy:
         self.told = False
         self.for_good = False
         self.reason = None  # why it last gave up
+        self.otherwise = None  # called when steps keep leaving the known paths: whether they are co-executed in another way from now on
 
     def imperative(self):
         """True if the next step should be left alone."""
@@ -63,13 +64,20 @@ class Policy:
 
     def fell_back(self, reason):
         self._note(1)
-        if sum(self._window) >= TOO_MANY:
+        if sum(self._window) >= TOO_MANY and not self._goes_on_otherwise():
             self._give_up(f"{sum(self._window)} of the last {len(self._window)} steps left the known paths (the last one: {reason})")
 
     def traced(self, covered):
         self._uncovered = 0 if covered else self._uncovered + 1
-        if self._uncovered >= PATIENCE:
+        if self._uncovered >= PATIENCE and not self._goes_on_otherwise():
             self._give_up(f"{PATIENCE} steps in a row took a path that was never seen")
+
+    def _goes_on_otherwise(self):
+        if self.otherwise is None or not self.otherwise():
+            return False
+        self._window = []
+        self._uncovered = 0
+        return True
 
     def cannot(self, reason):
         """Its graph cannot be generated: a long pause."""

@@ -83,6 +83,8 @@ class Coexecuted:
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
         self.recurring = None  # then: the structures of arguments that come again and again, each with a function of its own
         self._recursive = set()  # locations in recursive calls
+        self.policy.otherwise = self._roll_branching
+        self._branching = set()  # ids of loops that are rolled because of the branches in them
         self._trip_counts = {}  # (location around a loop, loop id) -> trip counts seen
         self.fallback_reasons = {}  # reason with its line -> how often
         self.generation_error = None
@@ -463,12 +465,25 @@ class Coexecuted:
         Two trip counts are few enough to unroll, if the loop is short.
         """
         at_once = at_once or self.options.loops == "roll"
-        if not any(len(counts) > 1 and (at_once or len(counts) > 2 or max(counts) > FEW_ITERATIONS) for counts in self._trip_counts.values()):
+        if not self._branching and not any(len(counts) > 1 and (at_once or len(counts) > 2 or max(counts) > FEW_ITERATIONS) for counts in self._trip_counts.values()):
             return set()
         of_loop = {}
         for (_, loop_id), counts in self._trip_counts.items():
             of_loop.setdefault(loop_id, set()).update(counts)
-        return {loop_id for loop_id, counts in of_loop.items() if len(counts) > 1}
+        return {loop_id for loop_id, counts in of_loop.items() if len(counts) > 1 or loop_id in self._branching}
+
+    def _roll_branching(self):
+        """Roll the loops in which paths part, because each iteration has branches of its own: whether there are any."""
+        if not self.located or self.pieces is not None or self.options.loops == "unroll":
+            return False
+        for node in self.store.graph.nodes:
+            if len(node.succ) > 1:
+                for after in node.succ:
+                    if after.payload is not None:
+                        self._branching.update([loop_id for loop_id, count in after.payload.event.location.loop_ids if count > 1])
+        if self._branching:
+            self._roll(self._varying())
+        return bool(self._branching)
 
     def _roll(self, varying):
         """From the next step on, cut steps into pieces at these loops and at recursive calls."""
@@ -478,7 +493,8 @@ class Coexecuted:
         if self.recurring is None and self.options.loops != "roll":
             self.recurring = recurring.Recurring(self._for_structure)
         self._stats.rolled_loops = len(varying)
-        log.info("terra: %s is co-executed in pieces from now on: %d loops run another number of times each time", self.policy.name, len(varying))
+        why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
+        log.info("terra: %s is co-executed in pieces from now on: %d loops %s", self.policy.name, len(varying), why)
 
     def note_fallback(self, reason):
         self._stats.fallbacks += 1

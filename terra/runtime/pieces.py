@@ -1,4 +1,4 @@
-"""Pieces: how a step whose loops run another number of times each time, or that recurses over data, is co-executed.
+"""Pieces: how a step whose loops run another number of times each time, or branch anew in each iteration, or that recurses over data, is co-executed.
 
 A loop with one trip count is unrolled in the step's own graph. Once the count has varied, the step is *rolled*: it is cut into pieces where an iteration of such a
 loop, or a recursive call, begins or ends, and where Python reads a value. Each piece has a TraceGraph of its own (all iterations of a loop are traces of the same
