@@ -3,7 +3,10 @@
 
 import copy
 import gc
+import inspect
 import pickle
+import re
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ import tensorflow as tf
 
 import terra
 from terra.runtime import internals as tfi
+from terra.runtime import observer, unobserved
+from terra.transform import observed
 
 ONE, TWO = tf.constant(1.0), tf.constant(2.0)
 
@@ -151,6 +156,46 @@ def test_methods_are_equal_as_methods_are():
     callbacks = [other.step, one.step]
     callbacks.remove(one.step)
     assert callbacks == [other.step]
+
+
+@pytest.mark.parametrize("threaded", [False, True], ids=["later", "in a thread"])
+@pytest.mark.parametrize("kind", range(7))
+def test_functions_that_outlive_the_run_in_which_they_were_observed(kind, threaded):
+    def run(wrap):
+        made, seen = [], []
+
+        def step(x):
+            table = [1.0, 2.0, 3.0]
+            made.append([
+                lambda i: table[i],
+                lambda i: {"a": 1, "b": i}["b"],
+                lambda i: table[i:],
+                lambda i: "%d of %s" % (i, len(table)),
+                lambda i: (table is table, i is None),
+                lambda i: i in table or i < len(table),
+                lambda i: [a + i for a, b in zip(table, table) if a],
+            ][kind])
+            if threaded:
+                thread = threading.Thread(target=lambda: seen.append(made[-1](1)))
+                thread.start()
+                thread.join()
+            return x * 2.0
+        step = wrap(step)
+        for k in range(10):
+            seen.append(float(step(tf.constant(float(k)))))
+            seen.extend([function(1) for function in made])
+        return seen, step
+
+    expected, _ = run(lambda step: step)
+    actual, step = run(terra.coexecute(wait_for_graph=True))
+    assert expected == actual
+    assert step.stats().coexecuted_steps >= 5
+
+
+def test_whatever_an_observed_form_calls_is_there_when_nobody_observes():
+    called = set(re.findall(r'_shown?\("(\w+)"', inspect.getsource(observed)))
+    assert len(called) > 15
+    assert all(hasattr(unobserved.NOBODY, name) and hasattr(observer.Observer, name) for name in {*called, "modulo", "enter"})
 
 
 def test_each_class_has_its_own_class_method():
