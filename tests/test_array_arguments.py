@@ -245,7 +245,7 @@ def test_one_array_twice():
         model = model_of()
 
         def step(x, y, z):
-            return model(x) - model(y), model(z), 1.0 if x is y else 2.0
+            return model(x) - model(y), model(z)
         return step, lambda: model.variables
 
     def given(i):
@@ -253,6 +253,89 @@ def test_one_array_twice():
         return [(x, x, y), (x, y, x), (x, y, y)][i % 3]
     stats = differ(make, given, 60)
     assert stats.whole_steps >= 20, stats
+
+
+HELD = batch(0)
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "list"])
+def test_identity_with_something_else(kind):
+    held = {"array": HELD, "tensor": tf.constant(HELD), "list": [tf.constant(HELD)]}[kind]
+
+    def make():
+        model = model_of()
+
+        def step(x):
+            return model(x[0] if kind == "list" else x) * (1.0 if x is held else 2.0)
+        return step, lambda: model.variables
+
+    def given(i):
+        fresh = {"array": lambda: batch(i), "tensor": lambda: tf.constant(batch(i)), "list": lambda: [tf.constant(batch(i))]}[kind]()
+        return (held if i % 20 == 19 else fresh,)
+    differ(make, given, 60)
+
+
+FIRST = {
+    "multiply": lambda x: tf.multiply(2, x), "small": lambda x: tf.multiply(0.1, x), "divide": lambda x: tf.divide(3, x), "subtract": lambda x: tf.subtract(1.0, x),
+    "numpy": lambda x: tf.multiply(np.float64(0.1), x), "list": lambda x: tf.add([0.5] * 4, x), "second": lambda x: tf.multiply(x, 0.1),
+    "alone": lambda x: tf.multiply(x, x), "matmul": lambda x: tf.matmul(x, x, transpose_b=True), "mixed": lambda x: tf.add(x, tf.constant(1.0)),
+    "one_hot": lambda x: tf.one_hot(x, 3), "gather": lambda x: tf.gather(tf.range(50), abs(x)), "cast": lambda x: tf.cast(x, tf.int32),
+    "constant": lambda x: tf.constant(x, "float32"), "shape only": lambda x: tf.ones(x.shape),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int64", "uint8", "bool", ">f4", "longlong"])
+def test_types_of_operands(name, kind):
+    """Which type an operation has, TensorFlow decides as it does eagerly, be it by raising an error."""
+    def make():
+        def step(x):
+            try:
+                result = FIRST[name](x)
+            except Exception as error:  # noqa: BLE001  (whatever eager raises)
+                return type(error).__name__, x.dtype.str
+            return result, result.dtype.name, x.dtype.str
+        return step, lambda: ()
+    differ(make, lambda i: (batch(i, kind),), 10)
+
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x, training=False):
+        return self.dense(x) * 2.0
+
+
+def test_model_of_the_users_and_metrics():
+    def make():
+        model, optimizer, loss_fn = Net(), keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        metric = keras.metrics.SparseCategoricalAccuracy()
+
+        def step(x, y, weight):
+            with tf.GradientTape() as tape:
+                logits = model(x, training=True)
+                loss = loss_fn(y_true=y, y_pred=logits, sample_weight=weight)
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            metric.update_state(y, logits)
+            return loss
+        return step, lambda: (*model.variables, metric.result())
+    stats = differ(make, lambda i: (batch(i), labels(i), batch(i, shape=(6,))))
+    assert stats.whole_steps >= STEPS - 12, stats
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_models_with_several_inputs(kind):
+    def make():
+        a, b = keras.Input((4,), name="a"), keras.Input((3,), name="b")
+        model = keras.Model({"a": a, "b": b} if kind is dict else [a, b], keras.layers.Dense(2)(keras.layers.Concatenate()([a, b])))
+
+        def step(x, y):
+            return model({"a": x, "b": y} if kind is dict else kind([x, y]))
+        return step, lambda: model.variables
+    stats = differ(make, lambda i: (batch(i), batch(i, shape=(6, 3))))
+    assert stats.whole_steps >= STEPS - 12, stats
 
 
 def test_containers():

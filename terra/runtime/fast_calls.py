@@ -93,28 +93,35 @@ def _skipping(function):
 def _conversion(function):
     """What makes tensors of arrays among the arguments (step, args, kwargs) of a function that does so itself, first thing; None if there is none."""
     position, name = fast_forward.INDICES.get(function, (None, None))
-    if function.__name__ == "sparse_categorical_crossentropy":
-        position, name = 0, "y_true"
     if name is not None:
-        return functools.partial(_convert_one, position, name, True)
+        return functools.partial(_convert_indices, position, name)
+    if function.__name__ == "sparse_categorical_crossentropy":
+        return functools.partial(_convert_one, 0, "y_true")
     if function in _CONSTANTS:
         return _convert_constant
     if function in _OF_ONE:
-        return functools.partial(_convert_one, 0, _OF_ONE[function], False)
+        return functools.partial(_convert_one, 0, _OF_ONE[function])
     return _convert_alike if function in _OF_SEVERAL or function.__module__.startswith("keras.src.losses.") else None
 
 
-def _convert_one(position, name, indices, step, args, kwargs):
-    """indices: whether integers are data wherever they come from; other arrays are only if they come with the step."""
-    if len(args) > position:
-        x = args[position]
-        if type(x) is np.ndarray and (id(x) in step.arrays or (indices and x.dtype in (np.int32, np.int64))):
-            return (*args[:position], step.as_data(x), *args[position + 1:]), kwargs
-    elif type(kwargs.get(name)) is np.ndarray:
-        x = kwargs[name]
-        if id(x) in step.arrays or (indices and x.dtype in (np.int32, np.int64)):
-            return args, {**kwargs, name: step.as_data(x)}
+def _convert_indices(position, name, step, args, kwargs):
+    """Arrays of indices are data wherever they come from. Those of other types TensorFlow converts in ways of its own."""
+    x = args[position] if len(args) > position else kwargs.get(name)
+    if type(x) is np.ndarray and x.dtype in (np.int32, np.int64):
+        return _replaced(position, name, step.as_data(x), args, kwargs)
     return args, kwargs
+
+
+def _convert_one(position, name, step, args, kwargs):
+    """An array that comes with the step."""
+    x = args[position] if len(args) > position else kwargs.get(name)
+    return _replaced(position, name, step.as_data(x), args, kwargs) if id(x) in step.arrays else (args, kwargs)
+
+
+def _replaced(position, name, x, args, kwargs):
+    if len(args) > position:
+        return (*args[:position], x, *args[position + 1:]), kwargs
+    return args, {**kwargs, name: x}
 
 
 def _convert_constant(step, args, kwargs):
@@ -129,15 +136,24 @@ def _is_type_of(array, dtype):
 
 
 def _convert_alike(step, args, kwargs):
-    """Arrays that come with the step, where all tensors among the arguments are of one and the same floating type: they would get it in any case."""
-    kinds = {x.dtype if type(x) is np.ndarray else np.dtype(x.dtype.as_numpy_dtype) for x in (*args, *kwargs.values()) if hasattr(x, "shape") and _is_tensor(x)}
-    if len(kinds) != 1 or next(iter(kinds)).kind != "f":
+    """Arrays that come with the step, where all tensors among the arguments are of one and the same floating type: they would get it in any case.
+
+    Unless there is no tensor: then the first of the arguments decides, be it a number.
+    """
+    given = (*args, *kwargs.values())
+    tensors = [x for x in given if _is_tensor(x)]
+    arrays = [x for x in given if type(x) is np.ndarray]
+    kinds = {x.dtype for x in arrays}.union([np.dtype(x.dtype.as_numpy_dtype) for x in tensors])
+    if len(kinds) != 1 or next(iter(kinds)).kind != "f" or not (tensors or len(arrays) == len([x for x in given if type(x) not in _NO_OPERANDS])):
         return args, kwargs
     return [_data(step, x) for x in args], {name: _data(step, x) for name, x in kwargs.items()}
 
 
+_NO_OPERANDS = frozenset([bool, str, type(None)])
+
+
 def _is_tensor(x):
-    return type(x) is np.ndarray or type(x) is TerraTensor or type(x) is tfi.EagerTensor or tfi.is_variable(x)
+    return type(x) is TerraTensor or type(x) is tfi.EagerTensor or tfi.is_variable(x)
 
 
 def _data(step, x):

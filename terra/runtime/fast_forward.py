@@ -72,7 +72,11 @@ def substitute(callee):
 
 def skipping(function):
     """The method `function` of a stock class, but jumping where it can."""
+    converts = function.__name__ == "update_state"
+
     def method(self, *args, **kwargs):
+        if converts and dispatch.active is not None:
+            args, kwargs = with_tensors(dispatch.active, self, args, kwargs)
         runner = running()
         if runner is None or (guards.stock_package(type(self).__module__) is None and type(self) is not _Generator):
             return _enter(runner, lambda: function(self, *args, **kwargs))
@@ -95,11 +99,9 @@ class Skipping:
     def __call__(self, *args, **kwargs):
         callee = self.callee
         step = dispatch.active
-        if step is not None and args:
-            if np.ndarray in map(type, args) and step.takes_tensors():
-                n = _number_converted(callee)
-                args = (*[step.as_data(x) if type(x) is np.ndarray else x for x in args[:n]], *args[n:])
-            if _looks_up(callee):
+        if step is not None:
+            args, kwargs = with_tensors(step, callee, args, kwargs)
+            if args and _looks_up(callee):
                 args = (step.as_indices(args[0]), *args[1:])
         runner = running()
         if runner is None:
@@ -107,14 +109,44 @@ class Skipping:
         return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
 
 
+def with_tensors(step, callee, args, kwargs):
+    """The arguments of a call of the stock object `callee`, with tensors in the place of the arrays that it would make tensors of itself, first thing."""
+    if _holds_array(args) or _holds_array(tuple(kwargs.values())):
+        n = _number_converted(callee) if step.takes_tensors() else 0
+        if n:
+            args = (*[_with_tensors(step, x) for x in args[:n]], *args[n:])
+            if n == sys.maxsize:
+                kwargs = {name: _with_tensors(step, x) for name, x in kwargs.items()}
+    return args, kwargs
+
+
+def _holds_array(values):
+    for x in values:
+        kind = type(x)
+        if kind is np.ndarray or ((kind is list or kind is tuple) and np.ndarray in map(type, x)) or (kind is dict and np.ndarray in map(type, x.values())):
+            return True
+    return False
+
+
+def _with_tensors(step, x):
+    kind = type(x)
+    if kind is np.ndarray:
+        return step.as_data(x)
+    if (kind is list or kind is tuple) and np.ndarray in map(type, x):
+        return kind([step.as_data(y) if type(y) is np.ndarray else y for y in x])
+    if kind is dict and np.ndarray in map(type, x.values()):
+        return {name: step.as_data(y) if type(y) is np.ndarray else y for name, y in x.items()}
+    return x
+
+
 def _number_converted(callee):
     """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
-    if not guards.is_stock_object(callee):
-        return 0
     module = type(callee).__module__
     package = guards.stock_package(module)
+    if package != "metrics" and not guards.is_stock_object(callee):
+        return 0
     if module.startswith("tf_keras."):
-        return int(package != "losses")  # those treat arrays and tensors differently
+        return int(package not in ("losses", "metrics"))  # those treat arrays and tensors differently
     return sys.maxsize if package != "layers" or callee._convert_input_args else 0
 
 

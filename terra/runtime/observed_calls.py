@@ -142,6 +142,10 @@ class Calls:
 
     def _layer(self, layer, form, /, *args, **kwargs):
         """Call a layer of a user's class."""
+        for x in args:
+            if type(x) is np.ndarray and x in self._arrays:
+                self._arrays.given += 1
+        args = form.converted(args)
         if self.reason is None:
             kind = type(layer)
             if "call" in vars(layer):

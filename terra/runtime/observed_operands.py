@@ -83,8 +83,10 @@ class Operands:
         return it
 
     def identified(self, it):
-        """`it is x`: numbers and strings are known by their values only."""
-        if type(it) not in _UNIQUE and (type(it) in PLAIN or isinstance(it, np.generic)) and self.reason is None:
+        """`it is x`: numbers and strings are known by their values only, tensors, arrays and containers that the run was given by their structure."""
+        kind = type(it)
+        if kind not in _UNIQUE and self.reason is None and (
+                kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(it, np.generic) or id(it) in self._given):
             self.impure(f"asks which object of type {type(it).__name__} it is")
         return it
 

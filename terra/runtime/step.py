@@ -16,7 +16,12 @@ from terra.runtime.tracer import collect_args
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
-NUMBERS = "fiub"  # kinds of arrays
+_NUMBERS = frozenset([np.bool_, *(getattr(np, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)), np.float16, np.float32, np.float64])
+
+
+def holds_numbers(array):
+    """Whether TensorFlow has a type for what is in an array, and the array is known by that and its shape, but for its contents."""
+    return array.dtype.type in _NUMBERS and array.dtype.isnative
 
 
 class Counts:
@@ -94,14 +99,13 @@ class Step:
 
         Integers, and all that the step was given, are data, no constants on which the host could operate.
         """
-        kind = array.dtype.kind
-        if kind not in NUMBERS:
+        if not holds_numbers(array):
             return array
         if self.shown is not None:
             made = self.shown.tensor_of(array)
             if made is not None:
                 return made
-        if kind not in "iu" and id(array) not in self.arrays:
+        if array.dtype.kind not in "iu" and id(array) not in self.arrays:
             return tfi.eager_constant(array, None)
         made = tensor_of(array)
         self.data[id(made)] = made

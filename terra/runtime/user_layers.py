@@ -10,7 +10,9 @@ import inspect
 import sys
 from operator import is_
 
-from terra.runtime import fast_forward, guards
+import numpy as np
+
+from terra.runtime import dispatch, fast_forward, guards
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
 
@@ -69,8 +71,16 @@ class Wrapped:
     def __init__(self, layer, known):
         self.layer, self.known = layer, known
 
+    def converted(self, args):
+        """The positional arguments, with tensors in the place of arrays, as the wrapper first thing makes them."""
+        step = dispatch.active
+        if np.ndarray not in map(type, args) or step is None or not step.takes_tensors() or not self.layer._convert_input_args \
+                or not self.known.holds(type(self.layer)):
+            return args
+        return tuple([step.as_data(x) if type(x) is np.ndarray else x for x in args])
+
     def __call__(self, *args, **kwargs):
-        layer = self.layer
+        layer, args = self.layer, self.converted(args)
         runner = fast_forward.running()
         if runner is None or not self.known.holds(type(layer)):
             return layer(*args, **kwargs)

@@ -17,7 +17,7 @@ import numpy as np
 from terra.runtime import fast_forward, quick_entries, user_layers
 from terra.runtime.observer import Observer
 from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
-from terra.runtime.step import NUMBERS, Step
+from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import Noted, TerraTensor, alias_of, tensor_of
 from terra.transform import convert
 
@@ -301,7 +301,7 @@ def _jump(trial, runner, region, inputs, fewest):
 def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
     """Append what identifies an argument of the user's function; ids of containers go to `given`, arrays of numbers to `arrays`, if that is not None."""
     kind = type(value)
-    if kind is np.ndarray and arrays is not None and value.dtype.kind in NUMBERS:
+    if kind is np.ndarray and arrays is not None and holds_numbers(value):
         arrays.describe(runner, value, found)
         return
     if kind is list or kind is tuple or kind is dict:
