@@ -32,7 +32,7 @@ GROUPS = {
     # one habit of writing TensorFlow each
     "small": (
         "keras_mlp", "keras_cnn", "keras_lstm", "transformer_block", "hand_written_variables", "keras_subclass_nested", "lstm_cell_python_loop",
-        "digits_sklearn_metric",
+        "digits_sklearn_metric", "numpy_batches", "lines_of_text",
     ),
 }  # fmt: skip
 NAMES = tuple(dict.fromkeys(name for group in GROUPS.values() for name in group))

@@ -34,6 +34,25 @@ def text_batches(seed, size=32, length=24, count=8):
     return [(tf.constant(window[:, :-1]), tf.constant(window[:, 1:])) for window in windows], len(alphabet)
 
 
+def text_lines(seed, size, shortest, longest, count):
+    """`count` batches of (characters, the character after each), arrays of `size` lines with zeros behind their ends; and how many different characters there are.
+
+    Lines of about the same length are in one batch. The text is the source of a module of the standard library.
+    """
+    lines = [line.strip() for line in inspect.getsource(argparse).splitlines()]
+    lines = [line for line in lines if shortest < len(line) <= longest]
+    alphabet = ["", *sorted(set("".join(lines)))]
+    lines = [lines[k] for k in sorted(np.random.default_rng(seed).permutation(len(lines))[: size * count], key=lambda k: len(lines[k]))]
+    batches = []
+    for rows in np.random.default_rng(seed).permutation(len(lines) // size):
+        batch = lines[rows * size:(rows + 1) * size]
+        codes = np.zeros((size, len(batch[-1])), np.int32)
+        for row, line in zip(codes, batch):
+            row[: len(line)] = np.searchsorted(alphabet, list(line))
+        batches.append((codes[:, :-1].copy(), codes[:, 1:].copy()))
+    return batches, len(alphabet)
+
+
 def word_windows(seed, rows, length, count=8, vocabulary=10000, modules=(argparse, tarfile, typing, inspect)):
     """`count` consecutive windows on `rows` streams of words: (words, the word after each), and how many words are known.
 
