@@ -13,12 +13,20 @@ import pytest  # noqa: E402
 SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "110"))   # seconds: dump the stacks, fail the test
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
 
+# Files that take a minute or more.
+LONGEST = ("test_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_loops", "test_finalizers")
+
 _stderr = None
 
 
 def pytest_configure(config):
     global _stderr
     _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
+
+
+def pytest_collection_modifyitems(items):
+    order = {name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 def pytest_unconfigure(config):

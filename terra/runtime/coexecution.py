@@ -465,7 +465,8 @@ class Coexecuted:
         Two trip counts are few enough to unroll, if the loop is short.
         """
         at_once = at_once or self.options.loops == "roll"
-        if not self._branching and not any(len(counts) > 1 and (at_once or len(counts) > 2 or max(counts) > FEW_ITERATIONS) for counts in self._trip_counts.values()):
+        varies = any(len(counts) > 1 and (at_once or len(counts) > 2 or max(counts) > FEW_ITERATIONS) for counts in self._trip_counts.values())
+        if not varies and not self._branching:
             return set()
         of_loop = {}
         for (_, loop_id), counts in self._trip_counts.items():

@@ -12,6 +12,7 @@ from types import FunctionType
 
 from terra.runtime import dispatch, fast_forward, guards, location
 from terra.runtime import internals as tfi
+from terra.runtime.step import Step
 
 _RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell
 _loop_ids = {}  # id of the call site around a loop -> id of the loop
@@ -22,7 +23,8 @@ def located(original):
     @functools.wraps(original)
     def while_loop(cond, body, *args, **kwargs):
         step = dispatch.active
-        if step is None or step.thread != get_ident() or step.paused or not (step.function.located and tfi.executing_eagerly() and callable(cond)):
+        if not isinstance(step, Step) or step.thread != get_ident() or step.paused or not step.function.located \
+                or not tfi.executing_eagerly() or not callable(cond):
             return original(cond, body, *args, **kwargs)
         cursor = location.tls.cursor
         here = cursor.current
