@@ -360,3 +360,32 @@ def check(spec, mode):
         stats = actual.stats
         if not stats.pieces and stats.early_steps < stats.coexecuted_steps - spec.max_fallbacks:
             raise AssertionError(f"{spec.name}: only {stats.early_steps} of {stats.coexecuted_steps} graphs started with their step ({stats})")
+
+
+def flat(value):
+    """The parts of a result, tensors and variables as arrays."""
+    return [x.numpy() if hasattr(x, "numpy") else x for x in tf.nest.flatten(value)]
+
+
+def differ(make, given, steps, equal=np.testing.assert_array_equal, change=None, **options):
+    """Run `make()`, which gives (step, state), eagerly and co-executed on `given(i)`, after `change(i, step)`; returns the statistics.
+
+    equal: asserts that two arrays are, given a message as `err_msg`.
+    """
+    seen = []
+    for coexecute in (False, True):
+        keras.utils.set_random_seed(5)
+        step, state = make()
+        if coexecute:
+            step = coexecuted(step, **options)
+        found = []
+        for i in range(steps):
+            if change is not None:
+                change(i, step)
+            found.append(flat(step(*given(i))))
+        seen.append([*found, flat(state())])
+    for i, (expected, actual) in enumerate(zip(*seen, strict=True)):
+        for a, b in zip(expected, actual, strict=True):
+            assert type(a) is type(b), (i, type(a), type(b))
+            equal(a, b, err_msg=str(i))
+    return step.stats()

@@ -1,9 +1,11 @@
 """NumPy arrays among the arguments of a step that is skipped as a whole: their contents are data, unless the step's code looks at them."""
 
+import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness import flat
 
 import terra
 from terra.runtime.tensor import alias_of, is_unread, tensor_of
@@ -20,25 +22,8 @@ def labels(i, n=6):
     return np.random.default_rng(100 + i).integers(0, 3, n)
 
 
-def flat(value):
-    return [x.numpy() if hasattr(x, "numpy") else x for x in tf.nest.flatten(value)]
-
-
-def differ(make, given, steps=STEPS, **options):
-    """Run `make()`, which gives (step, state), eagerly and co-executed on `given(i)`; returns the statistics."""
-    seen = []
-    for coexecute in (False, True):
-        keras.utils.set_random_seed(5)
-        step, state = make()
-        if coexecute:
-            step = terra.coexecute(step, wait_for_graph=True, **options)
-        seen.append([flat(step(*given(i))) for i in range(steps)] + [flat(state())])
-    for i, (expected, actual) in enumerate(zip(*seen, strict=True)):
-        assert len(expected) == len(actual), i
-        for a, b in zip(expected, actual):
-            assert type(a) is type(b), (i, type(a), type(b))
-            np.testing.assert_array_equal(a, b, str(i))
-    return step.stats()
+def differ(make, given, steps=STEPS):
+    return harness.differ(make, given, steps)
 
 
 def model_of(K=keras):

@@ -1,5 +1,8 @@
 """TensorFlow's own loops, whose trip counts vary: `tf.while_loop`, `tf.scan`, `tf.map_fn`, and the RNN layers of Keras on sequences of many lengths."""
 
+import functools
+
+import harness
 import keras
 import numpy as np
 import pytest
@@ -12,31 +15,9 @@ STEPS = 26
 LENGTHS = [3, 6, 4, 7, 2, 5]
 
 
-def flat(value):
-    return [np.asarray(x) for x in tf.nest.flatten(value)]
-
-
-def differ(make, given, steps=STEPS, change=None, **options):
-    """Run `make()`, which gives (step, state), eagerly and co-executed on `given(i)`; returns the statistics.
-
-    Forward values are equal; the gradients of rolled loops are summed in another order, and training lets that last bit grow.
-    """
-    seen = []
-    for coexecute in (False, True):
-        keras.utils.set_random_seed(5)
-        step, state = make()
-        if coexecute:
-            step = terra.coexecute(step, wait_for_graph=True, **options)
-        found = []
-        for i in range(steps):
-            if change is not None:
-                change(i, step)
-            found.append(flat(step(*given(i))))
-        seen.append([*found, flat(state())])
-    for i, (expected, actual) in enumerate(zip(*seen, strict=True)):
-        for a, b in zip(expected, actual, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=str(i))
-    return step.stats()
+def differ(make, given, **more):
+    """Forward values are equal; the gradients of rolled loops are summed in another order, and training lets that last bit grow."""
+    return harness.differ(make, given, STEPS, functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), **more)
 
 
 def tokens(i, array=True):

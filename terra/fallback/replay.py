@@ -29,9 +29,6 @@ def execute_again(node, inputs, random_attrs):
     if random_attrs is not None:
         attrs = random_attrs + tuple(
             a for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in random_attrs[::2] for a in pair)
-    schema = node.info.schema
-    if schema.is_function:
-        _register_again(schema)
     # Through a generated wrapper, the fast path adds the op's name to the message.
     error = None
     try:
@@ -40,16 +37,9 @@ def execute_again(node, inputs, random_attrs):
         error = tfi.status_to_exception(status)
     except tfi.OpError as raised:
         error = raised
-    if not schema.is_function and not error.message.endswith(" name: "):
+    if not node.info.schema.is_function and not error.message.endswith(" name: "):
         error._message = error.message + " name: "
     raise_at(error, node)
-
-
-def _register_again(schema):
-    """A traced function that was recorded may be gone, though another with the same body was called in its place."""
-    for name, fdef in schema.library.items():
-        if tfi.function_def(name) is None:
-            tfi.add_function(fdef)
 
 
 def raise_at(error, node):

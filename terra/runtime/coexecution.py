@@ -477,11 +477,8 @@ class Coexecuted:
         """Roll the loops in which paths part, because each iteration has branches of its own: whether there are any."""
         if not self.located or self.pieces is not None or self.options.loops == "unroll":
             return False
-        for node in self.store.graph.nodes:
-            if len(node.succ) > 1:
-                for after in node.succ:
-                    if after.payload is not None:
-                        self._branching.update([loop_id for loop_id, count in after.payload.event.location.loop_ids if count > 1])
+        ways = [after.payload for node in self.store.graph.nodes if len(node.succ) > 1 for after in node.succ if after.payload is not None]
+        self._branching.update([loop_id for way in ways for loop_id, count in way.event.location.loop_ids if count > 1])
         if self._branching:
             self._roll(self._varying())
         return bool(self._branching)
@@ -568,9 +565,7 @@ class Coexecuted:
         program = Program(store, generated)
         program.handles = dict(generator.handles)
         program.attrs = ("executor_type", "", "config_proto", tfi.call_config(self.options.optimize))
-        for name, fdef in generated.library.items():
-            if tfi.function_def(name) is None:  # the user's function is gone; its graph is still needed
-                tfi.add_function(fdef)
+        self._registered.hold(generated.library)
         for fdef in generated.fdefs:
             self._registered.add(fdef)
         if self.pieces is None and not compiles and self._lacks_early_form(program):

@@ -18,6 +18,7 @@ from terra.runtime import dispatch, fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.quick_entries import NONE, attempt
 from terra.runtime.tensor import TerraTensor
+from terra.runtime.tracer import is_tensor
 
 _NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random"),
@@ -141,7 +142,7 @@ def _convert_alike(step, args, kwargs):
     Unless there is no tensor: then the first of the arguments decides, be it a number.
     """
     given = (*args, *kwargs.values())
-    tensors = [x for x in given if _is_tensor(x)]
+    tensors = [x for x in given if is_tensor(x) or tfi.is_variable(x)]
     arrays = [x for x in given if type(x) is np.ndarray]
     kinds = {x.dtype for x in arrays}.union([np.dtype(x.dtype.as_numpy_dtype) for x in tensors])
     if len(kinds) != 1 or next(iter(kinds)).kind != "f" or not (tensors or len(arrays) == len([x for x in given if type(x) not in _NO_OPERANDS])):
@@ -150,10 +151,6 @@ def _convert_alike(step, args, kwargs):
 
 
 _NO_OPERANDS = frozenset([bool, str, type(None)])
-
-
-def _is_tensor(x):
-    return type(x) is TerraTensor or type(x) is tfi.EagerTensor or tfi.is_variable(x)
 
 
 def _data(step, x):

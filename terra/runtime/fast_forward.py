@@ -102,7 +102,7 @@ class Skipping:
         if step is not None:
             args, kwargs = with_tensors(step, callee, args, kwargs)
             if args and _looks_up(callee):
-                args = (step.as_indices(args[0]), *args[1:])
+                step.note_indices(args[0])
         runner = running()
         if runner is None:
             return callee(*args, **kwargs)
@@ -111,32 +111,27 @@ class Skipping:
 
 def with_tensors(step, callee, args, kwargs):
     """The arguments of a call of the stock object `callee`, with tensors in the place of the arrays that it would make tensors of itself, first thing."""
-    if _holds_array(args) or _holds_array(tuple(kwargs.values())):
+    if any(map(_holds_array, args)) or any(map(_holds_array, kwargs.values())):
         n = _number_converted(callee) if step.takes_tensors() else 0
-        if n:
-            args = (*[_with_tensors(step, x) for x in args[:n]], *args[n:])
-            if n == sys.maxsize:
-                kwargs = {name: _with_tensors(step, x) for name, x in kwargs.items()}
+        args = (*[_with_tensors(step, x) for x in args[:n]], *args[n:])
+        if n == sys.maxsize:
+            kwargs = {name: _with_tensors(step, x) for name, x in kwargs.items()}
     return args, kwargs
 
 
-def _holds_array(values):
-    for x in values:
-        kind = type(x)
-        if kind is np.ndarray or ((kind is list or kind is tuple) and np.ndarray in map(type, x)) or (kind is dict and np.ndarray in map(type, x.values())):
-            return True
-    return False
+def _holds_array(x):
+    """Whether an argument is an array, or a container with arrays in it."""
+    kind = type(x)
+    return kind is np.ndarray or ((kind is list or kind is tuple) and np.ndarray in map(type, x)) or (kind is dict and np.ndarray in map(type, x.values()))
 
 
 def _with_tensors(step, x):
-    kind = type(x)
-    if kind is np.ndarray:
+    if not _holds_array(x):
+        return x
+    if type(x) is np.ndarray:
         return step.as_data(x)
-    if (kind is list or kind is tuple) and np.ndarray in map(type, x):
-        return kind([step.as_data(y) if type(y) is np.ndarray else y for y in x])
-    if kind is dict and np.ndarray in map(type, x.values()):
-        return {name: step.as_data(y) if type(y) is np.ndarray else y for name, y in x.items()}
-    return x
+    tensors = [step.as_data(y) if type(y) is np.ndarray else y for y in (x.values() if type(x) is dict else x)]
+    return dict(zip(x, tensors)) if type(x) is dict else type(x)(tensors)
 
 
 def _number_converted(callee):

@@ -125,11 +125,8 @@ class Calls:
             self._look_into(it)
             for x in it.values() if isinstance(it, dict) else it:
                 self._arguments(x)
-        elif kind is np.ndarray:
-            if it in self._arrays:
-                self._arrays.given += 1
-            else:
-                self._look_into(it)
+        elif kind is np.ndarray and not self.gives(it):
+            self._look_into(it)
 
     def _bear(self, value):
         """The framework made `value`, and all containers in it."""
@@ -143,8 +140,7 @@ class Calls:
     def _layer(self, layer, form, /, *args, **kwargs):
         """Call a layer of a user's class."""
         for x in args:
-            if type(x) is np.ndarray and x in self._arrays:
-                self._arrays.given += 1
+            self.gives(x)
         args = form.converted(args)
         if self.reason is None:
             kind = type(layer)

@@ -35,9 +35,7 @@ class Operands:
         """`it` takes part in an operation."""
         self._before = len(self.runner.log)
         kind = type(it)
-        if kind is np.ndarray and it in self._arrays:
-            self._arrays.given += 1
-        elif kind not in PLAIN and kind not in TENSORS:
+        if kind not in PLAIN and kind not in TENSORS and not self.gives(it):
             if kind is tuple or _is_container(it, kind):
                 self._deeply(it, self._part)
             elif not self._is_value(it, kind):

@@ -74,8 +74,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 self.impure(f"issues {node.op_type} in a call that was not skipped", True, node.location)
             else:
                 self._check_result(result, set())
-        if self._arrays != () and self._arrays.why_needed():
-            self.impure(self._arrays.why_needed())
+        needed = self._arrays and self._arrays.why_needed()
+        if needed:
+            self.impure(needed)
         return self.finish_inside()
 
     def finish_inside(self):
@@ -97,6 +98,13 @@ class Observer(Attributes, Calls, Builtins, Operands):
         """The framework hands a list or dict to the user's code."""
         if id(container) not in self._born:
             self._given.add(id(container))
+
+    def gives(self, it):
+        """`it` goes into an operation: whether it is an array of the step's whose contents then need not matter."""
+        given = type(it) is np.ndarray and it in self._arrays
+        if given:
+            self._arrays.given += 1
+        return given
 
     def calls(self, function):
         """The user's `function` was called."""

@@ -123,11 +123,9 @@ class PiecewiseStep(Step):
         self.modules_version = None  # of the framework's functions, once fast-forward has looked at them in this step
         self.one_region = False  # whether the piece goes on whatever the location
 
-    def as_indices(self, x):
-        x = super().as_indices(x)
+    def note_indices(self, x):
         if type(x) is EagerTensor and self.is_running_here() and not self.paused:
-            self.data[id(x)] = x  # as a rule another one in each iteration, too
-        return x
+            self.hold_data(x)  # as a rule another one in each iteration
 
     # -- from one piece to the next --------------------------------------------------------------------------------------------
 

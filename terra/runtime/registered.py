@@ -19,6 +19,12 @@ class Registered:
         tfi.add_function(fdef)
         self.names.append(fdef.signature.name)
 
+    def hold(self, library):
+        """Keep the program's functions {name: FunctionDef}, which may be gone now or later: graphs call them, and steps that are replayed."""
+        for name, fdef in library.items():
+            if name not in self.names:
+                self.add(fdef)
+
     def remove(self, fdefs):
         for fdef in fdefs:
             self.names.remove(fdef.signature.name)

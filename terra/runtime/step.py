@@ -107,13 +107,15 @@ class Step:
                 return made
         if array.dtype.kind not in "iu" and id(array) not in self.arrays:
             return tfi.eager_constant(array, None)
-        made = tensor_of(array)
-        self.data[id(made)] = made
-        return made
+        return self.hold_data(tensor_of(array))
 
-    def as_indices(self, x):
-        """What to look up in a table in the place of `x`: of an array its tensor."""
-        return self.as_data(x) if type(x) is np.ndarray and x.dtype.kind in "iu" and self.takes_tensors() else x
+    def hold_data(self, tensor):
+        """Take the tensor for data, though Python holds it; returns it."""
+        self.data[id(tensor)] = tensor
+        return tensor
+
+    def note_indices(self, x):
+        """`x` is about to be looked up in a table by a layer of the framework's."""
 
     def before_read(self):
         """Python is about to read a value; True if the step ended because of that."""

@@ -18,7 +18,7 @@ from terra.runtime import fast_forward, quick_entries, user_layers
 from terra.runtime.observer import Observer
 from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step, holds_numbers
-from terra.runtime.tensor import Noted, TerraTensor, alias_of, tensor_of
+from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
 from terra.transform import convert
 
 
@@ -100,8 +100,7 @@ class Arrays:
         if known is not None:
             found.append(("again", known[2]))
             return
-        made = tensor_of(array)
-        self._step.data[id(made)] = made
+        made = self._step.hold_data(tensor_of(array))
         self._tensors[id(array)] = array, made, len(self._inputs.foreign)
         self._inputs.describe(runner, made, found)
 
@@ -121,8 +120,7 @@ class Arrays:
         if made._value._numpy_internal().tobytes() != array.tobytes():
             return None  # a tensor that is made of it now makes the run one of its own
         if place in self._used:
-            made = alias_of(made)
-            self._step.data[id(made)] = made
+            made = self._step.hold_data(alias_of(made))
             self._inputs.foreign.append(made)
             self.repeated.append(place)
         self._used.add(place)
@@ -132,7 +130,7 @@ class Arrays:
         """Why it matters what is in the arrays; None if it does not."""
         if self.given != self._converted:
             return "uses an array that is an argument other than as a tensor"
-        if any(type(x) is TerraTensor and type(x._owner) is Noted and x._owner.reads for x in self._inputs.foreign):
+        if not all(is_unread(made) for _, made, _ in self._tensors.values()):  # aliases have the same owner
             return "reads the value of a tensor made of an array that is an argument"
         return None
 
