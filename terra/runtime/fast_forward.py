@@ -228,7 +228,7 @@ def attempt(runner, function, owner, args, kwargs, call):
             return result
     result, region = attempt_at(place, known, runner, owner, args, kwargs, call)
     if region is not None:
-        quick_entries.learn(runner, place, region, args, kwargs, masks=True)
+        quick_entries.learn(runner, place, region, args, kwargs, express=False)
     return result
 
 

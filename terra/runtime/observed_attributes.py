@@ -55,7 +55,7 @@ class Attributes:
     def _attribute(self, it, name):
         kind = type(it)
         if kind in TENSORS:
-            if name not in _VALUES_OF_TENSORS:
+            if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
         elif kind in PLAIN or kind in LISTS or kind is tuple or _is_numpys(kind) or id(it) in self._born:
             pass

@@ -7,12 +7,13 @@ place of the call (`jump`); the one that was used last stands behind the node th
 from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, Foreign, advance, known_to_host
+from terra.runtime.regions import SCALARS, Attached, Foreign, advance, known_to_host, mask_of
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
 
 EagerTensor = tfi.EagerTensor
-_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN, _OTHER = range(10)
+_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN, _MASKED, _OTHER = range(11)
+_MASK = object()  # a step of a `_Given` path
 NONE = {}  # no keyword arguments
 MISSED = object()
 
@@ -36,6 +37,15 @@ class _Given:
 
     def __init__(self, path):
         self.path = path
+
+
+class _Masked:
+    """Stands for a tensor that gets a mask of Keras'."""
+
+    __slots__ = ("tensor", "mask")
+
+    def __init__(self, tensor, mask):
+        self.tensor, self.mask = tensor, mask
 
 
 def attempt(runner, function, args, kwargs, call=None, shared=False):
@@ -150,17 +160,21 @@ def alike(runner, pattern, given, foreign):
                 return False
         elif kind is _ARGUMENT:
             argument = runner.step.args.get(id(x))
-            if argument is None or argument[0] != a or runner.step.args_signature()[a] != b:
+            if argument is None or argument[0] != a or runner.step.args_signature()[a] != b or mask_of(x) is not None:
                 return False
         elif kind is _FED:
             known = runner.fed.get(id(x))
-            if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b:
+            if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b or mask_of(x) is not None:
                 return False
         elif kind is _CONSTANT:
-            if type(x) is not EagerTensor or id(x) in runner.step.data or (
+            if type(x) is not EagerTensor or id(x) in runner.step.data or mask_of(x) is not None or (
                     x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
                 return False
             foreign.append(x)
+        elif kind is _MASKED:
+            if type(x) is not TerraTensor or x._key is not a[0] or x._owner is not runner or x._shp != a[1] or x._keras_mask is None \
+                    or not alike(runner, b, (x._keras_mask,), foreign):
+                return False
         else:
             if type(x) is not a or _identity(x) != b[0] or runner._from_outside(x) is not b[1] or (a is TerraTensor and x._owner is runner):
                 return False
@@ -171,7 +185,7 @@ def alike(runner, pattern, given, foreign):
 def _identity(x):
     """(dtype enum, shape) of a tensor; None if something is attached to it (Keras does that), or its shape depends on data."""
     if type(x) is EagerTensor:
-        return x._datatype_enum(), x._shape_tuple()
+        return (x._datatype_enum(), x._shape_tuple()) if mask_of(x) is None else None
     return (x._enum, x._shp) if type(x._shp) is tuple and not x.__dict__ else None
 
 
@@ -206,38 +220,39 @@ def _jump(runner, quick, given, foreign):
     else:
         quick.jumps += 1
         advance(runner, quick.region, foreign)
-    outputs = quick.outputs
     if quick.sequence is None:
-        if type(outputs) is tuple:
-            return _made(runner, *outputs)
-        return outputs if type(outputs) is not _Given else _given(given, outputs.path)
-    made = [_made(runner, *x) if type(x) is tuple else x if type(x) is not _Given else _given(given, x.path) for x in outputs]
+        return _give(runner, given, quick.outputs)
+    made = [_give(runner, given, x) for x in quick.outputs]
     return made if quick.sequence is list else tuple(made)
 
 
-def _made(runner, dtype, enum, shape, key):
-    made = make_tensor(dtype, enum, shape, key, runner, None)
-    runner.issued.append(made)
-    return made
+def _give(runner, given, output):
+    """A part of the call's result (see `_output`)."""
+    kind = type(output)
+    if kind is tuple:
+        made = make_tensor(*output, runner, None)
+        runner.issued.append(made)
+        return made
+    if kind is _Given:
+        for k in output.path:
+            given = given._keras_mask if k is _MASK else given[k]
+        return given
+    if kind is _Masked:
+        made = _give(runner, given, output.tensor)
+        made._keras_mask = _give(runner, given, output.mask)
+        return made
+    return output
 
 
-def _given(given, path):
-    for k in path:
-        given = given[k]
-    return given
-
-
-def learn(runner, place, region, args, kwargs, shared=False, masks=False):
-    """Make a quick entry of a recorded region, if it is simple enough. `masks`: whether those that Keras attaches to tensors matter."""
+def learn(runner, place, region, args, kwargs, shared=False, express=True):
+    """Make a quick entry of a recorded region, if it is simple enough. `express`: whether it may stand behind a node."""
     known = runner.program.regions.get(place)
-    if not known or region.draws:
+    if not known or region.draws or region.masks:
         return
     quick = _Quick()
     given = (*args, *kwargs.values())
     try:
         quick.pattern = pattern(runner, given, [], region)[2]
-        if masks and not all(map(_tells_masks, quick.pattern)):
-            return
         if shared:
             quick.pattern = (_SHARED, given[0], quick.pattern[:1]), *quick.pattern[1:]
         quick.fresh = _fresh(region)
@@ -259,9 +274,10 @@ def learn(runner, place, region, args, kwargs, shared=False, masks=False):
     quick.guarded = guard.root is not None or len(guard.containers) > 0
     quick.device = guard.settings[0]
     outputs = [quick.outputs] if quick.sequence is None else quick.outputs
+    outputs = [part for x in outputs for part in ((x.tensor, x.mask) if type(x) is _Masked else (x,))]
     quick.hidden = {x[3] for x in outputs if type(x) is tuple} != set(region.shapes)  # whether it has values that are not made at once
     quick.version, quick.seen = guard.only_version() if quick.guarded else None, None
-    quick.express = quick.plain and not (quick.guarded and quick.version is None) and not masks and _simplify(quick)
+    quick.express = express and quick.plain and not (quick.guarded and quick.version is None) and _simplify(quick)
     known.add_quick(quick)
 
 
@@ -273,12 +289,6 @@ def _simplify(quick):
     quick.kind, quick.a, quick.b = (None, None, None) if not quick.rest else quick.rest[0] if len(quick.rest) == 1 else (_OTHER, None, None)
     quick.dtype, quick.enum, quick.made_shape, quick.made_key = quick.outputs
     return True
-
-
-def _tells_masks(part):
-    """Whether no tensor with a mask is taken for what this part of a pattern stands for."""
-    kind, a, b = part
-    return all(map(_tells_masks, b)) if kind is _NESTED else kind not in (_ARGUMENT, _FED, _CONSTANT) and (kind is not _FOREIGN or a is TerraTensor)
 
 
 def _fresh(region):
@@ -293,6 +303,8 @@ def _output(region, x, given):
     if type(x) is ValueKey:
         made = region.shapes.get(x)
         return (*made, x) if made is not None else _Given(_path(given, x))
+    if type(x) is Attached and list(x.attributes) == ["_keras_mask"]:
+        return _Masked(_output(region, x.value, given), _output(region, x.attributes["_keras_mask"], given))
     if type(x) in SCALARS or tfi.is_variable(x):
         return x
     raise LookupError
@@ -301,8 +313,11 @@ def _output(region, x, given):
 def _path(given, key):
     """Where the value `key` is among the arguments. Raises LookupError if it is not."""
     for k, x in enumerate(given):
-        if type(x) is TerraTensor and x._key is key:
-            return (k,)
+        if type(x) is TerraTensor:
+            if x._key is key:
+                return (k,)
+            if type(x._keras_mask) is TerraTensor and x._keras_mask._key is key:
+                return k, _MASK
         if type(x) is tuple or type(x) is list:
             try:
                 return (k, *_path(x, key))
@@ -320,6 +335,8 @@ def pattern(runner, x, foreign=None, region=None):
     if kind is TerraTensor and x._owner is runner:
         if "_keras_logits" in x.__dict__:
             raise LookupError
+        if x._keras_mask is not None:
+            return _MASKED, (x._key, x._shp), (pattern(runner, x._keras_mask, foreign, region),)
         return _VALUE, x._key, x._shp
     if kind is TerraTensor or kind is EagerTensor:
         identity = _identity(x)

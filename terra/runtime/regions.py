@@ -23,6 +23,11 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 SCALARS = frozenset([int, float, bool, str, type(None), bytes])
 
 
+def mask_of(x):
+    """The mask that Keras has attached to a tensor, or None."""
+    return vars(x).get("_keras_mask")
+
+
 class _Argument:
     """Stands for tensor argument `index` of the step."""
 
@@ -66,7 +71,7 @@ class Unskippable(Exception):
 class Inputs:
     """The tensors among the arguments of a call."""
 
-    __slots__ = ("values", "foreign", "indices", "fed")
+    __slots__ = ("values", "foreign", "indices", "fed", "masks")
 
     def known_elsewhere(self, runner, reads):
         """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
@@ -77,12 +82,21 @@ class Inputs:
         self.foreign = []  # tensors that are neither values nor arguments of the step, in order
         self.indices = set()  # of the tensor arguments of the step
         self.fed = set()  # keys of tensors that were fed before
+        self.masks = []  # (tensor, its mask), of each of them
 
     def describe(self, runner, x, found):
-        """Append what identifies the tensor `x` to `found`."""
-        if type(x) is TerraTensor and x._owner is runner:
-            if x._keras_mask is not None:
+        """Append what identifies the tensor `x`, and its mask, to `found`."""
+        self._describe(runner, x, found)
+        mask = mask_of(x)
+        self.masks.append((x, mask))
+        if mask is not None:
+            if not (type(mask) is TerraTensor or type(mask) is EagerTensor) or mask_of(mask) is not None:
                 raise Unskippable
+            found.append("mask")
+            self.describe(runner, mask, found)
+
+    def _describe(self, runner, x, found):
+        if type(x) is TerraTensor and x._owner is runner:
             key = x._key
             found.append(key)
             found.append(x._shp)
@@ -92,8 +106,6 @@ class Inputs:
                 if logits is not None:  # Keras' losses take them instead
                     self.describe(runner, logits, found)
             return
-        if getattr(x, "_keras_mask", None) is not None:
-            raise Unskippable
         argument = runner.step.args.get(id(x))
         if argument is not None:
             index = argument[0]
@@ -137,7 +149,7 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
-        "accessed", "shapes", "repeated")
+        "accessed", "shapes", "repeated", "masks")
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
@@ -211,6 +223,7 @@ class Recording:
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
         region.result = self._template(result)
+        region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
         region.functions = []
         region.records = self._records(lazy) if lazy is not None else []
         region.accessed = runner.tapes.accessed[self.accessed_length:]
@@ -361,8 +374,8 @@ class Recording:
                 attached.pop("_handle_data")  # what every tensor has
             if attached:
                 if not _ATTACHED.issuperset(attached):
-                    raise Unskippable  # a mask of Keras', the `assign` of a slice
-                return _Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
+                    raise Unskippable  # the `assign` of a slice
+                return Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
             return self._tensor(kind, value)
         if kind in SCALARS:
             return value
@@ -390,10 +403,10 @@ class Recording:
         return _Constant(value) if name is value else name
 
 
-_ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits"])  # what `tf.zeros`, and activations of Keras', attach to their results
+_ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask"])  # what `tf.zeros`, activations and layers of Keras attach to their results
 
 
-class _Attached:
+class Attached:
     """A tensor to which the framework has attached something."""
 
     __slots__ = ("value", "attributes")
@@ -434,7 +447,7 @@ def _rebuild(template, runner, region, inputs):
         return inputs.foreign[template.index]
     if kind is _Constant:
         return template.tensor
-    if kind is _Attached:
+    if kind is Attached:
         tensor = _rebuild(template.value, runner, region, inputs)
         vars(tensor).update({name: _rebuild(x, runner, region, inputs) for name, x in template.attributes.items()})
         return tensor
@@ -448,6 +461,8 @@ def _rebuild(template, runner, region, inputs):
 def jump(runner, region, inputs):
     """Take the region's nodes as matched; returns the call's result."""
     advance(runner, region, inputs.foreign)
+    for k, mask in region.masks:
+        inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
     return _rebuild(region.result, runner, region, inputs)
 
 

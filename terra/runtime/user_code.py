@@ -7,7 +7,9 @@ for code of the user's that was called but not observed.
 
 import contextlib
 import inspect
+import logging
 import sys
+import warnings
 from types import FunctionType, MethodType
 
 from terra.runtime import guards
@@ -18,6 +20,7 @@ from terra.transform.observed import Unobservable
 
 _ours = set()  # the profile functions that are set now
 _libraries = {}  # id of a code object that is no user's -> it
+_TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
 
 def observe(runner, users, call):
@@ -87,7 +90,10 @@ def watch(call):
 
 @contextlib.contextmanager
 def _looking_out(outer, note):
-    """While it lasts, `note` is given the frame of each call of the user's code, observed or not. `outer` is the profile function that was set."""
+    """While it lasts, `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs.
+
+    outer: the profile function that was set.
+    """
     def profile(frame, event, argument):
         if event != "call":
             return
@@ -96,7 +102,7 @@ def _looking_out(outer, note):
         code = frame.f_code
         if id(code) in _libraries:
             return
-        if convert.is_observed(code) or (
+        if convert.is_observed(code) or code in _TOLD or (
                 policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame)):
             note(frame)
         else:

@@ -247,7 +247,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if arrays is not None:
             arrays.repeat(region.repeated)
         if region.fits(runner, inputs):
-            if fewest == 1:
+            if fewest == 1 and not region.masks:
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region
