@@ -63,7 +63,8 @@ class Stats:
     Python had waited for the steps before as soon as they were dispatched), `compiled_steps` those that XLA's compiled code ran (`jit_compile`),
     `single_threaded_steps` those whose operations ran one after another on one thread (because steps proved to be shorter so).
     `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph, `pieces` the parts that steps are cut into for
-    that (and at recursive calls), each with a graph of its own; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
+    that (and at recursive calls), each with a graph of its own; `recurrent_layers` the RNN layers of Keras whose loop over time varies and is one operation
+    of the graph instead; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
     structure had come again and again. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
     fetch, or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
@@ -84,6 +85,7 @@ class Stats:
     waited_steps: int = 0
     rolled_loops: int = 0
     pieces: int = 0
+    recurrent_layers: int = 0
     recurring_steps: int = 0
     compiled_steps: int = 0
     python_stall_s: float = 0.0

@@ -43,15 +43,17 @@ def explain(function):
         lines.append(
             f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or branch anew in each iteration, or functions "
             f"are recursive: {len(table)} pieces with {nodes} nodes in all, {sum(piece.program is not None for piece in table)} of them with a graph.")
-        own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]
-        if own:
-            lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")
     elif function.program is not None:
         if function.program.early:
             lines.append("The graph starts with the step, because Python reads values in the middle.")
         else:
             lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
         lines += filter(None, [function.single_threaded.describe()])
+    if stats.recurrent_layers:
+        lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because the lengths of sequences vary.")
+    own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]
+    if own:
+        lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")
     if function.compiled is not None:
         lines.append(function.compiled.describe())
     lines += _own_code(function, stats)

@@ -17,7 +17,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurring, whole_calls
+from terra.runtime import dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart
@@ -80,6 +80,7 @@ class Coexecuted:
         self.program = None
         self.early_start = EarlyStart()
         self.single_threaded = SingleThreaded()
+        self.recurrences = None  # once the loops of RNN layers are one operation each: those
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
         self.recurring = None  # then: the structures of arguments that come again and again, each with a function of its own
         self._recursive = set()  # locations in recursive calls
@@ -350,6 +351,8 @@ class Coexecuted:
             self._stats.coexecuted_steps += 1
             self._stats.early_steps += not step.mode.late
             self._stats.single_threaded_steps += step.mode.single_threaded
+            if self.recurring is not None and len(self.store.graph) <= recurring.LARGEST:
+                self._path = step.mode.path
             self.early_start.ends(time.perf_counter() - step.mode.waited, self.counts.python_stall - step.mode.waited)
             if self._generating is None and (self._lacks_early_form(self.program) or self.single_threaded.lacks_attrs(self.program)):
                 self._generate()
@@ -416,7 +419,7 @@ class Coexecuted:
             self.note_loops(step.locations)
         varying = self._varying(at_once=True)
         if not varying <= self.pieces.places.varying:
-            self._roll(varying)
+            self._roll(self._without_layers(varying))
         elif self.pieces.dirty and self._generating is None:
             if fell_back or not step.learned:
                 self.pieces.due = set(self.pieces.dirty)
@@ -442,7 +445,9 @@ class Coexecuted:
             deeper = recursive - self._recursive  # layers inside of layers of their own class recurse, too, but always in the same way
             self._recursive |= recursive
             if varying or (deeper and self.store.n_traces >= FEW_TREES):
-                self._roll(varying)
+                varying = self._without_layers(varying)
+                if varying or deeper:
+                    self._roll(varying)
                 return
         with self._lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
@@ -473,6 +478,37 @@ class Coexecuted:
             of_loop.setdefault(loop_id, set()).update(counts)
         return {loop_id for loop_id, counts in of_loop.items() if len(counts) > 1 or loop_id in self._branching}
 
+    def _without_layers(self, varying):
+        """Make the loops of RNN layers one operation each, if some of them are among those that vary: the ids of the others."""
+        layers = varying & framework_loops.of_layers
+        if not layers or self.recurrences is not None:
+            return varying
+        recurrent_layers.replace()
+        self.recurrences = recurrent_layers.Recurrences()
+        for key in [key for key in self._trip_counts if key[1] in framework_loops.of_layers]:
+            del self._trip_counts[key]
+        if self.pieces is None:
+            self._forget_traces()
+            self._look_for_recurring(recurring.SHARE_OF_WHOLE)
+        log.info("terra: the loops of %d RNN layers of %s are one operation each from now on: they run another number of times each time",
+                 len(layers), self.policy.name)
+        return varying - layers
+
+    def _forget_traces(self):
+        """Begin anew: there is another way to run the steps."""
+        if self._generating is not None:
+            self._generating.join()
+            self._generating = None
+        self.store = trace.TraceStore()
+        self._generated_version = 0
+        if self.program is not None:
+            self._retired.append(self.program)
+            self.program = None
+
+    def _look_for_recurring(self, share):
+        if self.recurring is None and self.options.loops != "roll":
+            self.recurring = recurring.Recurring(self._for_structure, share)
+
     def _roll_branching(self):
         """Roll the loops in which paths part, because each iteration has branches of its own: whether there are any."""
         if not self.located or self.pieces is not None or self.options.loops == "unroll":
@@ -488,8 +524,7 @@ class Coexecuted:
         if self.pieces is not None:
             self._retired += [piece.program for piece in self.pieces.table.values() if piece.program is not None]
         self.pieces = pieces.Pieces(varying)
-        if self.recurring is None and self.options.loops != "roll":
-            self.recurring = recurring.Recurring(self._for_structure)
+        self._look_for_recurring(recurring.SHARE)
         self._stats.rolled_loops = len(varying)
         why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
         log.info("terra: %s is co-executed in pieces from now on: %d loops %s", self.policy.name, len(varying), why)
@@ -659,6 +694,7 @@ class Coexecuted:
         snapshot = _snapshot(self._stats, self.counts)
         snapshot.traces = self.store.n_traces
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
+        snapshot.recurrent_layers = 0 if self.recurrences is None else len(self.recurrences)
         for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):
             snapshot.add(own)
         return snapshot

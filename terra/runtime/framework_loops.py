@@ -16,6 +16,7 @@ from terra.runtime.step import Step
 
 _RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell
 _loop_ids = {}  # id of the call site around a loop -> id of the loop
+of_layers = set()  # ids of the loops of stock RNN layers with stock cells
 
 
 def located(original):
@@ -28,18 +29,19 @@ def located(original):
             return original(cond, body, *args, **kwargs)
         cursor = location.tls.cursor
         here = cursor.current
-        iteration = here.loop(_loop_id(here.id))
+        loop_id = _loop_id(here.id)
+        iteration = here.loop(loop_id)
 
         def next_cond(*loop_vars):
             nonlocal iteration
             cursor.current = iteration = iteration.next or iteration.grow()
             return cond(*loop_vars)
 
-        holder = step_function = None
-        if step.function.pieces is not None:
-            holder = _step_holder(body)
+        holder, step_function = _step_holder(body), None
+        if holder is not None:
+            of_layers.add(loop_id)
         try:
-            if holder is not None:
+            if holder is not None and step.function.pieces is not None:
                 step_function = holder.cell_contents
                 holder.cell_contents = _skipping(step_function)
             return original(next_cond, body, *args, **kwargs)
@@ -65,20 +67,26 @@ def _step_holder(body):
     """Where `body`, if it is that of a stock RNN layer with a stock cell, keeps the function that calls the cell; else None."""
     if type(body) is not FunctionType or body.__module__ != _RNN_LOOP:
         return None
-    holder = _closure(body).get("step_function")
-    function = holder and holder.cell_contents
-    if type(function) is not FunctionType or function.__module__ != _RNN_LAYER or not {"self", "cell_kwargs"} <= _closure(function).keys():
-        return None
-    return holder if guards.is_stock_object(_closure(function)["self"].cell_contents.cell) else None
+    holder = closure(body).get("step_function")
+    return holder if holder is not None and calls_stock_cell(holder.cell_contents) else None
 
 
-def _closure(function):
+def calls_stock_cell(function):
+    """Whether `function` is what a stock RNN layer calls its cell with, and that is a stock one, too."""
+    if type(function) is not FunctionType or function.__module__ != _RNN_LAYER:
+        return False
+    held = closure(function)
+    return {"self", "cell_kwargs"} <= held.keys() and guards.is_stock_object(held["self"].cell_contents.cell)
+
+
+def closure(function):
+    """{name: cell} of the variables of the functions around it that a function uses."""
     return dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
 
 
 def _skipping(step_function):
     """`step_function`, which calls a layer's cell with (inputs, states), but jumping where it can."""
-    held = _closure(step_function)
+    held = closure(step_function)
     cell, options = held["self"].cell_contents.cell, held["cell_kwargs"].cell_contents
 
     def step(inputs, states):

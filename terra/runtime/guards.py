@@ -396,6 +396,7 @@ class Walk:
             if stock_package(cls.__module__) is not None:
                 modules.watch(cls)
         held = vars(owner)
+        self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
         self._container(held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])

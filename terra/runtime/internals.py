@@ -23,6 +23,7 @@ try:
     from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
     from tensorflow.python.eager import backprop as _backprop
     from tensorflow.python.eager import cancellation, context, executor
+    from tensorflow.python.eager import execute as _eager_execute
     from tensorflow.python.eager.polymorphic_function import eager_function_run  # holds what tf.config.run_functions_eagerly sets
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction  # what tf.function gives
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset  # a dataset of which nothing but a variant tensor is known
@@ -439,6 +440,14 @@ def remove_hooks():
 def convert_returned_tensors(convert):
     """Have what `tf.py_function`s return go through `convert`, after TensorFlow has made tensors of it: C++ code takes nothing but EagerTensors."""
     _EagerFunc._convert = lambda self, value, dtype: convert(_convert_returned(self, value, dtype))
+
+
+def execute_function(name, inputs, n_outputs):
+    """Call the function that the runtime knows by this name as an operation of eager execution; gradient tapes are told of an operation of this type."""
+    outputs = _eager_execute.execute(name, n_outputs, inputs, (), context.context())
+    if _eager_execute.must_record_gradient():
+        _eager_execute.record_gradient(name, inputs, (), outputs)
+    return outputs
 
 
 def replace_while_loop(replace):

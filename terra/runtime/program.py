@@ -89,8 +89,8 @@ class Program:
         self.paths = {}  # what `piece_tape` and `piece_gradient` know of the paths through it
         self.feed_positions = {spec[1]: k for k, spec in enumerate(generated.arg_specs) if spec[0] == "feed"}
         self.modules_version = 0  # of the framework's functions that `regions` were recorded with
-        self.trials = {}  # (node, function, location) -> what came of observing calls of the user's functions there
-        self.whole = None  # the one of the step's own function
+        self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
+        self.whole = None  # the one of the step's own function, in the last step
         self.unskippable = {}  # such a place -> how often a call could not be recorded
 
     @property

@@ -21,6 +21,7 @@ from terra.runtime.tensor import TerraTensor
 TIMES = 3  # that a structure must have taken the same path
 MOST = 64  # structures of one function with a graph of their own
 SHARE = 1.0  # of the time that all steps have taken, which tracing and generating for single structures may take
+SHARE_OF_WHOLE = 0.2  # the same where steps are not in pieces, so that there is less to gain
 LARGEST = 4000  # operations of a step that is unrolled
 _MOST_SEEN = 512  # structures that are remembered
 _MOST_PARTS = 4000  # of an argument that are looked at
@@ -106,9 +107,9 @@ class _Seen:
 class Recurring:
     """The structures that one rolled function was given, and the functions of those that recur."""
 
-    def __init__(self, make):
-        """make: gives the function for one more structure."""
-        self.make = make
+    def __init__(self, make, share=SHARE):
+        """make: gives the function for one more structure. share: of the time, for that (see `SHARE`)."""
+        self.make, self.share = make, share
         self.functions = {}  # structure -> its function; None once that was given up
         self._seen = {}  # structure -> `_Seen`
         self._spent = 0.0  # seconds, on tracing and generating for single structures
@@ -128,7 +129,7 @@ class Recurring:
         seen = self._seen.get(structure)
         if seen is None or seen.times < TIMES or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
             return None
-        if self._spent > SHARE * self._took or not self._pays():
+        if self._spent > self.share * self._took or not self._pays():
             return None
         function = self.functions[structure] = self.make()
         function.policy.shortest_in_pieces = seen.shortest

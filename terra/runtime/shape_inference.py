@@ -113,6 +113,11 @@ _RULES.update(dict.fromkeys(
      "Sin", "Cos", "Abs", "TanhGrad", "SigmoidGrad", "ReluGrad"), _elementwise))
 
 
+def add_rule(op_type, rule):
+    """Have `rule(attributes, keys)` tell the output shapes of an operation, or None where it cannot (see `output_shapes`)."""
+    _RULES[op_type] = rule
+
+
 def open_shapes(info, enums, keys, handles, seen, unreliable):
     """What is known of output shapes that depend on data: as `output_shapes`. `seen`: for each output a shape that it has had.
 

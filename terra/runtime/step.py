@@ -58,7 +58,7 @@ class Step:
         if kwargs:
             collect_args(kwargs, self.args, self.arrays)
         self.arg_list = [t for _, t in self.args.values()]
-        self._args_signature = None
+        self._args_signature = self._shapes = None
         self.skips = self.lazy_tapes = function.options.fast_forward
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
@@ -136,6 +136,12 @@ class Step:
         if self._args_signature is None:
             self._args_signature = [(t._datatype_enum(), t._shape_tuple()) for t in self.arg_list]
         return self._args_signature
+
+    def shapes(self):
+        """What stands for the types and shapes of the step's arguments."""
+        if self._shapes is None:
+            self._shapes = *self.args_signature(), *[(x.dtype, x.shape) for x in self.arrays.values()]
+        return self._shapes
 
     def random_is_host(self, op, attrs):
         """Whether a stateful random op must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only

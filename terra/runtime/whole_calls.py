@@ -23,6 +23,7 @@ from terra.transform import convert
 
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
+_MOST_TRIALS = 10_000  # places and shapes that are remembered
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
 _DEEPEST = 100  # of the containers in an argument
 _NO_INPUTS = Inputs()
@@ -31,7 +32,7 @@ _monitoring = getattr(sys, "monitoring", None)
 
 
 class Attempts:
-    """What came of observing at one place."""
+    """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
     __slots__ = ("visits", "next", "tries", "reason", "regions", "jumps", "quick")
 
@@ -219,15 +220,17 @@ def _is_traced():
 def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     """Jump over a call of the user's function or layer `called`, or make it, `call`, and observe it where that may help."""
     program = runner.program
-    place = (runner.node, name, runner.cursor.current)
+    place = (runner.node, name, runner.cursor.current, runner.step.shapes())
     trial = program.trials.get(place)
     if trial is None:
+        if len(program.trials) >= _MOST_TRIALS:
+            program.trials.clear()
         trial = program.trials[place] = Attempts()
-        if fewest == 1:
-            program.whole = trial
-    elif trial.given_up:
+    if fewest == 1:
+        program.whole = trial
+    if trial.given_up:
         return call(*args, **kwargs)
-    elif trial.quick is not None:
+    if trial.quick is not None:
         n, pattern, names, region = trial.quick
         given = (*args, *kwargs.values())
         if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and quick_entries.alike(runner, pattern, given, None) \

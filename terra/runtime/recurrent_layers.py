@@ -1,0 +1,265 @@
+"""The loop over time of a stock RNN layer as one operation.
+
+Where sequences have many lengths, a recurrent layer that is unrolled gives the step another path for each of them. Its loop reads nothing but tensors, and calls nothing
+but its cell: so all of it can be a function of TensorFlow's, with a While operation in it, that takes sequences of any length. To the step that is one operation, its
+gradient is another one, and one path and one graph do for all lengths.
+
+The gradient's function computes the loop again (nothing but tensors passes between the two). Values are eager's, gradients are summed in another order.
+"""
+
+import functools
+import sys
+import weakref
+from threading import get_ident
+
+from terra.runtime import dispatch, guards, shape_inference
+from terra.runtime import internals as tfi
+from terra.runtime.framework_loops import calls_stock_cell, closure
+from terra.runtime.regions import Unskippable
+from terra.runtime.step import Step
+from terra.runtime.tensor import TerraTensor
+from terra.runtime.tracer import is_tensor
+
+_MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
+_KEPT = ("go_backwards", "zero_output_for_mask", "return_all_outputs")  # options of `keras.src.backend.rnn` that are handed on
+_IGNORED = ("mask", "constants", "unroll", "input_length", "time_major")
+_DROPOUT = ("_dropout_mask", "_recurrent_dropout_mask")  # what a layer puts into its cell before the loop
+_PLAIN = (bool, int, type(None))
+_replaced = []  # the modules whose `rnn` is replaced
+
+
+def replace():
+    """Have Keras' layers ask here first. May be called again: Keras may be imported later."""
+    module = sys.modules.get("keras.src.backend")
+    if module is not None and module not in _replaced and hasattr(module, "rnn"):
+        _replaced.append(module)
+        module.rnn = _in_one(module.rnn)
+
+
+def _in_one(original):
+    """`keras.src.backend.rnn`, given the original, with the loop as one operation where that is wanted and possible."""
+    @functools.wraps(original)
+    def rnn(step_function, inputs, initial_states, **options):
+        step = dispatch.active
+        if isinstance(step, Step) and step.thread == get_ident() and not step.paused and step.function.recurrences is not None and tfi.executing_eagerly():
+            made = step.function.recurrences.find(original, step_function, inputs, initial_states, options)
+            if made is not None:
+                return made(inputs, initial_states, options.get("mask"))
+        return original(step_function, inputs, initial_states, **options)
+
+    return rnn
+
+
+class Recurrences:
+    """The loops of layers that are one operation, of one step function."""
+
+    def __init__(self):
+        self._found = {}  # what tells a loop from others -> those made for it, as its layer changed
+
+    def __len__(self):
+        """How many layers there are."""
+        return len({key[0] for key, made in self._found.items() if made})
+
+    def find(self, original, step_function, inputs, states, options):
+        """The loop that this call of `original` would run, or None if it has to run."""
+        if not calls_stock_cell(step_function) or not set(options) <= {*_KEPT, *_IGNORED}:
+            return None
+        held = closure(step_function)
+        layer, given = held["self"].cell_contents, held["cell_kwargs"].cell_contents
+        mask = options.get("mask")
+        flat = [inputs, *_flat_states(states), *([] if mask is None else [mask])]
+        if options.get("constants") or options.get("unroll") or options.get("time_major") or not all(map(_has_shape, flat)):
+            return None
+        length = inputs.shape[1] if len(inputs.shape) > 2 else 0
+        if length == 0 or options.get("input_length") not in (None, length) or not all(type(x) in _PLAIN for x in given.values()):
+            return None
+        cells = _cells(layer.cell)
+        drawn = _dropout_masks(cells)
+        kept = {name: options[name] for name in _KEPT if name in options}
+        if not all(type(x) is bool for x in kept.values()) or not all(map(_has_shape, drawn)):
+            return None
+        specs = tuple([_spec(x, x is inputs or x is mask) for x in flat + drawn])
+        key = (id(layer), *given.items(), *kept.items(), mask is None, specs)
+        made = self._found.setdefault(key, [])
+        if len(made) > _MOST_CHANGES or (made and not made[-1].possible):
+            return None
+        with _without_dropout(cells):
+            if made and made[-1].guard.holds():
+                return made[-1]
+            guard, users = None, []
+            try:
+                guard = guards.Guard(layer, [], users)
+            except Unskippable:
+                pass
+        if guard is None or users:
+            return None
+        with dispatch.imperative():
+            recurrence = Recurrence(original, step_function, layer, cells, guard, kept, states, mask is not None, specs)
+        made.append(recurrence)
+        return recurrence if recurrence.possible else None
+
+
+class Recurrence:
+    """One layer's loop: call it like `keras.src.backend.rnn` with (inputs, states, mask)."""
+
+    def __init__(self, original, step_function, layer, cells, guard, options, states, masked, specs):
+        tf = tfi.tf
+        self.guard = guard
+        self._original, self._step_function, self._options = original, step_function, options
+        self._cells, self._states, self._masked = cells, tf.nest.map_structure(lambda x: None, states), masked
+        self._n_states = len(tf.nest.flatten(states))
+        self._dropout = [tf.nest.map_structure(lambda x: x is not None, held) for held in _held(cells)]
+        self._weights = list(layer.cell.weights)
+        self._specs = specs = [*specs, *[tf.TensorSpec(v.shape, v._value.dtype) for v in self._weights]]
+        # Nobody asks for the gradient of a mask.
+        first_weight = len(specs) - len(self._weights)
+        self._sources = [k for k, spec in enumerate(specs) if spec.dtype.is_floating and (k <= self._n_states or k >= first_weight)]
+        self._forward = tf.function(self._run, input_signature=specs, autograph=False)
+        concrete = self._forward.get_concrete_function()
+        self._outputs = [tf.TensorSpec(x.shape, x.dtype) for x in concrete.outputs]
+        # Whether it may be used.
+        self.possible = not concrete.captured_inputs and all(_is_given_by_inputs(k, x.shape) for k, x in enumerate(self._outputs))
+        self._name = concrete.function_def.signature.name
+        self._backward = self._backward_name = None
+        if self.possible:
+            shape_inference.add_rule(self._name, _shapes_of([x.shape for x in self._outputs], options.get("return_all_outputs", True)))
+            tf.RegisterGradient(self._name)(_gradient_of(weakref.ref(self)))
+
+    def __call__(self, inputs, states, mask):
+        tf = tfi.tf
+        given = [inputs, *map(tf.convert_to_tensor, _flat_states(states)), *([mask] if self._masked else []), *_dropout_masks(self._cells)]
+        given += [tf.convert_to_tensor(v._value) for v in self._weights]
+        last, outputs, *new = tfi.execute_function(self._name, given, len(self._outputs))
+        return last, outputs, tuple(tf.nest.pack_sequence_as(self._states, new))
+
+    def _run(self, *tensors):
+        """The loop, on the tensors that the function takes."""
+        tf = tfi.tf
+        rest = iter(tensors)
+        inputs = next(rest)
+        states = [next(rest) for _ in range(self._n_states)]
+        mask = next(rest) if self._masked else None
+        masks = [tf.nest.map_structure(lambda there: next(rest) if there else None, held) for held in self._dropout]
+        weights = list(rest)
+        scope = sys.modules["keras"].StatelessScope(state_mapping=list(zip(self._weights, weights, strict=True)))
+        with _with_dropout(self._cells, masks), scope:
+            last, outputs, new = self._original(
+                self._step_function, inputs, tf.nest.pack_sequence_as(self._states, states), mask=mask, **self._options)
+        return [last, outputs, *tf.nest.flatten(new)]
+
+    def _run_back(self, *tensors):
+        given, gradients = tensors[:len(self._specs)], tensors[len(self._specs):]
+        sources = [given[k] for k in self._sources]
+        with tfi.tf.GradientTape() as tape:
+            tape.watch(sources)
+            outputs = self._run(*given)
+        return tape.gradient(outputs, sources, gradients, tfi.tf.UnconnectedGradients.ZERO)
+
+    def gradient(self, op, gradients):
+        """The gradients of all inputs of an operation."""
+        tensors = [*op.inputs, *[tfi.tf.zeros_like(x) if g is None else g for x, g in zip(op.outputs, gradients)]]
+        if not tfi.tape_set_is_empty():  # somebody wants this gradient's gradient
+            found = self._run_back(*tensors)
+        else:
+            if self._backward is None:
+                with dispatch.imperative():
+                    self._make_backward()
+            if tfi.executing_eagerly():
+                found = tfi.execute_function(self._backward_name, tensors, len(self._sources))
+            else:  # of a jacobian: it would trace that anew in each step, which takes seconds
+                found = self._backward(*tensors)
+                self.possible = False
+        result = [None] * len(self._specs)
+        for k, x in zip(self._sources, found):
+            result[k] = x
+        return result
+
+    def _make_backward(self):
+        self._backward = tfi.tf.function(self._run_back, input_signature=[*self._specs, *self._outputs], autograph=False)
+        concrete = self._backward.get_concrete_function()
+        self._backward_name = concrete.function_def.signature.name
+        sources = list(self._sources)
+        shape_inference.add_rule(self._backward_name, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(type(keys[k]) is tuple for k in sources) else None)
+
+
+def _gradient_of(reference):
+    def gradient(op, *gradients):
+        return reference().gradient(op, gradients)
+
+    return gradient
+
+
+def _shapes_of(shapes, all_outputs):
+    """The rule for the shapes of (last output, outputs, states ...), given those of the function's outputs, which do not know batch and length."""
+    shapes = [shape.as_list() for shape in shapes]
+
+    def rule(attrs, keys):
+        given = keys[0]
+        if type(given) is not tuple:
+            return None
+        batch, length = given[:2]
+        last, outputs, *states = shapes
+        return (batch, *last[1:]), (batch, length if all_outputs else 1, *outputs[2:]), *[(batch, *state[1:]) for state in states]
+
+    return rule
+
+
+def _is_given_by_inputs(k, shape):
+    """Whether nothing but batch and length is unknown of the shape of output `k`."""
+    return shape.rank is not None and all(d is not None for d in shape.as_list()[2 if k == 1 else 1:])
+
+
+def _has_shape(x):
+    return (is_tensor(x) or isinstance(x, tfi.tf.Variable)) and (type(x) is not TerraTensor or type(x._shp) is tuple) and x.shape.rank > 0
+
+
+def _flat_states(states):
+    """Those of a stateful layer are variables of Keras'."""
+    return [x._value if type(x).__module__.startswith("keras.") else x for x in tfi.tf.nest.flatten(states)]
+
+
+def _spec(x, is_sequence):
+    """What is known of a tensor in all steps: not the batch, and not the length, if it is of a sequence."""
+    free = 2 if is_sequence else 1
+    return tfi.tf.TensorSpec([None] * free + x.shape.as_list()[free:], x.dtype)
+
+
+def _cells(cell):
+    """The cells in a cell."""
+    return [inner for part in cell.cells for inner in _cells(part)] if hasattr(cell, "cells") else [cell]
+
+
+def _held(cells):
+    """What the layer has drawn for its loop: for each cell what it holds by the names in `_DROPOUT`."""
+    return [vars(cell).get(name) for cell in cells for name in _DROPOUT]
+
+
+def _dropout_masks(cells):
+    return [x for x in tfi.tf.nest.flatten(_held(cells)) if x is not None]
+
+
+class _with_dropout:
+    """While it lasts, the cells hold these masks."""
+
+    def __init__(self, cells, masks):
+        self._cells, self._masks = cells, masks
+
+    def __enter__(self):
+        self._before = self._exchange(self._masks)
+
+    def __exit__(self, *exc):
+        self._exchange(self._before)
+
+    def _exchange(self, masks):
+        masks, before = iter(masks), []
+        for cell in self._cells:
+            for name in _DROPOUT:
+                mask = next(masks)
+                before.append(vars(cell).get(name))
+                if name in vars(cell):
+                    vars(cell)[name] = mask
+        return before
+
+
+def _without_dropout(cells):
+    return _with_dropout(cells, [None] * (len(cells) * len(_DROPOUT)))

@@ -1,0 +1,306 @@
+"""The loop of an RNN layer as one operation, where lengths vary: one graph for all of them, and its gradient."""
+
+import functools
+import gc
+import weakref
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+
+L = keras.layers
+STEPS = 26
+LENGTHS = [3, 6, 4, 7, 2, 5, 9, 8]
+
+
+def differ(make, given=None, steps=STEPS, **more):
+    """Gradients are summed in another order than eagerly."""
+    return harness.differ(make, given or (lambda i: (sequences(i),)), steps, functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), **more)
+
+
+def sequences(i, batch=4):
+    return tf.constant(np.random.default_rng(i).normal(size=(batch, LENGTHS[i % len(LENGTHS)], 3)).astype("float32"))
+
+
+def built(layer, *shapes):
+    layer.build(*(shapes or [(None, None, 3)]))
+    return layer
+
+
+def trained(layers, forward):
+    """A step that updates the weights of `layers` with the gradients of what `forward` gives, which it returns."""
+    variables = [v.value for layer in layers for v in layer.trainable_variables]
+
+    def step(*given):
+        with tf.GradientTape() as tape:
+            result = forward(*given)
+            loss = tf.add_n([tf.reduce_mean(tf.cast(x, tf.float32) ** 2.0) for x in tf.nest.flatten(result)])
+        for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+            if gradient is not None:
+                variable.assign_sub(tf.cast(0.3 * tf.convert_to_tensor(gradient), variable.dtype))
+        return result
+    return step, lambda: [*variables, *[v for layer in layers for v in layer.non_trainable_variables if "seed" not in v.path]]
+
+
+def in_one(stats, layers=1, fewest=STEPS - 12):
+    assert stats.recurrent_layers == layers and stats.rolled_loops == 0 and stats.coexecuted_steps >= fewest and stats.fallbacks <= 1, stats
+    assert stats.traces <= 3, stats
+
+
+LAYERS = {
+    "lstm": lambda: L.LSTM(5, return_sequences=True, return_state=True),
+    "gru": lambda: L.GRU(5, return_state=True, reset_after=False),
+    "backwards": lambda: L.GRU(5, go_backwards=True, return_sequences=True, kernel_regularizer="l2"),
+    "dropout": lambda: L.LSTM(5, dropout=0.4, recurrent_dropout=0.3, seed=3, return_sequences=True),
+    "simple": lambda: L.SimpleRNN(5, activation="relu", use_bias=False),
+    "stacked": lambda: L.RNN([L.LSTMCell(5), L.GRUCell(4, dropout=0.2, seed=1), L.SimpleRNNCell(3)], return_state=True),
+    "float64": lambda: L.LSTM(5, dtype="float64"),
+    "frozen": lambda: L.LSTM(5, trainable=False),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name, training):
+    def make():
+        layer, dense = built(LAYERS[name]()), built(L.Dense(3))
+        return trained([layer, dense], lambda x: layer(dense(x), training=training))
+    in_one(differ(make))
+
+
+def test_many_batches_and_lengths():
+    """Shapes that are all new, step after step, make no new trace."""
+    def make():
+        layer = built(L.GRU(4, return_sequences=True))
+        return trained([layer], layer)
+    rng = np.random.default_rng(1)
+    batches = [tf.constant(rng.normal(size=(2 + i % 7, 1 + (5 * i) % 23, 3)).astype("float32")) for i in range(40)]
+    in_one(differ(make, lambda i: (batches[i],), 40), fewest=28)
+
+
+@pytest.mark.parametrize("mask", ["tensor", "of an embedding", "zero output"])
+def test_masks(mask):
+    def make():
+        layer = L.LSTM(5, return_sequences=True, zero_output_for_mask=mask == "zero output")
+        layer.build((None, None, 4))
+        embedding = L.Embedding(12, 4, mask_zero=mask != "tensor")
+        embedding.build()
+
+        def forward(words):
+            return layer(embedding(words), mask=words > 4 if mask == "tensor" else None)
+        return trained([embedding, layer], forward)
+
+    def words(i):
+        return (np.random.default_rng(i).integers(0, 12, (4, LENGTHS[i % 8])),)
+    in_one(differ(make, words))
+
+
+def test_states_are_given_and_their_gradients_asked():
+    def make():
+        encoder, decoder, dense = built(L.LSTM(5, return_state=True)), built(L.LSTM(5, return_sequences=True)), built(L.Dense(3), (None, 5))
+
+        def forward(x):
+            _, *state = encoder(x)
+            return dense(decoder(x[:, ::-1], initial_state=state))
+        return trained([encoder, decoder, dense], forward)
+    in_one(differ(make), 2)
+
+
+def test_stateful():
+    def make():
+        layer = L.GRU(5, stateful=True)
+        layer.build((4, None, 3))
+        return trained([layer], layer)
+    in_one(differ(make))
+
+
+def test_mixed_precision():
+    def make():
+        layer = built(L.LSTM(5, dtype="mixed_float16"))
+        return trained([layer], layer)
+    stats = harness.differ(make, lambda i: (sequences(i),), STEPS, functools.partial(np.testing.assert_allclose, rtol=2e-2, atol=2e-2))
+    assert stats.coexecuted_steps > 8, stats
+
+
+@pytest.mark.parametrize("way", ["persistent", "twice", "second order", "inputs", "jacobian", "accumulator", "custom"])
+def test_gradients(way):
+    def make():
+        layer = built(L.SimpleRNN(2, return_sequences=True))
+        weights = [v.value for v in layer.trainable_variables]
+
+        def step(x):
+            if way == "accumulator":
+                with tf.autodiff.ForwardAccumulator(weights[0], tf.ones_like(weights[0])) as accumulator:
+                    y = tf.reduce_sum(layer(x) ** 2.0)
+                return y, accumulator.jvp(y)
+            if way == "second order":
+                with tf.GradientTape() as outer:
+                    with tf.GradientTape() as tape:
+                        y = tf.reduce_sum(layer(x) ** 2.0)
+                    first = tape.gradient(y, weights)
+                    norm = tf.add_n([tf.reduce_sum(g ** 2.0) for g in first])
+                return y, first, outer.gradient(norm, weights)
+            with tf.GradientTape(persistent=way in ("persistent", "jacobian")) as tape:
+                tape.watch(x)
+                y = layer(x)
+                last = layer(y[..., :1] * x) if way == "twice" else y[:, -1]
+                loss = tf.reduce_sum(last ** 2.0)
+                total = tf.reduce_sum(y, 1)
+            if way == "jacobian":
+                return tape.jacobian(total, weights[0])
+            if way == "inputs":
+                return tape.gradient(loss, x)
+            if way == "custom":
+                return tape.gradient(last, weights, output_gradients=tf.ones_like(last) * 0.5)
+            return (tape.gradient(y, weights), tape.gradient(loss, [x])) if way == "persistent" else tape.gradient(loss, weights)
+        return step, lambda: weights
+    stats = differ(make)
+    assert stats.recurrent_layers == 1 and stats.coexecuted_steps >= (10 if way != "jacobian" else 4), stats
+    assert stats.rolled_loops == (way in ("jacobian", "second order")), stats
+
+
+CHANGES = {
+    "activation": lambda layer, i: setattr(layer.cell, "activation", keras.activations.relu if i % 2 else keras.activations.tanh),
+    "user's activation": lambda layer, i: setattr(layer.cell, "activation", lambda x: x * 0.5),
+    "call": lambda layer, i: setattr(layer.cell, "call", functools.partial(_halved, layer.cell.call)),
+    "direction": lambda layer, i: setattr(layer, "go_backwards", not layer.go_backwards),
+    "trainable": lambda layer, i: setattr(layer, "trainable", not layer.trainable),
+    "weights": lambda layer, i: layer.set_weights([w * 0.9 for w in layer.get_weights()]),
+    "variable": lambda layer, i: layer.cell.kernel.assign(layer.cell.kernel.numpy() + 0.1),
+    "dropout": lambda layer, i: setattr(layer.cell, "dropout", 0.5 if layer.cell.dropout == 0.0 else 0.0),
+}
+
+
+def _halved(call, x, states, training=False):
+    output, states = call(x, states, training)
+    return output * 0.5, states
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_layer_changes(name):
+    held = []
+
+    def make():
+        layer = built(L.GRU(4, return_sequences=True, seed=2))
+        held[:] = [layer]
+        return trained([layer], lambda x: layer(x, training=True))
+
+    def change(i, step):
+        if i in (14, 17, 20):
+            CHANGES[name](held[0], i)
+    stats = differ(make, change=change)
+    assert stats.coexecuted_steps >= 8, stats
+
+
+def test_a_loop_of_the_users_beside():
+    """That one is rolled; the layer's stays one operation of its piece."""
+    def make():
+        layer, cell = built(L.GRU(4, return_sequences=True)), built(L.GRUCell(4), (None, 4))
+
+        def forward(x):
+            y = layer(x)
+            state = y[:, -1]
+            for t in range(x.shape[1]):
+                state, _ = cell(y[:, t], [state])
+            return state
+        return trained([layer, cell], forward)
+    stats = differ(make, steps=40)
+    assert stats.recurrent_layers == 1 and stats.rolled_loops >= 1 and stats.coexecuted_steps >= 10, stats
+
+
+def test_inside_a_models_of_the_users():
+    def make():
+        class Model(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = L.Bidirectional(L.LSTM(3, return_sequences=True)), L.GRU(4)
+                self.head, self.calls = L.Dense(2), 0
+
+            def call(self, x, training=False):
+                self.calls += 1
+                return self.head(self.second(self.first(x), training=training))
+
+        model = Model()
+        model(sequences(0))
+        step, state = trained([model], lambda x: model(x, training=True))
+        return step, lambda: (state(), tf.constant(model.calls))
+    in_one(differ(make), 3)
+
+
+def test_a_step_that_falls_back_afterwards():
+    """The operation has run in no graph, and is replayed; its gradient is taken imperatively."""
+    def make():
+        layer = built(L.LSTM(4))
+        turns = []
+
+        def forward(x):
+            turns.append(1)
+            y = layer(x)
+            return tf.sin(y) if len(turns) in (15, 19) else y * 2.0
+        return trained([layer], forward)
+    stats = differ(make, steps=30)
+    assert stats.recurrent_layers == 1 and stats.fallbacks >= 1 and stats.coexecuted_steps >= 12, stats
+
+
+def test_printing_and_reading():
+    def make():
+        layer = built(L.LSTM(4))
+        seen = []
+
+        def forward(x):
+            y = layer(x)
+            seen.append(float(tf.reduce_sum(y)))
+            return y * (2.0 if seen[-1] > 0 else 0.5)
+        step, state = trained([layer], forward)
+        return step, lambda: (state(), tf.constant(seen))
+    stats = differ(make, steps=40)
+    assert stats.recurrent_layers == 1 and stats.coexecuted_steps >= 20, stats
+
+
+def test_nothing_is_left():
+    """A step function that is gone leaves neither its layers nor its functions behind."""
+    layer = built(L.LSTM(4))
+    step = terra.coexecute(trained([layer], layer)[0], wait_for_graph=True)
+    for i in range(12):
+        step(sequences(i))
+    assert step.stats().recurrent_layers == 1
+    reference = weakref.ref(layer)
+    step.retire()  # the thread that generates graphs is done
+    del step, layer
+    other = terra.coexecute(tf.identity)
+    other(tf.ones(())), other(tf.ones(()))
+    terra.sync()
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("lengths", [(5, 5, 5), (3, 4, 3)], ids=["one", "two short ones"])
+def test_unrolled_as_long_as_that_is_better(lengths):
+    layer = built(L.LSTM(4))
+    step = terra.coexecute(trained([layer], layer)[0], wait_for_graph=True)
+    for i in range(12):
+        step(tf.ones((2, lengths[i % 3], 3)))
+    stats = step.stats()
+    assert stats.recurrent_layers == 0 and stats.coexecuted_steps > 2, stats
+
+
+def test_fit():
+    def run(compile_):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([L.Embedding(20, 4, mask_zero=True), L.LSTM(5), L.Dense(1)])
+        compile_(model)
+        rng = np.random.default_rng(0)
+        losses = []
+        for i in range(24):
+            x = rng.integers(1, 20, (8, LENGTHS[i % 8]))
+            losses.append(model.train_on_batch(x, rng.normal(size=(8, 1)).astype("float32")))
+        return losses, [w.copy() for w in model.get_weights()], model
+    expected, weights, _ = run(lambda model: model.compile("sgd", "mse", run_eagerly=True))
+    actual, found, model = run(lambda model: terra.compile(model, "sgd", "mse"))
+    np.testing.assert_allclose(expected, actual, rtol=1e-4, atol=1e-5)
+    for a, b in zip(weights, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
