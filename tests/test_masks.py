@@ -281,3 +281,128 @@ def test_warnings_that_a_mask_is_lost(action):
         return (counting if action == "always" else step), state
     stats = differ(make)
     assert (stats.coexecuted_steps > 12 if action == "always" else stats.whole_steps > 8), stats
+
+
+@pytest.mark.parametrize("way", ["masks", "states"])
+def test_the_same_tensor_twice_in_a_result(way):
+    """It is one object, also when the step falls back afterwards."""
+    def make():
+        L = keras.layers
+        if way == "masks":
+            i = keras.Input((6,), dtype="int32")
+            h = L.Embedding(20, 4, mask_zero=True)(i)
+            model, take = keras.Model(i, [L.Dense(3)(h), L.Activation("tanh")(h)]), lambda x: getattr(x, "_keras_mask")
+        else:
+            model, take = keras.Sequential([L.Embedding(20, 4), L.SimpleRNN(4, unroll=True, return_state=True)]), lambda x: x
+        model(tokens(0))
+        alike = []
+
+        def forward(x, *_):
+            a, b = model(x)
+            alike.append(take(a) is take(b))
+            total = tf.reduce_sum(tf.cast(take(a), tf.float32)) + tf.reduce_sum(tf.cast(take(b), tf.float32))
+            return tf.reduce_sum(a) + (tf.sin(total) if len(alike) in (9, 14) else total)
+        step, state = train(forward, [v.value for v in model.trainable_variables])
+        return step, lambda: (state(), tf.constant(alike))
+    stats = differ(make)
+    assert stats.coexecuted_steps > 12 and stats.fallbacks <= 3, stats
+
+
+class Holder:
+    """Of a tensor that is no argument."""
+
+
+@pytest.mark.parametrize("where", ["global", "attribute", "default"])
+@pytest.mark.parametrize("name", ["pooling", "attention"])
+def test_masks_of_tensors_that_the_program_keeps(name, where, monkeypatch):
+    """The mask is not among the arguments; the program changes it between steps, the attention removes it."""
+    masks = [tf.constant([[True] + [False] * 5]), tf.constant([[True, False] * 3])]
+    held = []
+
+    def make():
+        kept = tf.Variable(tf.reshape(tf.range(12.0), (1, 6, 2))).read_value()
+        held[:] = [kept]
+        monkeypatch.setitem(globals(), "KEPT", kept)
+        pool, attention = keras.layers.GlobalAveragePooling1D(), keras.layers.MultiHeadAttention(2, 3, seed=1)
+        attention.build((1, 6, 2), (1, 6, 2))
+        holder = Holder()
+        holder.tensor = kept
+
+        def step(x, default=kept):
+            tensor = KEPT if where == "global" else holder.tensor if where == "attribute" else default  # noqa: F821
+            return x + (pool(tensor) if name == "pooling" else tf.reduce_sum(attention(tensor, tensor)))
+        return step, lambda: tf.constant(getattr(kept, "_keras_mask", None) is None)
+
+    def change(i, step):
+        if name == "attention" or i in (10, 15, 20):
+            held[0]._keras_mask = None if i == 15 else masks[i % 2]
+        elif i == 9:
+            assert getattr(held[0], "_keras_mask", None) is None
+    stats = harness.differ(make, lambda i: (tf.ones((1, 2)),), STEPS, change=change)
+    assert stats.coexecuted_steps > 12, stats
+    if name == "pooling":
+        assert stats.whole_steps > 4, stats
+
+
+def test_what_is_attached_to_a_constant_result_is_gone_at_the_next_step():
+    def make():
+        add, embedding = keras.layers.Add(), keras.layers.Embedding(9, 2, mask_zero=True)
+        embedding.build()
+        found = []
+
+        def step(x, *_):
+            words = tf.constant([[1, 2, 0]])
+            total, known = add([words, words]), embedding(words)
+            found.append((getattr(total, "_keras_mask", None) is None, getattr(known._keras_mask, "_keras_mask", None) is None))
+            total._keras_mask = known._keras_mask._keras_mask = tf.constant([[True, False, True]])
+            return tf.reduce_sum(x) + tf.reduce_sum(tf.cast(known, tf.int32))
+        return step, lambda: tf.constant(found)
+    stats = differ(make)
+    assert stats.coexecuted_steps > 12, stats
+
+
+def test_warnings_are_let_through_later():
+    """A call that was recorded while its warning was ignored is made again when the filters have changed."""
+    def run(step):
+        said = []
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda *args, **more: said.append(i)
+            warnings.simplefilter("ignore")
+            for i in range(STEPS):
+                if i in (10, 16):
+                    warnings.simplefilter("always" if i == 10 else "ignore")
+                if i == 20:
+                    warnings.simplefilter("error")
+                try:
+                    step(*inputs(i))
+                except UserWarning:
+                    said.append(-i)
+        return said
+
+    def make():
+        embedding, flatten, calls = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.Flatten(), []
+        embedding.build()
+
+        def step(x, *_):
+            calls.append(1)
+            return flatten(embedding(x))
+        return step
+    wrapped = harness.coexecuted(make())
+    assert run(make()) == run(wrapped) != []
+    assert wrapped.stats().coexecuted_steps > 8 and wrapped.stats().fast_forwards > 16, wrapped.stats()
+
+
+def test_the_programs_own_warnings_are_shown_once():
+    """Instrumenting and generating do not make Python forget which warnings it has shown."""
+    said = []
+
+    def step(x):
+        warnings.warn("only once")
+        return keras.activations.relu(x) * 2.0
+    wrapped = harness.coexecuted(step)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda *args, **more: said.append(i)
+        warnings.simplefilter("default")
+        for i in range(8):
+            wrapped(tf.ones(3))
+    assert said == [0]

@@ -272,11 +272,13 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         if guard.reads is None:
             guard = None
     elif guard is not None:
-        result, alone = user_code.watch(lambda: _enter(runner, call))
+        result, alone, warned = user_code.watch(lambda: _enter(runner, call))
         if alone is None:
             return result, None
         if not alone:
             guard = None
+        elif warned:
+            user_code.note_filters(guard.containers.add)
     else:
         result = _enter(runner, call)
     try:

@@ -116,6 +116,10 @@ class Snapshot:
         """Whether an object of one of these ids was held."""
         return any(id(x) in ids for _, _, held, _ in self._parts.values() for x in held)
 
+    def ids(self):
+        """The ids of all objects that were held."""
+        return {id(x) for _, _, held, _ in self._parts.values() for x in held}
+
     def no_losses(self, held):
         """A call that is skipped adds no losses to the thread's own, `held`, and removes none: there must be none."""
         self._losses[id(held)] = held

@@ -23,7 +23,7 @@ from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
 from terra.runtime.observed_operands import Operands
 from terra.runtime.reads import Reads
-from terra.runtime.regions import SCALARS, Unskippable
+from terra.runtime.regions import SCALARS, Unskippable, mask_of
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
 
@@ -43,6 +43,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
+        self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
         self._arrays = () if arrays is None else arrays  # the arrays among them, if their contents are not to matter
@@ -87,6 +88,12 @@ class Observer(Attributes, Calls, Builtins, Operands):
             self.reads.guard(region.guard)
             for variable in region.accessed:
                 self.reads.variable(variable)
+        if self.masks:
+            known = self.reads.ids()
+            for key, (tensor, mask) in self.masks.items():
+                if key in known:
+                    self.reads.asked(mask_of, tensor, mask)
+            self.masks.clear()
         self._born.clear()
         self._given.clear()
         if self.reason is not None:

@@ -7,7 +7,7 @@ place of the call (`jump`); the one that was used last stands behind the node th
 from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, Attached, Foreign, advance, known_to_host, mask_of
+from terra.runtime.regions import SCALARS, Attached, Foreign, advance, known_to_host, mask_of, note_mask
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
 
@@ -130,6 +130,8 @@ def jump(runner, known, args, kwargs):
         if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
                 not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
                 (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
+            for x in foreign:
+                note_mask(runner, x)
             if quick.express:
                 runner.node.express = quick
             return _jump(runner, quick, given, foreign)
@@ -166,6 +168,7 @@ def alike(runner, pattern, given, foreign):
             known = runner.fed.get(id(x))
             if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b or mask_of(x) is not None:
                 return False
+            note_mask(runner, x)
         elif kind is _CONSTANT:
             if type(x) is not EagerTensor or id(x) in runner.step.data or mask_of(x) is not None or (
                     x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
@@ -275,7 +278,10 @@ def learn(runner, place, region, args, kwargs, shared=False, express=True):
     quick.device = guard.settings[0]
     outputs = [quick.outputs] if quick.sequence is None else quick.outputs
     outputs = [part for x in outputs for part in ((x.tensor, x.mask) if type(x) is _Masked else (x,))]
-    quick.hidden = {x[3] for x in outputs if type(x) is tuple} != set(region.shapes)  # whether it has values that are not made at once
+    made = [x[3] for x in outputs if type(x) is tuple]
+    if len(set(made)) < len(made):
+        return  # one tensor comes twice
+    quick.hidden = set(made) != set(region.shapes)  # whether it has values that are not made at once
     quick.version, quick.seen = guard.only_version() if quick.guarded else None, None
     quick.express = express and quick.plain and not (quick.guarded and quick.version is None) and _simplify(quick)
     known.add_quick(quick)

@@ -135,7 +135,7 @@ class Reads:
 
     def asked(self, function, argument, value):
         """`function(argument)`, a look without side effects, gave `value`."""
-        self._asked[function, id(argument)] = argument, value
+        self._asked.setdefault((function, id(argument)), (argument, value))
 
     def object(self, it, kind, attributes=None):
         """`it` was of the class `kind`, and had its attributes in this dict."""
@@ -221,7 +221,15 @@ class Reads:
 
     def holds_any(self, ids):
         """Whether an object of one of these ids was read."""
-        return any(id(x) in ids for x in self.values()) or self._walk.containers.holds_any(ids)
+        return not self.ids().isdisjoint(ids)
+
+    def ids(self):
+        """The ids of all objects that were read."""
+        values = list(self.values())
+        for value in values:
+            if type(value) is tuple:
+                values += value
+        return set(map(id, values)) | self._walk.containers.ids()
 
     def seal(self, settings):
         """Nothing more will be noted; `settings` are those ({root: value}) at the beginning of the run."""

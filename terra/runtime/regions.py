@@ -28,6 +28,12 @@ def mask_of(x):
     return vars(x).get("_keras_mask")
 
 
+def note_mask(runner, x):
+    """Have the observer of the run, if there is one, know the mask of a tensor from outside of the step: the next time it may be another."""
+    if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args and id(x) not in runner.step.data:
+        runner.observer.masks.setdefault(id(x), (x, mask_of(x)))
+
+
 class _Argument:
     """Stands for tensor argument `index` of the step."""
 
@@ -89,6 +95,7 @@ class Inputs:
         self._describe(runner, x, found)
         mask = mask_of(x)
         self.masks.append((x, mask))
+        note_mask(runner, x)
         if mask is not None:
             if not (type(mask) is TerraTensor or type(mask) is EagerTensor) or mask_of(mask) is not None:
                 raise Unskippable
@@ -446,7 +453,8 @@ def _rebuild(template, runner, region, inputs):
     if kind is Foreign:
         return inputs.foreign[template.index]
     if kind is _Constant:
-        return template.tensor
+        tensor = template.tensor
+        return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step
     if kind is Attached:
         tensor = _rebuild(template.value, runner, region, inputs)
         vars(tensor).update({name: _rebuild(x, runner, region, inputs) for name, x in template.attributes.items()})

@@ -31,7 +31,7 @@ def observe(runner, users, call):
         return call(), None
     observer = Observer(runner, set())
     exchanged = []  # (function, its own code)
-    called, arguments, defaults = {}, [], set()
+    called, arguments, defaults, warned = {}, [], set(), []
 
     def note(frame):
         code = frame.f_code
@@ -54,7 +54,7 @@ def observe(runner, users, call):
             if code.co_freevars == function.__code__.co_freevars:
                 exchanged.append((function, function.__code__))
                 function.__code__ = code
-        with observer, _looking_out(outer, note):
+        with observer, _looking_out(outer, note, warned):
             result = call()
     finally:
         observed = [(function, function.__code__) for function, _ in exchanged]
@@ -68,37 +68,47 @@ def observe(runner, users, call):
             for base in cls.__mro__:
                 if not guards.is_librarys(base) and base is not object:
                     observer.reads.contents(vars(base), base)
+    if warned:
+        note_filters(observer.reads.contents)
     try:
         return result, observer.finish_inside()
     except Unskippable:
         return result, None
 
 
+def note_filters(add):
+    """Have `add` note the containers that say which warnings are shown: that of a call was not, but may be the next time."""
+    add(vars(warnings))
+    add(warnings.filters)
+
+
 def watch(call):
-    """Make `call`, which should run nothing of the user's: (its result, whether that is so; None if it cannot be told).
+    """Make `call`, which should run nothing of the user's: (its result, whether that is so, None if it cannot be told, whether it has warned).
 
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
     outer = sys.getprofile()
     if not _is_ours(outer):
-        return call(), None  # a profiler of the user's must not miss anything
-    seen = []
-    with _looking_out(outer, lambda frame: seen.append(frame.f_code)):  # the frame would keep what the code works with
+        return call(), None, False  # a profiler of the user's must not miss anything
+    seen, warned = [], []
+    with _looking_out(outer, lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
         result = call()
-    return result, not seen
+    return result, not seen, bool(warned)
 
 
 @contextlib.contextmanager
-def _looking_out(outer, note):
+def _looking_out(outer, note, warned):
     """While it lasts, `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs.
 
-    outer: the profile function that was set.
+    outer: the profile function that was set. warned: a list to which a warning that is filtered out is appended.
     """
     def profile(frame, event, argument):
-        if event != "call":
-            return
         if outer is not None:
             outer(frame, event, argument)
+        if event != "call":
+            if event == "c_call" and argument is warnings.warn:
+                warned.append(event)
+            return
         code = frame.f_code
         if id(code) in _libraries:
             return

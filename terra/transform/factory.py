@@ -89,9 +89,12 @@ class Factory:
         module = ast.Module([scope], [])
         ast.fix_missing_locations(module)
         flags = original.co_flags & _FUTURE_FLAGS
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's own syntax warnings have been given already
+        # The user's own syntax warnings have been given already. (`catch_warnings` would make Python forget all warnings that it has given, and give them again.)
+        filters, warnings.filters = warnings.filters, [("ignore", None, Warning, None, 0)]
+        try:
             compiled = compile(module, original.co_filename, "exec", flags=flags, dont_inherit=True)
+        finally:
+            warnings.filters = filters
         code = _find(compiled, original.co_name, original.co_firstlineno)
         if code is None or not _fits(code, original):
             raise source.NoSource(f"the source of {qualname} does not match its code: has the file changed?")
