@@ -39,9 +39,8 @@ def trained(layers, forward):
         with tf.GradientTape() as tape:
             result = forward(*given)
             loss = tf.add_n([tf.reduce_mean(tf.cast(x, tf.float32) ** 2.0) for x in tf.nest.flatten(result)])
-        for variable, gradient in zip(variables, tape.gradient(loss, variables)):
-            if gradient is not None:
-                variable.assign_sub(tf.cast(0.3 * tf.convert_to_tensor(gradient), variable.dtype))
+        for variable, gradient in zip(variables, tape.gradient(loss, variables, unconnected_gradients="zero")):
+            variable.assign_sub(tf.cast(0.3 * tf.convert_to_tensor(gradient), variable.dtype))
         return result
     return step, lambda: [*variables, *[v for layer in layers for v in layer.non_trainable_variables if "seed" not in v.path]]
 
@@ -212,7 +211,24 @@ def test_a_loop_of_the_users_beside():
     assert stats.recurrent_layers == 1 and stats.rolled_loops >= 1 and stats.coexecuted_steps >= 10, stats
 
 
-def test_inside_a_models_of_the_users():
+@pytest.mark.parametrize("computes_again", [False, True])
+def test_branches(computes_again):
+    """What the gradient needs of a loop that only one of two paths runs cannot be handed on where they have joined again: it is computed again."""
+    def make():
+        first, second = built(L.LSTM(4, return_sequences=True)), built(L.LSTM(4, return_sequences=True, go_backwards=True))
+        turns = []
+
+        def forward(x):
+            turns.append(1)
+            if computes_again:
+                return first(x) if len(turns) % 3 else second(x)
+            return first(x) * (2.0 if len(turns) % 3 else 3.0)
+        return trained([first, second], forward)
+    stats = differ(make, steps=40)
+    assert stats.recurrent_layers == 1 + computes_again and stats.rolled_loops == 0 and stats.coexecuted_steps >= 20, stats
+
+
+def test_inside_a_model_of_the_users():
     def make():
         class Model(keras.Model):
             def __init__(self):

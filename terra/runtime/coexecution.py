@@ -92,6 +92,7 @@ class Coexecuted:
         self._stats = Stats()
         self._generating = None
         self._generated_version = 0
+        self.begins_anew = False  # whether the traces are to be forgotten, because recurrent layers run in another way
         self._lock = threading.Lock()  # of the store, between a step and the generating thread
         self.read_lock = threading.RLock()
         self._retired = []
@@ -267,6 +268,9 @@ class Coexecuted:
         if self._generating is not None and (self.options.wait_for_graph or not self._generating.is_alive()):
             self._generating.join()
             self._generating = None
+        if self.begins_anew and self._generating is None:
+            self.begins_anew = False
+            self._forget_traces()
         remove_left()
         if self._retired:
             self._remove_retired()
@@ -490,6 +494,8 @@ class Coexecuted:
         if self.pieces is None:
             self._forget_traces()
             self._look_for_recurring(recurring.SHARE_OF_WHOLE)
+        else:
+            self.recurrences.computes_again = True
         log.info("terra: the loops of %d RNN layers of %s are one operation each from now on: they run another number of times each time",
                  len(layers), self.policy.name)
         return varying - layers
@@ -524,6 +530,8 @@ class Coexecuted:
         if self.pieces is not None:
             self._retired += [piece.program for piece in self.pieces.table.values() if piece.program is not None]
         self.pieces = pieces.Pieces(varying)
+        if self.recurrences is not None:
+            self.recurrences.computes_again = True  # what gradients need of a loop is no part of another piece
         self._look_for_recurring(recurring.SHARE)
         self._stats.rolled_loops = len(varying)
         why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
@@ -563,6 +571,10 @@ class Coexecuted:
                 if self.single_threaded.lacks_attrs(program) and not self._compiles():
                     self._make_single_threaded(program)
         except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
+            if self.recurrences is not None and not self.recurrences.computes_again:
+                log.info("terra: no graph for %s: %s; its RNN layers compute their loops again for gradients", self.policy.name, error)
+                self.recurrences.computes_again = self.begins_anew = True
+                return
             self.generation_error = error
             self._generated_version = self.store.version
             log.warning("terra: no graph for %s: %s", self.policy.name, error)

@@ -442,12 +442,33 @@ def convert_returned_tensors(convert):
     _EagerFunc._convert = lambda self, value, dtype: convert(_convert_returned(self, value, dtype))
 
 
-def execute_function(name, inputs, n_outputs):
-    """Call the function that the runtime knows by this name as an operation of eager execution; gradient tapes are told of an operation of this type."""
+def execute_function(name, inputs, n_outputs, n_recorded=0):
+    """Call the function that the runtime knows by this name as an operation of eager execution.
+
+    Gradient tapes are told of an operation of this type with its first `n_recorded` outputs. The others are told as further inputs of it: its gradient gets them so.
+    """
     outputs = _eager_execute.execute(name, n_outputs, inputs, (), context.context())
-    if _eager_execute.must_record_gradient():
-        _eager_execute.record_gradient(name, inputs, (), outputs)
+    if n_recorded and _eager_execute.must_record_gradient():
+        _eager_execute.record_gradient(name, inputs + outputs[n_recorded:], (), outputs[:n_recorded])
     return outputs
+
+
+def forward_and_backward(concrete):
+    """What TensorFlow makes of a concrete function for its gradient.
+
+    Returns (name of a function that gives also what the gradient needs, the number of its outputs, name of the function for the gradient, how many
+    gradients of outputs that takes, after which come outputs of the first: the places of those, for each input the place of its gradient among the results or None).
+    """
+    forward, backward = concrete._delayed_rewrite_functions.forward_backward()
+    given = concrete.graph.outputs  # with what the gradient needs
+    places = {id(t): k for k, t in enumerate(given)}
+    kept = [places[id(t)] for t in backward.captured_inputs]
+    gradients, found = [], 0
+    for x in backward.structured_outputs:
+        gradients.append(None if x is None else found)
+        found += x is not None
+    name = forward.name.decode() if isinstance(forward.name, bytes) else forward.name
+    return name, len(given), backward.function_def.signature.name, len(backward.inputs) - len(kept), kept, gradients
 
 
 def replace_while_loop(replace):

@@ -4,7 +4,8 @@ Where sequences have many lengths, a recurrent layer that is unrolled gives the 
 but its cell: so all of it can be a function of TensorFlow's, with a While operation in it, that takes sequences of any length. To the step that is one operation, its
 gradient is another one, and one path and one graph do for all lengths.
 
-The gradient's function computes the loop again (nothing but tensors passes between the two). Values are eager's, gradients are summed in another order.
+What the gradient needs of the loop are lists of tensors, one for each time step. Where only some paths of a step have the loop, these cannot be handed on: then the gradient's
+function computes the loop again. Values are eager's, gradients are summed in another order.
 """
 
 import functools
@@ -25,6 +26,8 @@ _KEPT = ("go_backwards", "zero_output_for_mask", "return_all_outputs")  # option
 _IGNORED = ("mask", "constants", "unroll", "input_length", "time_major")
 _DROPOUT = ("_dropout_mask", "_recurrent_dropout_mask")  # what a layer puts into its cell before the loop
 _PLAIN = (bool, int, type(None))
+_SIZES = (2, 3), (5, 7)  # (batch, length) of what functions are tried with
+_PAIRS = tuple(zip(*_SIZES))
 _replaced = []  # the modules whose `rnn` is replaced
 
 
@@ -43,6 +46,9 @@ def _in_one(original):
         step = dispatch.active
         if isinstance(step, Step) and step.thread == get_ident() and not step.paused and step.function.recurrences is not None and tfi.executing_eagerly():
             made = step.function.recurrences.find(original, step_function, inputs, initial_states, options)
+            if step.function.recurrences.batches_vary:
+                step.function.recurrences.batches_vary = False
+                step.function.begins_anew = True
             if made is not None:
                 return made(inputs, initial_states, options.get("mask"))
         return original(step_function, inputs, initial_states, **options)
@@ -54,6 +60,9 @@ class Recurrences:
     """The loops of layers that are one operation, of one step function."""
 
     def __init__(self):
+        self.computes_again = False  # whether gradients compute the loop again
+        self.batches_vary = False  # whether a layer was given another number of sequences, for the first time
+        self._batches = {}  # id of a layer -> how many sequences it is given, None if that varies
         self._found = {}  # what tells a loop from others -> those made for it, as its layer changed
 
     def __len__(self):
@@ -78,7 +87,11 @@ class Recurrences:
         kept = {name: options[name] for name in _KEPT if name in options}
         if not all(type(x) is bool for x in kept.values()) or not all(map(_has_shape, drawn)):
             return None
-        specs = tuple([_spec(x, x is inputs or x is mask) for x in flat + drawn])
+        batch = self._batches.setdefault(id(layer), inputs.shape[0])
+        if batch is not None and batch != inputs.shape[0]:
+            batch = self._batches[id(layer)] = None
+            self.batches_vary = True
+        specs = tuple([_spec(x, batch, x is inputs or x is mask) for x in flat + drawn])
         key = (id(layer), *given.items(), *kept.items(), mask is None, specs)
         made = self._found.setdefault(key, [])
         if len(made) > _MOST_CHANGES or (made and not made[-1].possible):
@@ -94,7 +107,7 @@ class Recurrences:
         if guard is None or users:
             return None
         with dispatch.imperative():
-            recurrence = Recurrence(original, step_function, layer, cells, guard, kept, states, mask is not None, specs)
+            recurrence = Recurrence(self, original, step_function, layer, cells, guard, kept, states, mask is not None, specs)
         made.append(recurrence)
         return recurrence if recurrence.possible else None
 
@@ -102,9 +115,9 @@ class Recurrences:
 class Recurrence:
     """One layer's loop: call it like `keras.src.backend.rnn` with (inputs, states, mask)."""
 
-    def __init__(self, original, step_function, layer, cells, guard, options, states, masked, specs):
+    def __init__(self, among, original, step_function, layer, cells, guard, options, states, masked, specs):
         tf = tfi.tf
-        self.guard = guard
+        self.guard, self._among = guard, among
         self._original, self._step_function, self._options = original, step_function, options
         self._cells, self._states, self._masked = cells, tf.nest.map_structure(lambda x: None, states), masked
         self._n_states = len(tf.nest.flatten(states))
@@ -114,22 +127,51 @@ class Recurrence:
         # Nobody asks for the gradient of a mask.
         first_weight = len(specs) - len(self._weights)
         self._sources = [k for k, spec in enumerate(specs) if spec.dtype.is_floating and (k <= self._n_states or k >= first_weight)]
-        self._forward = tf.function(self._run, input_signature=specs, autograph=False)
-        concrete = self._forward.get_concrete_function()
+        concrete = tf.function(self._run, input_signature=specs, autograph=False).get_concrete_function()
+        self._concrete = concrete
         self._outputs = [tf.TensorSpec(x.shape, x.dtype) for x in concrete.outputs]
-        # Whether it may be used.
-        self.possible = not concrete.captured_inputs and all(_is_given_by_inputs(k, x.shape) for k, x in enumerate(self._outputs))
-        self._name = concrete.function_def.signature.name
-        self._backward = self._backward_name = None
-        if self.possible:
-            shape_inference.add_rule(self._name, _shapes_of([x.shape for x in self._outputs], options.get("return_all_outputs", True)))
-            tf.RegisterGradient(self._name)(_gradient_of(weakref.ref(self)))
+        self._samples = [[_sample(spec, sizes) for spec in specs] for sizes in _SIZES]
+        self._plain = self._operation(concrete.function_def.signature.name, len(self._outputs))
+        self._keeping = self._backward = None
+        self.possible = not concrete.captured_inputs and self._plain is not None  # whether it may be used
+
+    def _operation(self, name, n_outputs):
+        """The name of a function that takes what the loop does, once it is known what shapes its outputs have; None if that cannot be said."""
+        if _learn_shapes(name, self._samples, n_outputs) is None:
+            return None
+        tfi.tf.RegisterGradient(name)(_gradient_of(weakref.ref(self)))
+        return name
+
+    def _make_keeping(self):
+        """Find the function that keeps what the gradient needs; False if there is none."""
+        self._keeping = False
+        name, n_outputs, backward, n_gradients, kept, places = tfi.forward_and_backward(self._concrete)
+        n = len(self._outputs)
+        if n_gradients != n or any(places[k] is None for k in self._sources):
+            return
+        given = _learn_shapes(name, self._samples, n_outputs)
+        if given is None:
+            return
+        samples = [outputs[:n] + [outputs[k] for k in kept] for outputs in given]
+        n_found = sum(place is not None for place in places)
+        if _learn_shapes(backward, samples, n_found) is not None:
+            tfi.tf.RegisterGradient(name)(_gradient_of(weakref.ref(self)))
+            self._keeping = name, n_outputs, backward, n_found, kept, places
 
     def __call__(self, inputs, states, mask):
         tf = tfi.tf
         given = [inputs, *map(tf.convert_to_tensor, _flat_states(states)), *([mask] if self._masked else []), *_dropout_masks(self._cells)]
         given += [tf.convert_to_tensor(v._value) for v in self._weights]
-        last, outputs, *new = tfi.execute_function(self._name, given, len(self._outputs))
+        n = len(self._outputs)
+        if tfi.tape_set_is_empty() or self._among.computes_again:
+            outputs = tfi.execute_function(self._plain, given, n, n)
+        else:
+            if self._keeping is None:
+                with dispatch.imperative():
+                    self._make_keeping()
+            name, n_all, *_ = self._keeping or (self._plain, n)
+            outputs = tfi.execute_function(name, given, n_all, n)
+        last, outputs, *new = outputs[:n]
         return last, outputs, tuple(tf.nest.pack_sequence_as(self._states, new))
 
     def _run(self, *tensors):
@@ -156,32 +198,37 @@ class Recurrence:
         return tape.gradient(outputs, sources, gradients, tfi.tf.UnconnectedGradients.ZERO)
 
     def gradient(self, op, gradients):
-        """The gradients of all inputs of an operation."""
-        tensors = [*op.inputs, *[tfi.tf.zeros_like(x) if g is None else g for x, g in zip(op.outputs, gradients)]]
+        """The gradients of all inputs of an operation: those that the loop was given, and after them what was kept."""
+        gradients = [tfi.tf.zeros_like(x) if g is None else g for x, g in zip(op.outputs, gradients)]
+        inputs = list(op.inputs)
+        n = len(self._specs)
+        result = [None] * len(inputs)
         if not tfi.tape_set_is_empty():  # somebody wants this gradient's gradient
-            found = self._run_back(*tensors)
+            found = self._run_back(*inputs[:n], *gradients)
+        elif not tfi.executing_eagerly():  # of a jacobian: it would trace that anew in each step, which takes seconds
+            found = self._run_back(*inputs[:n], *gradients)
+            self.possible = False
+        elif len(inputs) > n:
+            _, _, backward, n_found, kept, places = self._keeping
+            given = [*op.outputs, *inputs[n:]]
+            found = tfi.execute_function(backward, [*gradients, *[given[k] for k in kept]], n_found)
+            found = [found[places[k]] for k in self._sources]
         else:
             if self._backward is None:
                 with dispatch.imperative():
                     self._make_backward()
-            if tfi.executing_eagerly():
-                found = tfi.execute_function(self._backward_name, tensors, len(self._sources))
-            else:  # of a jacobian: it would trace that anew in each step, which takes seconds
-                found = self._backward(*tensors)
-                self.possible = False
-        result = [None] * len(self._specs)
+            found = tfi.execute_function(self._backward, [*inputs, *gradients], len(self._sources))
         for k, x in zip(self._sources, found):
             result[k] = x
         return result
 
     def _make_backward(self):
-        self._backward = tfi.tf.function(self._run_back, input_signature=[*self._specs, *self._outputs], autograph=False)
-        concrete = self._backward.get_concrete_function()
-        self._backward_name = concrete.function_def.signature.name
+        function = tfi.tf.function(self._run_back, input_signature=[*self._specs, *self._outputs], autograph=False)
+        self._again = function.get_concrete_function()  # TensorFlow forgets functions that nobody holds
+        self._backward = self._again.function_def.signature.name
         sources = list(self._sources)
-        shape_inference.add_rule(self._backward_name, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(type(keys[k]) is tuple for k in sources) else None)
-
-
+        shape_inference.add_rule(
+            self._backward, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(type(keys[k]) is tuple for k in sources) else None)
 def _gradient_of(reference):
     def gradient(op, *gradients):
         return reference().gradient(op, gradients)
@@ -189,24 +236,36 @@ def _gradient_of(reference):
     return gradient
 
 
-def _shapes_of(shapes, all_outputs):
-    """The rule for the shapes of (last output, outputs, states ...), given those of the function's outputs, which do not know batch and length."""
-    shapes = [shape.as_list() for shape in shapes]
+def _sample(spec, sizes):
+    """A tensor with the two sizes in place of those that are not known."""
+    return tfi.tf.zeros([size if d is None else d for d, size in zip(spec.shape, (*sizes, *spec.shape[2:]))], spec.dtype)
+
+
+def _learn_shapes(name, samples, n_outputs):
+    """Find out what shapes the outputs of a function have, by calling it with tensors of both `_SIZES`: these outputs, or None if shapes are something else than batch and length."""
+    given = [tfi.execute_function(name, tensors, n_outputs) for tensors in samples]
+    shapes = [[x._shape_tuple() for x in outputs] for outputs in given]
+    sources = {}
+    for k, (x, y) in enumerate(zip(*samples)):
+        if x.dtype.is_floating:  # others may be given by value
+            for d, pair in enumerate(zip(x._shape_tuple(), y._shape_tuple())):
+                sources.setdefault(pair, (k, d))
+    templates = []
+    for one, other in zip(*shapes):
+        if len(one) != len(other):
+            return None
+        pairs = list(zip(one, other))
+        if any(a != b and ((a, b) not in _PAIRS or (a, b) not in sources) for a, b in pairs):
+            return None
+        templates.append([a if a == b else sources[a, b] for a, b in pairs])
 
     def rule(attrs, keys):
-        given = keys[0]
-        if type(given) is not tuple:
+        if any(type(keys[k]) is not tuple for k, _ in sources.values()):
             return None
-        batch, length = given[:2]
-        last, outputs, *states = shapes
-        return (batch, *last[1:]), (batch, length if all_outputs else 1, *outputs[2:]), *[(batch, *state[1:]) for state in states]
+        return tuple([tuple([d if type(d) is int else keys[d[0]][d[1]] for d in template]) for template in templates])
 
-    return rule
-
-
-def _is_given_by_inputs(k, shape):
-    """Whether nothing but batch and length is unknown of the shape of output `k`."""
-    return shape.rank is not None and all(d is not None for d in shape.as_list()[2 if k == 1 else 1:])
+    shape_inference.add_rule(name, rule)
+    return given
 
 
 def _has_shape(x):
@@ -218,10 +277,10 @@ def _flat_states(states):
     return [x._value if type(x).__module__.startswith("keras.") else x for x in tfi.tf.nest.flatten(states)]
 
 
-def _spec(x, is_sequence):
-    """What is known of a tensor in all steps: not the batch, and not the length, if it is of a sequence."""
-    free = 2 if is_sequence else 1
-    return tfi.tf.TensorSpec([None] * free + x.shape.as_list()[free:], x.dtype)
+def _spec(x, batch, is_sequence):
+    """What is known of a tensor in all steps: not the length, if it is of a sequence. (With the batch known, gradients are simpler.)"""
+    free = [batch, None] if is_sequence else [batch]
+    return tfi.tf.TensorSpec(free + x.shape.as_list()[len(free):], x.dtype)
 
 
 def _cells(cell):

@@ -41,7 +41,7 @@ def dummy(enum):
             _dummies["variable"] = tfi.tf.Variable(0.0, trainable=False)
             value = _dummies["variable"].handle
         elif dtype == tfi.tf.variant:
-            value = tfi.tf.raw_ops.EmptyTensorList(element_shape=[], max_num_elements=0, element_dtype=tfi.tf.float32)
+            value = tfi.tf.raw_ops.EmptyTensorList(element_shape=tfi.tf.constant([], tfi.tf.int32), max_num_elements=0, element_dtype=tfi.tf.float32)
         else:
             value = tfi.tf.constant(b"" if dtype == tfi.tf.string else 0 if dtype != tfi.tf.bool else False, dtype=dtype)
         _dummies[enum] = value
