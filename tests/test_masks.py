@@ -308,6 +308,9 @@ def test_the_same_tensor_twice_in_a_result(way):
     assert stats.coexecuted_steps > 12 and stats.fallbacks <= 3, stats
 
 
+KEPT = None
+
+
 class Holder:
     """Of a tensor that is no argument."""
 
@@ -322,14 +325,14 @@ def test_masks_of_tensors_that_the_program_keeps(name, where, monkeypatch):
     def make():
         kept = tf.Variable(tf.reshape(tf.range(12.0), (1, 6, 2))).read_value()
         held[:] = [kept]
-        monkeypatch.setitem(globals(), "KEPT", kept)
+        monkeypatch.setattr(f"{__name__}.KEPT", kept)
         pool, attention = keras.layers.GlobalAveragePooling1D(), keras.layers.MultiHeadAttention(2, 3, seed=1)
         attention.build((1, 6, 2), (1, 6, 2))
         holder = Holder()
         holder.tensor = kept
 
         def step(x, default=kept):
-            tensor = KEPT if where == "global" else holder.tensor if where == "attribute" else default  # noqa: F821
+            tensor = KEPT if where == "global" else holder.tensor if where == "attribute" else default
             return x + (pool(tensor) if name == "pooling" else tf.reduce_sum(attention(tensor, tensor)))
         return step, lambda: tf.constant(getattr(kept, "_keras_mask", None) is None)
 

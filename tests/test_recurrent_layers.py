@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime import coexecution, recurrent_layers
 
 L = keras.layers
 STEPS = 26
@@ -162,6 +163,33 @@ def test_gradients(way):
     assert stats.rolled_loops == (way in ("jacobian", "second order")), stats
 
 
+def test_losses_of_a_cell():
+    """Each time step adds one: the loop is run."""
+    def make():
+        layer = built(L.RNN(L.GRUCell(4, activity_regularizer="l2")))
+        step, state = trained([layer], lambda x: (layer(x), tf.add_n(layer.losses), tf.constant(len(layer.losses))))
+        return step, state
+    stats = differ(make)
+    assert stats.recurrent_layers == 0, stats
+
+
+def test_new_layers_at_each_step(monkeypatch):
+    monkeypatch.setattr(recurrent_layers, "_MOST", 3)
+
+    def make():
+        kernel = tf.Variable(tf.ones((3, 3)))
+
+        def step(x):
+            layer = L.SimpleRNN(4, kernel_initializer="ones", recurrent_initializer="identity")
+            with tf.GradientTape() as tape:
+                y = tf.reduce_sum(layer(x @ kernel * 0.1))
+            kernel.assign_sub(0.1 * tape.gradient(y, kernel))
+            return y
+        return step, lambda: kernel
+    stats = differ(make, steps=16)
+    assert stats.recurrent_layers <= 3, stats
+
+
 CHANGES = {
     "activation": lambda layer, i: setattr(layer.cell, "activation", keras.activations.relu if i % 2 else keras.activations.tanh),
     "user's activation": lambda layer, i: setattr(layer.cell, "activation", lambda x: x * 0.5),
@@ -303,6 +331,37 @@ def test_unrolled_as_long_as_that_is_better(lengths):
         step(tf.ones((2, lengths[i % 3], 3)))
     stats = step.stats()
     assert stats.recurrent_layers == 0 and stats.coexecuted_steps > 2, stats
+
+
+def test_one_layer_at_two_places():
+    """Each place has one length: there is nothing to gain."""
+    def make():
+        layer = built(L.GRU(4, return_sequences=True))
+        return trained([layer], lambda x: layer(x)[:, :3] + sum(layer(x[:, :k])[:, :3] for k in (5, 4, 3)))
+    stats = differ(make, lambda i: (tf.constant(np.random.default_rng(i).normal(size=(4, 6, 3)).astype("float32")),), 16)
+    assert stats.recurrent_layers == 0 and stats.coexecuted_steps > 8, stats
+
+
+def test_blocks():
+    """`with terra.GradientTape()`, whose steps know no loops."""
+    def run(tape_of):
+        layer = built(L.LSTM(4))
+        for v in layer.trainable_variables:
+            v.assign(tf.reshape(tf.range(float(np.prod(v.shape))), v.shape) / 100.0)
+        found = []
+        for i in range(40):
+            with tape_of() as tape:
+                loss = tf.reduce_sum(layer(tf.ones((2, 3 + (7 * i) % 17, 3)) * 0.1) ** 2.0)
+            for v, g in zip(layer.trainable_variables, tape.gradient(loss, [v.value for v in layer.trainable_variables])):
+                v.assign_sub(0.1 * g)
+            found.append(float(loss))
+        return found
+
+    before = set(coexecution.instances)
+    np.testing.assert_allclose(run(tf.GradientTape), run(terra.GradientTape), rtol=1e-4)
+    (block,) = set(coexecution.instances) - before
+    stats = block.stats()
+    assert stats.recurrent_layers == 1 and stats.coexecuted_steps > 15 and stats.fallbacks <= 3, stats
 
 
 def test_fit():

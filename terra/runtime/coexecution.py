@@ -80,6 +80,7 @@ class Coexecuted:
         self.program = None
         self.early_start = EarlyStart()
         self.single_threaded = SingleThreaded()
+        self.lengths = {}  # (id of an RNN layer, location) -> lengths of the sequences that it was given there
         self.recurrences = None  # once the loops of RNN layers are one operation each: those
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
         self.recurring = None  # then: the structures of arguments that come again and again, each with a function of its own
@@ -290,6 +291,7 @@ class Coexecuted:
                 runner.limit(max(self.options.run_ahead - 1, 0))
             elif self.program is None:
                 runner.sync()
+                recurrent_layers.replace()
                 step.mode = Tracer(step)
             else:
                 program, form, single_threaded = self.program, None, False
@@ -423,7 +425,7 @@ class Coexecuted:
             self.note_loops(step.locations)
         varying = self._varying(at_once=True)
         if not varying <= self.pieces.places.varying:
-            self._roll(self._without_layers(varying))
+            self._roll(varying)
         elif self.pieces.dirty and self._generating is None:
             if fell_back or not step.learned:
                 self.pieces.due = set(self.pieces.dirty)
@@ -441,6 +443,8 @@ class Coexecuted:
     def _merge(self, step, raw):
         raw.creates_variables = step.creates_variables
         fell_back = step.fallback_reason is not None
+        if self.begins_anew:
+            return
         if self.located and type(step) is Step and self.options.loops != "unroll":
             locations = {event.location for event in raw.events}
             self.note_loops(locations)
@@ -449,9 +453,7 @@ class Coexecuted:
             deeper = recursive - self._recursive  # layers inside of layers of their own class recurse, too, but always in the same way
             self._recursive |= recursive
             if varying or (deeper and self.store.n_traces >= FEW_TREES):
-                varying = self._without_layers(varying)
-                if varying or deeper:
-                    self._roll(varying)
+                self._roll(varying)
                 return
         with self._lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
@@ -473,32 +475,28 @@ class Coexecuted:
 
         Two trip counts are few enough to unroll, if the loop is short.
         """
-        at_once = at_once or self.options.loops == "roll"
-        varies = any(len(counts) > 1 and (at_once or len(counts) > 2 or max(counts) > FEW_ITERATIONS) for counts in self._trip_counts.values())
-        if not varies and not self._branching:
+        if not any(self.is_loss(counts, at_once) for counts in self._trip_counts.values()) and not self._branching:
             return set()
         of_loop = {}
         for (_, loop_id), counts in self._trip_counts.items():
             of_loop.setdefault(loop_id, set()).update(counts)
         return {loop_id for loop_id, counts in of_loop.items() if len(counts) > 1 or loop_id in self._branching}
 
-    def _without_layers(self, varying):
-        """Make the loops of RNN layers one operation each, if some of them are among those that vary: the ids of the others."""
-        layers = varying & framework_loops.of_layers
-        if not layers or self.recurrences is not None:
-            return varying
-        recurrent_layers.replace()
+    def is_loss(self, counts, at_once=False):
+        """Whether unrolling a loop that ran so many times is a loss."""
+        return len(counts) > 1 and (at_once or self.options.loops == "roll" or len(counts) > 2 or max(counts) > FEW_ITERATIONS)
+
+    def take_layers_as_one(self):
+        """From the next step on, the loop of an RNN layer is one operation: it runs another number of times each time."""
         self.recurrences = recurrent_layers.Recurrences()
+        self.begins_anew = True
         for key in [key for key in self._trip_counts if key[1] in framework_loops.of_layers]:
             del self._trip_counts[key]
-        if self.pieces is None:
-            self._forget_traces()
-            self._look_for_recurring(recurring.SHARE_OF_WHOLE)
-        else:
+        if self.pieces is not None:
             self.recurrences.computes_again = True
-        log.info("terra: the loops of %d RNN layers of %s are one operation each from now on: they run another number of times each time",
-                 len(layers), self.policy.name)
-        return varying - layers
+        elif self.located:
+            self._look_for_recurring(recurring.SHARE_OF_WHOLE)
+        log.info("terra: the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", self.policy.name)
 
     def _forget_traces(self):
         """Begin anew: there is another way to run the steps."""

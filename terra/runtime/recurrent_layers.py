@@ -4,8 +4,8 @@ Where sequences have many lengths, a recurrent layer that is unrolled gives the 
 but its cell: so all of it can be a function of TensorFlow's, with a While operation in it, that takes sequences of any length. To the step that is one operation, its
 gradient is another one, and one path and one graph do for all lengths.
 
-What the gradient needs of the loop are lists of tensors, one for each time step. Where only some paths of a step have the loop, these cannot be handed on: then the gradient's
-function computes the loop again. Values are eager's, gradients are summed in another order.
+What the gradient needs of the loop are lists of tensors, one for each time step. Where only some paths of a step have the loop, or steps are in pieces, these
+cannot be handed on: then the gradient's function computes the loop again. Values are eager's, gradients are summed in another order.
 """
 
 import functools
@@ -22,6 +22,7 @@ from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
 
 _MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
+_MOST = 64  # loops of one step function: one that makes new layers at each step is not helped
 _KEPT = ("go_backwards", "zero_output_for_mask", "return_all_outputs")  # options of `keras.src.backend.rnn` that are handed on
 _IGNORED = ("mask", "constants", "unroll", "input_length", "time_major")
 _DROPOUT = ("_dropout_mask", "_recurrent_dropout_mask")  # what a layer puts into its cell before the loop
@@ -44,16 +45,29 @@ def _in_one(original):
     @functools.wraps(original)
     def rnn(step_function, inputs, initial_states, **options):
         step = dispatch.active
-        if isinstance(step, Step) and step.thread == get_ident() and not step.paused and step.function.recurrences is not None and tfi.executing_eagerly():
-            made = step.function.recurrences.find(original, step_function, inputs, initial_states, options)
-            if step.function.recurrences.batches_vary:
-                step.function.recurrences.batches_vary = False
-                step.function.begins_anew = True
-            if made is not None:
-                return made(inputs, initial_states, options.get("mask"))
+        if isinstance(step, Step) and step.thread == get_ident() and not step.paused and tfi.executing_eagerly() and calls_stock_cell(step_function):
+            function = step.function
+            if function.recurrences is None:
+                if function.options.loops != "unroll" and _has_shape(inputs) and function.is_loss(_lengths(step, step_function, inputs)):
+                    function.take_layers_as_one()
+            else:
+                made = function.recurrences.find(original, step_function, inputs, initial_states, options)
+                if function.recurrences.batches_vary:
+                    function.recurrences.batches_vary = False
+                    function.begins_anew = True
+                if made is not None:
+                    return made(inputs, initial_states, options.get("mask"))
         return original(step_function, inputs, initial_states, **options)
 
     return rnn
+
+
+def _lengths(step, step_function, inputs):
+    """The lengths of the sequences that a layer was given here in the steps of a function."""
+    layer = closure(step_function)["self"].cell_contents
+    lengths = step.function.lengths.setdefault((id(layer), step.cursor.current), set())
+    lengths.add(inputs.shape[1])
+    return lengths
 
 
 class Recurrences:
@@ -71,7 +85,7 @@ class Recurrences:
 
     def find(self, original, step_function, inputs, states, options):
         """The loop that this call of `original` would run, or None if it has to run."""
-        if not calls_stock_cell(step_function) or not set(options) <= {*_KEPT, *_IGNORED}:
+        if not set(options) <= {*_KEPT, *_IGNORED}:
             return None
         held = closure(step_function)
         layer, given = held["self"].cell_contents, held["cell_kwargs"].cell_contents
@@ -83,6 +97,8 @@ class Recurrences:
         if length == 0 or options.get("input_length") not in (None, length) or not all(type(x) in _PLAIN for x in given.values()):
             return None
         cells = _cells(layer.cell)
+        if any(cell.activity_regularizer is not None for cell in (layer.cell, *cells)):
+            return None  # each time step adds a loss
         drawn = _dropout_masks(cells)
         kept = {name: options[name] for name in _KEPT if name in options}
         if not all(type(x) is bool for x in kept.values()) or not all(map(_has_shape, drawn)):
@@ -93,6 +109,8 @@ class Recurrences:
             self.batches_vary = True
         specs = tuple([_spec(x, batch, x is inputs or x is mask) for x in flat + drawn])
         key = (id(layer), *given.items(), *kept.items(), mask is None, specs)
+        if key not in self._found and len(self._found) >= _MOST:
+            return None
         made = self._found.setdefault(key, [])
         if len(made) > _MOST_CHANGES or (made and not made[-1].possible):
             return None
@@ -229,6 +247,8 @@ class Recurrence:
         sources = list(self._sources)
         shape_inference.add_rule(
             self._backward, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(type(keys[k]) is tuple for k in sources) else None)
+
+
 def _gradient_of(reference):
     def gradient(op, *gradients):
         return reference().gradient(op, gradients)
@@ -242,7 +262,10 @@ def _sample(spec, sizes):
 
 
 def _learn_shapes(name, samples, n_outputs):
-    """Find out what shapes the outputs of a function have, by calling it with tensors of both `_SIZES`: these outputs, or None if shapes are something else than batch and length."""
+    """Find out what shapes the outputs of a function have, by calling it with tensors of both `_SIZES`.
+
+    Returns these outputs; None if there is a size that is neither batch nor length nor always the same.
+    """
     given = [tfi.execute_function(name, tensors, n_outputs) for tensors in samples]
     shapes = [[x._shape_tuple() for x in outputs] for outputs in given]
     sources = {}
