@@ -121,8 +121,7 @@ def test_mixed_precision():
     def make():
         layer = built(L.LSTM(5, dtype="mixed_float16"))
         return trained([layer], layer)
-    stats = harness.differ(make, lambda i: (sequences(i),), STEPS, functools.partial(np.testing.assert_allclose, rtol=2e-2, atol=2e-2))
-    assert stats.coexecuted_steps > 8, stats
+    in_one(harness.differ(make, lambda i: (sequences(i),), STEPS, functools.partial(np.testing.assert_allclose, rtol=2e-2, atol=2e-2)))
 
 
 @pytest.mark.parametrize("way", ["persistent", "twice", "second order", "inputs", "jacobian", "accumulator", "custom"])

@@ -320,7 +320,8 @@ def settings(root):
     if state is not None:
         tracked = vars(state.GLOBAL_STATE_TRACKER)
         context = tracked.get("current_call_ctx")
-        found += [context is None, tracked.get("autocast_scope"), tracked.get("distribution"), tracked.get("stateless_scope")]
+        cast = tracked.get("autocast_scope")  # another one at each call of a layer of mixed precision
+        found += [context is None, getattr(cast, "dtype", None), tracked.get("distribution"), tracked.get("stateless_scope")]
         if context is not None:
             found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
     if legacy is not None:
