@@ -711,3 +711,21 @@ def test_instrumented_code_behind_a_block_is_given_arrays():
     for a, b in zip(expected, actual, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("change", [lambda x, w: tf.reshape(x, (-1, 3)) @ w, lambda x, w: tf.tensordot(x, w, 1), lambda x, w: tf.nn.relu(tf.sin(x) @ w)])
+def test_imperative_part_of_a_taped_computation(change):
+    """What the tape keeps of it is other values at each step, though the gradient's own operations look the same."""
+    w = tf.Variable(tf.reshape(tf.range(12.0), (3, 4)) / 10.0)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            with terra.imperative():
+                y = change(x, w)
+            loss = tf.reduce_sum(y ** 2.0)
+        return tape.gradient(loss, w)
+    wrapped = terra.coexecute(step, wait_for_graph=True)
+    for i in range(12):
+        x = tf.random.stateless_normal((4, 5, 3), (i, 1))
+        np.testing.assert_allclose(step(x).numpy(), wrapped(x).numpy(), rtol=1e-5)
+    assert wrapped.stats().coexecuted_steps > 6, wrapped.stats()

@@ -57,7 +57,7 @@ LAYERS = {
     "backwards": lambda: L.GRU(5, go_backwards=True, return_sequences=True, kernel_regularizer="l2"),
     "dropout": lambda: L.LSTM(5, dropout=0.4, recurrent_dropout=0.3, seed=3, return_sequences=True),
     "simple": lambda: L.SimpleRNN(5, activation="relu", use_bias=False),
-    "stacked": lambda: L.RNN([L.LSTMCell(5), L.GRUCell(4, dropout=0.2, seed=1), L.SimpleRNNCell(3)], return_state=True),
+    "stacked": lambda: L.RNN([L.LSTMCell(5), L.GRUCell(4, dropout=0.2, seed=1), L.SimpleRNNCell(3)]),
     "float64": lambda: L.LSTM(5, dtype="float64"),
     "frozen": lambda: L.LSTM(5, trainable=False),
 }
@@ -378,3 +378,90 @@ def test_fit():
     np.testing.assert_allclose(expected, actual, rtol=1e-4, atol=1e-5)
     for a, b in zip(weights, found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = {
+    "shorter state": lambda x: (L.GRU(4), dict(initial_state=tf.zeros((1, 4)))),
+    "losses": lambda x: (L.RNN(L.GRUCell(4, activation=L.ActivityRegularization(0.1))), {}),
+    "moving averages": lambda x: (L.SimpleRNN(4, activation=L.BatchNormalization()), dict(training=True)),
+    "states of a stack": lambda x: (L.RNN([L.GRUCell(4), L.GRUCell(3)], return_state=True), {}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_loops_that_are_left_to_the_step(name):
+    def make():
+        layer, more = REFUSED[name](None)
+        built(layer)
+        variables = [v.value for v in layer.trainable_variables]
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                result = layer(x[:1] if name == "shorter state" else x, **more)
+                loss = tf.reduce_sum(result[1] if isinstance(result, (list, tuple)) else result)
+            gradients = tape.gradient(loss, variables)
+            for v, g in zip(variables, gradients):
+                if g is not None:
+                    v.assign_sub(0.01 * g)
+            return loss, [g is None for g in gradients], len(layer.losses)
+        return step, lambda: layer.variables
+    stats = differ(make, steps=14)
+    assert stats.recurrent_layers == (name == "shorter state"), stats
+
+
+def test_indexed_slices():
+    def make():
+        layer = built(L.LSTM(4))
+        return trained([layer], lambda x: tf.gather(layer(x), [0, 2, 2]))
+    in_one(differ(make))
+
+
+def test_stateless_calls():
+    def make():
+        layer = built(L.LSTM(4))
+        weights = [tf.Variable(v * 0.5) for v in layer.trainable_variables]
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                y, _ = layer.stateless_call(weights, [v.value for v in layer.non_trainable_variables], x)
+                loss = tf.reduce_sum(y)
+            for v, g in zip(weights, tape.gradient(loss, weights)):
+                v.assign_sub(0.1 * g)
+            return loss
+        return step, lambda: weights
+    stats = differ(make)
+    assert stats.recurrent_layers == 0, stats
+
+
+@pytest.mark.parametrize("wrong", ["features", "mask", "states"])
+def test_errors_are_eagers(wrong):
+    def make():
+        layer, caught = built(L.LSTM(4)), []
+
+        def step(x):
+            try:
+                if len(caught) % 2:
+                    return layer(x)
+                more = {"mask": tf.ones((4, 12), tf.bool)} if wrong == "mask" else {"initial_state": [tf.zeros((3, 4))] * 2} if wrong == "states" else {}
+                return layer(x[..., :2] if wrong == "features" else x, **more)
+            except Exception as error:
+                return float(sum(map(ord, type(error).__name__)))  # numbers are compared
+            finally:
+                caught.append(1)
+        return step, lambda: layer.variables
+    differ(make, steps=14)
+
+
+def test_a_class_is_patched(monkeypatch):
+    call = L.LSTMCell.call
+
+    def make():
+        monkeypatch.undo()
+        layer = built(L.LSTM(4))
+        return trained([layer], layer)
+
+    def change(i, step):
+        if i == 12:
+            monkeypatch.setattr(L.LSTMCell, "call", lambda self, x, states, training=False: call(self, x * 0.5, states, training))
+    stats = differ(make, change=change)
+    assert stats.recurrent_layers == 1, stats

@@ -145,6 +145,12 @@ class Tapes:
         for lazy in self.open:
             self.flush(lazy)
 
+    def record_elsewhere(self):
+        """Operations will be recorded that we are not told of: the tapes must be up to date, and what they hold then is not known."""
+        self.flush_recording()
+        for lazy in self.open:
+            lazy.opaque += 1
+
     def give_up(self):
         """From here on all recording is immediate."""
         for lazy in list(self.closed.values()):
@@ -240,9 +246,10 @@ def _ask(name, opaque=False):
     def ask(*args):
         tapes = _tapes()
         if tapes is not None and tapes.open:
-            tapes.flush_recording()
-            for lazy in tapes.open:
-                lazy.opaque += opaque
+            if opaque:
+                tapes.record_elsewhere()
+            else:
+                tapes.flush_recording()
         return tfi.tape_originals[name](*args)
     return ask
 

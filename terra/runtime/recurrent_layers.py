@@ -37,15 +37,16 @@ def replace():
     module = sys.modules.get("keras.src.backend")
     if module is not None and module not in _replaced and hasattr(module, "rnn"):
         _replaced.append(module)
-        module.rnn = _in_one(module.rnn)
+        module.rnn = _in_one(module.rnn, module.in_stateless_scope)
 
 
-def _in_one(original):
+def _in_one(original, in_stateless_scope):
     """`keras.src.backend.rnn`, given the original, with the loop as one operation where that is wanted and possible."""
     @functools.wraps(original)
     def rnn(step_function, inputs, initial_states, **options):
         step = dispatch.active
-        if isinstance(step, Step) and step.thread == get_ident() and not step.paused and tfi.executing_eagerly() and calls_stock_cell(step_function):
+        if isinstance(step, Step) and step.thread == get_ident() and not step.paused and tfi.executing_eagerly() and calls_stock_cell(step_function) \
+                and not in_stateless_scope():
             function = step.function
             if function.recurrences is None:
                 if function.options.loops != "unroll" and _has_shape(inputs) and function.is_loss(_lengths(step, step_function, inputs)):
@@ -93,18 +94,20 @@ class Recurrences:
         flat = [inputs, *_flat_states(states), *([] if mask is None else [mask])]
         if options.get("constants") or options.get("unroll") or options.get("time_major") or not all(map(_has_shape, flat)):
             return None
-        length = inputs.shape[1] if len(inputs.shape) > 2 else 0
-        if length == 0 or options.get("input_length") not in (None, length) or not all(type(x) in _PLAIN for x in given.values()):
+        if len(inputs.shape) < 3 or 0 in inputs.shape[:2] or not all(type(x) in _PLAIN for x in given.values()):
+            return None
+        size, length = inputs.shape[:2]
+        if options.get("input_length") not in (None, length) or (mask is not None and mask.shape[1:2] != [length]):
             return None
         cells = _cells(layer.cell)
-        if any(cell.activity_regularizer is not None for cell in (layer.cell, *cells)):
-            return None  # each time step adds a loss
+        if len(cells) > 1 and (layer.return_state or layer.stateful):
+            return None  # the state of one cell has no gradient for the weights of the next one, which must be told from 0
         drawn = _dropout_masks(cells)
         kept = {name: options[name] for name in _KEPT if name in options}
-        if not all(type(x) is bool for x in kept.values()) or not all(map(_has_shape, drawn)):
+        if not all(type(x) is bool for x in kept.values()) or not all(map(_has_shape, drawn)) or any(x.shape[0] != size for x in flat + drawn):
             return None
-        batch = self._batches.setdefault(id(layer), inputs.shape[0])
-        if batch is not None and batch != inputs.shape[0]:
+        batch = self._batches.setdefault(id(layer), size)
+        if batch is not None and batch != size:
             batch = self._batches[id(layer)] = None
             self.batches_vary = True
         specs = tuple([_spec(x, batch, x is inputs or x is mask) for x in flat + drawn])
@@ -112,7 +115,7 @@ class Recurrences:
         if key not in self._found and len(self._found) >= _MOST:
             return None
         made = self._found.setdefault(key, [])
-        if len(made) > _MOST_CHANGES or (made and not made[-1].possible):
+        if len(made) > _MOST_CHANGES or (made and (not made[-1].possible or made[-1].modules != guards.modules.look())):
             return None
         with _without_dropout(cells):
             if made and made[-1].guard.holds():
@@ -122,12 +125,28 @@ class Recurrences:
                 guard = guards.Guard(layer, [], users)
             except Unskippable:
                 pass
-        if guard is None or users:
+        if guard is None or users or not _nothing_else(layer, cells):
             return None
         with dispatch.imperative():
-            recurrence = Recurrence(self, original, step_function, layer, cells, guard, kept, states, mask is not None, specs)
+            try:
+                recurrence = Recurrence(self, original, step_function, layer, cells, guard, kept, states, mask is not None, specs)
+            except (ValueError, TypeError, tfi.OpError):  # eager execution will say what is wrong
+                recurrence = _Impossible
         made.append(recurrence)
         return recurrence if recurrence.possible else None
+
+
+class _Impossible:
+    possible = False
+
+
+def _nothing_else(layer, cells):
+    """Whether a loop runs nothing but stock cells: no layers as activations (with losses, with moving averages), no methods that somebody has put into their classes."""
+    parts = list(layer.cell._flatten_layers())
+    if any(part.activity_regularizer is not None for part in parts) or {id(part) for part in parts if not hasattr(part, "cells")} != set(map(id, cells)):
+        return False
+    classes = {cls for part in (layer, layer.cell, *cells) for cls in type(part).__mro__ if guards.stock_package(cls.__module__) is not None}
+    return not any(guards.is_foreign(value) for cls in classes for value in vars(cls).values())
 
 
 class Recurrence:
@@ -152,6 +171,7 @@ class Recurrence:
         self._plain = self._operation(concrete.function_def.signature.name, len(self._outputs))
         self._keeping = self._backward = None
         self.possible = not concrete.captured_inputs and self._plain is not None  # whether it may be used
+        self.modules = guards.modules.look()
 
     def _operation(self, name, n_outputs):
         """The name of a function that takes what the loop does, once it is known what shapes its outputs have; None if that cannot be said."""
@@ -217,7 +237,7 @@ class Recurrence:
 
     def gradient(self, op, gradients):
         """The gradients of all inputs of an operation: those that the loop was given, and after them what was kept."""
-        gradients = [tfi.tf.zeros_like(x) if g is None else g for x, g in zip(op.outputs, gradients)]
+        gradients = [tfi.tf.zeros_like(x) if g is None else tfi.tf.convert_to_tensor(g) for x, g in zip(op.outputs, gradients)]
         inputs = list(op.inputs)
         n = len(self._specs)
         result = [None] * len(inputs)
