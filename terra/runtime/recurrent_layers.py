@@ -221,7 +221,7 @@ class Recurrence:
         mask = next(rest) if self._masked else None
         masks = [tf.nest.map_structure(lambda there: next(rest) if there else None, held) for held in self._dropout]
         weights = list(rest)
-        scope = sys.modules["keras"].StatelessScope(state_mapping=list(zip(self._weights, weights, strict=True)))
+        scope = sys.modules["keras.src.backend"].StatelessScope(state_mapping=list(zip(self._weights, weights, strict=True)))
         with _with_dropout(self._cells, masks), scope:
             last, outputs, new = self._original(
                 self._step_function, inputs, tf.nest.pack_sequence_as(self._states, states), mask=mask, **self._options)
