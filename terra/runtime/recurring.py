@@ -21,7 +21,7 @@ from terra.runtime.tensor import TerraTensor
 TIMES = 3  # that a structure must have taken the same path
 MOST = 64  # structures of one function with a graph of their own
 SHARE = 1.0  # of the time that all steps have taken, which tracing and generating for single structures may take
-SHARE_OF_WHOLE = 0.2  # the same where steps are not in pieces, so that there is less to gain
+SHARE_OF_WHOLE = 0.1  # the same where steps are not in pieces, so that there is less to gain
 LARGEST = 4000  # operations of a step that is unrolled
 _MOST_SEEN = 512  # structures that are remembered
 _MOST_PARTS = 4000  # of an argument that are looked at
