@@ -490,8 +490,6 @@ class Coexecuted:
         """From the next step on, the loop of an RNN layer is one operation: it runs another number of times each time."""
         self.recurrences = recurrent_layers.Recurrences()
         self.begins_anew = True
-        for key in [key for key in self._trip_counts if key[1] in framework_loops.of_layers]:
-            del self._trip_counts[key]
         if self.pieces is not None:
             self.recurrences.computes_again = True
         elif self.located:
@@ -499,10 +497,7 @@ class Coexecuted:
         log.info("terra: the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", self.policy.name)
 
     def _forget_traces(self):
-        """Begin anew: there is another way to run the steps."""
-        if self._generating is not None:
-            self._generating.join()
-            self._generating = None
+        """Begin anew: there is another way to run the steps. No graph is being generated."""
         self.store = trace.TraceStore()
         self._generated_version = 0
         if self.program is not None:

@@ -158,9 +158,7 @@ class imperative(contextlib.ContextDecorator):
         step = active
         self._steps = getattr(self, "_steps", [])
         if step is not None and step.thread == get_ident():
-            tapes = getattr(step.skeleton, "tapes", None)
-            if tapes is not None:
-                tapes.record_elsewhere()
+            lazy_tape.record_elsewhere()
             step.pause()
             self._steps.append(step)
         else:

@@ -16,32 +16,29 @@ from terra.runtime.step import Step
 
 _RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell
 _loop_ids = {}  # id of the call site around a loop -> id of the loop
-of_layers = set()  # ids of the loops of stock RNN layers with stock cells
 
 
 def located(original):
     """`tf.while_loop`, given the original, with a location for each iteration."""
     @functools.wraps(original)
     def while_loop(cond, body, *args, **kwargs):
-        step = dispatch.active
-        if not isinstance(step, Step) or step.thread != get_ident() or step.paused or not step.function.located \
-                or not tfi.executing_eagerly() or not callable(cond):
+        step = issuing_step()
+        if step is None or not step.function.located or not callable(cond):
             return original(cond, body, *args, **kwargs)
         cursor = location.tls.cursor
         here = cursor.current
-        loop_id = _loop_id(here.id)
-        iteration = here.loop(loop_id)
+        iteration = here.loop(_loop_id(here.id))
 
         def next_cond(*loop_vars):
             nonlocal iteration
             cursor.current = iteration = iteration.next or iteration.grow()
             return cond(*loop_vars)
 
-        holder, step_function = _step_holder(body), None
-        if holder is not None:
-            of_layers.add(loop_id)
+        holder = step_function = None
+        if step.function.pieces is not None:
+            holder = _step_holder(body)
         try:
-            if holder is not None and step.function.pieces is not None:
+            if holder is not None:
                 step_function = holder.cell_contents
                 holder.cell_contents = _skipping(step_function)
             return original(next_cond, body, *args, **kwargs)
@@ -51,6 +48,14 @@ def located(original):
                 holder.cell_contents = step_function
 
     return while_loop
+
+
+def issuing_step():
+    """The step to which eager operations of this thread belong now, or None."""
+    step = dispatch.active
+    if not isinstance(step, Step) or step.thread != get_ident() or step.paused or not tfi.executing_eagerly():
+        return None
+    return step
 
 
 def _loop_id(around):

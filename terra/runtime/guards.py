@@ -114,7 +114,7 @@ class Snapshot:
 
     def holds_any(self, ids):
         """Whether an object of one of these ids was held."""
-        return any(id(x) in ids for _, _, held, _ in self._parts.values() for x in held)
+        return not self.ids().isdisjoint(ids)
 
     def ids(self):
         """The ids of all objects that were held."""

@@ -146,7 +146,7 @@ class Tapes:
             self.flush(lazy)
 
     def record_elsewhere(self):
-        """Operations will be recorded that we are not told of: the tapes must be up to date, and what they hold then is not known."""
+        """See the function of this name: the tapes must be up to date, and what they hold then is not known."""
         self.flush_recording()
         for lazy in self.open:
             lazy.opaque += 1
@@ -192,6 +192,13 @@ def _tapes():
     if step is None or step.thread != get_ident():
         return None
     return getattr(step.skeleton, "tapes", None)
+
+
+def record_elsewhere():
+    """Operations of this thread will be recorded that the step's tapes are not told of."""
+    tapes = _tapes()
+    if tapes is not None:
+        tapes.record_elsewhere()
 
 
 def _tape_new(persistent, watch_accessed_variables):

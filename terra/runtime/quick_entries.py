@@ -130,8 +130,9 @@ def jump(runner, known, args, kwargs):
         if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
                 not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
                 (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
-            for x in foreign:
-                note_mask(runner, x)
+            if runner.observer is not None:
+                for x in foreign:
+                    note_mask(runner, x)
             if quick.express:
                 runner.node.express = quick
             return _jump(runner, quick, given, foreign)

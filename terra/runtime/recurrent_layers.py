@@ -11,13 +11,11 @@ cannot be handed on: then the gradient's function computes the loop again. Value
 import functools
 import sys
 import weakref
-from threading import get_ident
 
 from terra.runtime import dispatch, guards, shape_inference
 from terra.runtime import internals as tfi
-from terra.runtime.framework_loops import calls_stock_cell, closure
+from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.regions import Unskippable
-from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
 
@@ -44,9 +42,8 @@ def _in_one(original, in_stateless_scope):
     """`keras.src.backend.rnn`, given the original, with the loop as one operation where that is wanted and possible."""
     @functools.wraps(original)
     def rnn(step_function, inputs, initial_states, **options):
-        step = dispatch.active
-        if isinstance(step, Step) and step.thread == get_ident() and not step.paused and tfi.executing_eagerly() and calls_stock_cell(step_function) \
-                and not in_stateless_scope():
+        step = issuing_step()
+        if step is not None and calls_stock_cell(step_function) and not in_stateless_scope():
             function = step.function
             if function.recurrences is None:
                 if function.options.loops != "unroll" and _has_shape(inputs) and function.is_loss(_lengths(step, step_function, inputs)):
@@ -168,17 +165,17 @@ class Recurrence:
         self._concrete = concrete
         self._outputs = [tf.TensorSpec(x.shape, x.dtype) for x in concrete.outputs]
         self._samples = [[_sample(spec, sizes) for spec in specs] for sizes in _SIZES]
-        self._plain = self._operation(concrete.function_def.signature.name, len(self._outputs))
+        self._plain = concrete.function_def.signature.name
         self._keeping = self._backward = None
-        self.possible = not concrete.captured_inputs and self._plain is not None  # whether it may be used
+        self.possible = not concrete.captured_inputs and self._operation(self._plain, len(self._outputs)) is not None  # whether it may be used
         self.modules = guards.modules.look()
 
     def _operation(self, name, n_outputs):
-        """The name of a function that takes what the loop does, once it is known what shapes its outputs have; None if that cannot be said."""
-        if _learn_shapes(name, self._samples, n_outputs) is None:
-            return None
-        tfi.tf.RegisterGradient(name)(_gradient_of(weakref.ref(self)))
-        return name
+        """Make the function of this name, which takes what the loop does, an operation with a gradient: as `_learn_shapes`."""
+        given = _learn_shapes(name, self._samples, n_outputs)
+        if given is not None:
+            tfi.tf.RegisterGradient(name)(_gradient_of(weakref.ref(self)))
+        return given
 
     def _make_keeping(self):
         """Find the function that keeps what the gradient needs; False if there is none."""
@@ -187,13 +184,12 @@ class Recurrence:
         n = len(self._outputs)
         if n_gradients != n or any(places[k] is None for k in self._sources):
             return
-        given = _learn_shapes(name, self._samples, n_outputs)
+        given = self._operation(name, n_outputs)
         if given is None:
             return
         samples = [outputs[:n] + [outputs[k] for k in kept] for outputs in given]
         n_found = sum(place is not None for place in places)
         if _learn_shapes(backward, samples, n_found) is not None:
-            tfi.tf.RegisterGradient(name)(_gradient_of(weakref.ref(self)))
             self._keeping = name, n_outputs, backward, n_found, kept, places
 
     def __call__(self, inputs, states, mask):
@@ -241,11 +237,11 @@ class Recurrence:
         inputs = list(op.inputs)
         n = len(self._specs)
         result = [None] * len(inputs)
-        if not tfi.tape_set_is_empty():  # somebody wants this gradient's gradient
+        taped = not tfi.tape_set_is_empty()
+        if taped or not tfi.executing_eagerly():  # somebody wants this gradient's gradient, or its graph
             found = self._run_back(*inputs[:n], *gradients)
-        elif not tfi.executing_eagerly():  # of a jacobian: it would trace that anew in each step, which takes seconds
-            found = self._run_back(*inputs[:n], *gradients)
-            self.possible = False
+            if not taped:
+                self.possible = False  # a jacobian would trace it anew in each step, which takes seconds
         elif len(inputs) > n:
             _, _, backward, n_found, kept, places = self._keeping
             given = [*op.outputs, *inputs[n:]]
