@@ -410,3 +410,64 @@ def test_the_programs_own_warnings_are_shown_once():
         for i in range(8):
             wrapped(tf.ones(3))
     assert said == [0]
+
+
+@pytest.mark.parametrize("impure", [False, True])
+def test_attention_removes_the_masks_of_its_arguments(impure):
+    """What comes after it in the step finds none."""
+    def make():
+        embedding, attention, pool = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.MultiHeadAttention(2, 3, seed=1), keras.layers.GlobalAveragePooling1D()
+        embedding.build(), attention.build((4, 6, 4), (4, 6, 4))
+        calls = []
+
+        def forward(x, *_):
+            h = embedding(x)
+            before = tf.reduce_sum(pool(h))
+            if impure:
+                calls.append(1)
+            return before + tf.reduce_sum(attention(h, h)) + 3.0 * tf.reduce_sum(pool(h) ** 2.0)
+        return train(forward, [embedding.embeddings.value])
+    stats = differ(make)
+    assert (stats.fast_forwards > 60 if impure else stats.whole_steps > 8), stats
+
+
+def test_a_call_that_warns_each_time_is_not_skipped():
+    """Nothing of the program's runs where the warning is shown, and the filters stay the same."""
+    def run(step):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            counts = []
+            for i in range(14):
+                step(*inputs(i))
+                counts.append(sum("destroy the mask" in str(w.message) for w in caught))
+        return counts
+
+    def make():
+        embedding, flatten, calls = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.Flatten(), []
+        embedding.build()
+
+        def step(x, *_):
+            calls.append(1)
+            return flatten(embedding(x))
+        return step
+    wrapped = harness.coexecuted(make())
+    assert run(make()) == run(wrapped) == list(range(1, 15))
+    assert wrapped.stats().coexecuted_steps > 8, wrapped.stats()
+
+
+def test_a_mask_that_a_call_removes_is_not_always_there():
+    """What the call leaves behind looks like what it is given where the program has removed the mask itself."""
+    def make():
+        embedding, attention = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.MultiHeadAttention(2, 3, seed=1)
+        embedding.build(), attention.build((4, 6, 4), (4, 6, 4))
+        calls = []
+
+        def forward(x, *_):
+            calls.append(1)
+            h = embedding(x)
+            if len(calls) in (9, 10, 14):
+                h._keras_mask = None
+            return tf.reduce_sum(attention(h * 1.0, h) ** 2.0)
+        return train(forward, [embedding.embeddings.value])
+    stats = differ(make)
+    assert stats.fast_forwards > 40, stats

@@ -6,6 +6,7 @@ import tensorflow as tf
 from harness import reset_seeds
 
 import terra
+from terra.runtime import values
 
 
 def compare(make, calls, argument=lambda i: (), **options):
@@ -308,3 +309,9 @@ def test_arguments_that_contain_themselves_or_are_very_deep():
     actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected
     assert step.stats().coexecuted_steps >= 4, step.stats()
+
+
+def test_dummy_of_every_type():
+    """What stands for an argument that the taken path does not use."""
+    for dtype in (tf.variant, tf.resource, tf.string, tf.bool, tf.float32, tf.int64):
+        assert values.dummy(dtype.as_datatype_enum).dtype == dtype

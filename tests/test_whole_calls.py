@@ -9,6 +9,7 @@ import random
 import sys
 import types
 
+import harness
 import keras
 import numpy as np
 import pytest
@@ -928,3 +929,18 @@ def test_properties(name, change, monkeypatch):
 
     stats = check(make, {9: changes[change]})
     assert stats.whole_steps >= 3 if observed else stats.whole_steps == 0, stats
+
+
+def test_many_shapes():
+    """Each new shape is new to the framework's calls at first, and gets its own observations."""
+    def make():
+        kernel = tf.Variable(tf.reshape(tf.range(12.0), (4, 3)) / 10.0)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.nn.relu(x @ kernel) ** 2.0)
+            kernel.assign_sub(0.01 * tape.gradient(loss, kernel))
+            return loss
+        return step, lambda: kernel
+    stats = harness.differ(make, lambda i: (tf.ones((2 + i % 12, 4)) * (1.0 + i / 10.0),), 60)
+    assert stats.whole_steps >= 15 and stats.fallbacks == 0, stats
