@@ -134,7 +134,7 @@ def test_a_handler_ends_an_endless_loop_in_the_step():
 
 
 def test_handlers_in_blocks():
-    def run(tape_class):
+    def run(tape_class, **options):
         variable, calls, losses = tf.Variable(1.0), [], []
         other = tf.Variable(0.0)
 
@@ -144,7 +144,7 @@ def test_handlers_in_blocks():
 
         with Alarms(handler, 0.002):
             for _ in range(150):
-                with tape_class() as tape:
+                with tape_class(**options) as tape:
                     loss = variable * variable
                 variable.assign_sub(0.01 * tape.gradient(loss, variable))
                 losses.append(float(loss))
@@ -154,7 +154,7 @@ def test_handlers_in_blocks():
         assert other.numpy() == len(calls)
         return losses, float(variable)
 
-    assert run(tf.GradientTape) == run(terra.GradientTape)
+    assert run(tf.GradientTape) == run(terra.GradientTape, wait_for_graph=True)
     assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
 
 
@@ -193,7 +193,7 @@ def test_another_thread_ends_the_step():
 
     with Alarms(handler, 0.004):
         for _ in range(60):
-            with terra.GradientTape() as tape:
+            with terra.GradientTape(wait_for_graph=True) as tape:
                 loss = variable * variable
             variable.assign_sub(0.01 * tape.gradient(loss, variable))
             thread = threading.Thread(target=lambda: float(variable))
