@@ -220,6 +220,12 @@ def handle_placeholder(handle):
     return stand_in
 
 
+def handle_identity(handle):
+    """What the shape functions know of the variable behind `handle`."""
+    data = handle._handle_data
+    return None if data is None else data.SerializeToString()
+
+
 def create_graph_op(graph, op_type, inputs, attr_protos):
     """Add an operation to `graph`, its inputs flat."""
     return graph._create_op_internal(op_type, inputs, attrs=attr_protos)

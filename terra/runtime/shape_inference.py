@@ -8,7 +8,7 @@ knows of them, so that both phases know the same.
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime import opschema
+from terra.runtime import opschema, shape_rules
 from terra.runtime.tensor import Partial
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
@@ -18,17 +18,20 @@ class _Scratch:
     def __init__(self):
         self.graph = None
         self.made = 0
+        self.inputs = {}  # what identifies an input -> its placeholder, or its constant
 
     def fresh(self):
         if self.graph is None or self.made > _LARGEST_SCRATCH:
             self.graph = tfi.new_graph()
             self.made = 0
+            self.inputs = {}
         self.made += 1
         return self.graph
 
 
 _scratch = _Scratch()
 _protos = {}
+_added = {}  # operation -> rule
 
 
 def _attributes(info):
@@ -45,17 +48,16 @@ def output_shapes(info, enums, keys, handles, n_out):
     enums: dtype enum per flat input. keys: per flat input its shape, None if that is unknown, or (dtype enum, shape, bytes) where the value is known.
     handles: the variable's handle per flat input, or None.
     """
-    rule = _RULES.get(info.op_type)
-    if rule is not None:
-        shapes = rule(info.attrs, keys)
-        if shapes is not None:
-            return shapes
+    rule = _added.get(info.op_type)
+    shapes = shape_rules.output_shapes(info.op_type, info.attrs, keys) if rule is None else rule(info.attrs, keys)
+    if shapes is not None:
+        return shapes
     if info.schema is None or info.schema.is_function or info.category not in (opschema.GRAPH, opschema.VARIABLE, opschema.RANDOM):
         return None
     graph = _scratch.fresh()
     try:
         with graph.as_default():
-            inputs = [_input(enum, key, handle) for enum, key, handle in zip(enums, keys, handles, strict=True)]
+            inputs = [_input(*given) for given in zip(enums, keys, handles, strict=True)]
             op = tfi.create_graph_op(graph, info.op_type, inputs, _attributes(info))
     except (ValueError, TypeError, tfi.OpError):  # eager execution will say what is wrong with it
         return None
@@ -71,51 +73,9 @@ def output_shapes(info, enums, keys, handles, n_out):
     return tuple(shapes)
 
 
-def _elementwise(attrs, keys):
-    shape = keys[0]
-    return (shape,) if type(shape) is tuple and not _is_value(shape) and all(other == shape for other in keys[1:]) else None
-
-
-def _strided_slice(attrs, keys):
-    """A loop that slices sequences of many lengths asks for each place in each length."""
-    shape, *bounds = keys
-    if type(shape) is not tuple or not all(map(_is_value, bounds)):
-        return None
-    begin, end, strides = [np.frombuffer(value, np.int64 if enum == _INT64 else np.int32).tolist() for enum, _, value in bounds]
-    index = []
-    for k, (first, last, stride) in enumerate(zip(begin, end, strides)):
-        bit = 1 << k
-        if attrs["ellipsis_mask"] & bit:
-            index.append(Ellipsis)
-        elif attrs["new_axis_mask"] & bit:
-            index.append(None)
-        elif attrs["shrink_axis_mask"] & bit:
-            if stride <= 0:
-                return None
-            index.append(first)
-        else:
-            index.append(slice(None if attrs["begin_mask"] & bit else first, None if attrs["end_mask"] & bit else last, stride))
-    try:
-        return (np.broadcast_to(_NOTHING, shape)[tuple(index)].shape,)
-    except (IndexError, ValueError):  # eager execution will say what is wrong with it
-        return None
-
-
-def _is_value(key):
-    return type(key) is tuple and len(key) == 3 and type(key[2]) is bytes
-
-
-_NOTHING = np.zeros(())
-_INT64 = tfi.dtypes.int64.as_datatype_enum
-_RULES = {"StridedSlice": _strided_slice}
-_RULES.update(dict.fromkeys(
-    ("AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "Tanh", "Sigmoid", "Relu", "Exp", "Log", "Neg", "Square", "Sqrt", "Rsqrt", "Identity",
-     "Sin", "Cos", "Abs", "TanhGrad", "SigmoidGrad", "ReluGrad"), _elementwise))
-
-
 def add_rule(op_type, rule):
     """Have `rule(attributes, keys)` tell the output shapes of an operation, or None where it cannot (see `output_shapes`)."""
-    _RULES[op_type] = rule
+    _added[op_type] = rule
 
 
 def open_shapes(info, enums, keys, handles, seen, unreliable):
@@ -130,6 +90,14 @@ def open_shapes(info, enums, keys, handles, seen, unreliable):
 
 
 def _input(enum, key, handle):
+    identity = enum, type(key), tuple(key) if key is not None else None, None if handle is None else tfi.handle_identity(handle)
+    made = _scratch.inputs.get(identity)
+    if made is None:
+        made = _scratch.inputs[identity] = _make_input(enum, key, handle)
+    return made
+
+
+def _make_input(enum, key, handle):
     dtype = tfi.INTERN_DTYPES[enum]
     if handle is not None:
         return tfi.handle_placeholder(handle)
