@@ -3,8 +3,8 @@
 import os
 
 from terra.graph.trace import CONST
-from terra.runtime import opschema
 from terra.runtime.coexecution import BoundStep, Coexecuted
+from terra.runtime.tracer import CHECK, FETCH
 
 _ADVICE = (
     ("was a constant so far", "The value is fed from now on; nothing to change."),
@@ -58,9 +58,10 @@ def explain(function):
         lines.append(function.compiled.describe())
     lines += _own_code(function, stats)
     lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()])
-    fetches = [n for n in graph.nodes if n.payload.event.info.category == opschema.FETCH]
+    fetches, checks = ([n for n in graph.nodes if n.payload.event.info.op_type == kind] for kind in (FETCH, CHECK))
     feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]
     lines += _places("Values that Python reads in the middle of the step", fetches)
+    lines += _places("Operations that Python waits for, because the program would catch their failure", checks)
     lines += _places("Values that Python feeds to the step", feeds)
     if function.fallback_reasons:
         lines.append(f"Fallbacks ({stats.fallbacks}):")

@@ -330,7 +330,7 @@ def test_a_failure_that_the_step_catches(options, reads):
         total.assign(0.0)
         seen.append([[float(run(tf.constant(i))) for i in (0, 7, 1, 0, 7, 1, 1, 7, 0, 0)], float(total)])
     assert seen[0] == seen[1]
-    assert "it goes on when an operation has failed (GatherV2)" in terra.explain(coexecuted) and "from now on" in terra.explain(coexecuted)
+    assert coexecuted.stats().coexecuted_steps >= 3
 
 
 def test_shapes_that_do_not_fit_are_no_such_failure():

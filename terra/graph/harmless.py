@@ -11,29 +11,35 @@ _ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BiasAdd BiasAddGrad BiasAddV1 Bitcast Cast Ceil ClipByValue Cos Cosh Digamma DivNoNan Elu
     EluGrad Equal Erf Erfc Erfinv Exp Expm1 Floor Greater GreaterEqual Identity Inv InvGrad IsFinite IsInf IsNan L2Loss LeakyRelu LeakyReluGrad Less
     LessEqual Lgamma Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike PreventGradient
-    RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin
+    RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape Sigmoid SigmoidGrad Sign Sin
     Sinh Softmax SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference StopGradient Sub Tan
     Tanh TanhGrad Xdivy Xlog1py Xlogy ZerosLike
 """
 _WHOLE = """
     AvgPool AvgPoolGrad BatchMatMul BatchMatMulV2 BatchMatMulV3 Conv2D Conv2DBackpropFilter Conv2DBackpropInput DepthwiseConv2dNative
     DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput Einsum FusedBatchNormGradV3 FusedBatchNormV3 MatMul MaxPool MaxPoolGrad Pack
-    Squeeze Unpack
+    Squeeze StatelessRandomGetKeyCounter Unpack Where
 """
 # Whose inputs of these numbers decide about shapes or places, and must be constants to be known to fit.
 _WITH_CONSTANTS = {
     "All": (1,), "Any": (1,), "AvgPoolGrad": (0,), "BroadcastTo": (1,), "ConcatV2": (-1,), "Conv2DBackpropFilter": (1,),
     "Conv2DBackpropInput": (0,), "Cumsum": (1,), "DepthwiseConv2dNativeBackpropFilter": (1,), "DepthwiseConv2dNativeBackpropInput": (0,), "ExpandDims": (1,),
     "Fill": (0,), "Max": (1,), "Mean": (1,), "Min": (1,), "OneHot": (1,), "Pad": (1,), "PadV2": (1,), "Prod": (1,), "Reshape": (1,),
-    "ReverseV2": (1,), "Slice": (1, 2), "Split": (0,), "SplitV": (1, 2), "StridedSlice": (1, 2, 3), "StridedSliceGrad": (0, 1, 2, 3), "Sum": (1,),
-    "Tile": (1,), "Transpose": (1,),
+    "ReverseV2": (1,), "Slice": (1, 2), "Split": (0,), "SplitV": (1, 2), "StatelessRandomNormalV2": (0, 3), "StatelessRandomUniformV2": (0, 3),
+    "StatelessTruncatedNormalV2": (0, 3), "StridedSlice": (1, 2, 3), "StridedSliceGrad": (0, 1, 2, 3), "Sum": (1,), "Tile": (1,), "Transpose": (1,),
 }
-_HARMLESS = frozenset(_ELEMENTWISE.split()) | frozenset(_WHOLE.split())
+CANNOT_FAIL = frozenset(_ELEMENTWISE.split()) | frozenset(_WHOLE.split())  # whatever their inputs are
+_ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod"])  # divide by zero, or refuse negative powers
 
 
-def is_harmless(op_type, kinds):
-    """Whether an operation cannot fail, given `kinds` of its inputs (the `kinds` of its trace event). The shapes of all of them must be known."""
+def is_harmless(op_type, kinds, of_floats=False):
+    """Whether an operation cannot fail, given `kinds` of its inputs (the `kinds` of its trace event). The shapes of all of them must be known.
+
+    of_floats: whether its first input is of a type of floating-point numbers.
+    """
+    if op_type in _ON_INTEGERS:
+        return of_floats or kinds[1][0] == CONST  # which has been good for it once
     places = _WITH_CONSTANTS.get(op_type)
     if places is None:
-        return op_type in _HARMLESS
+        return op_type in CANNOT_FAIL
     return all(kinds[k][0] == CONST for k in places)

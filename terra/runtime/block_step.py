@@ -20,7 +20,7 @@ import sys
 from threading import get_ident
 
 from terra.graph.trace import RESOURCE
-from terra.runtime import dispatch, fast_forward, frames, handlers, location, opschema
+from terra.runtime import catching, dispatch, fast_forward, frames, handlers, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted, collect_as_before
 from terra.runtime.graph_runner import runner
@@ -91,6 +91,8 @@ class BlockStep(Step):
         super().__init__(function, args, kwargs)
         self.lazy_tapes = False  # the tape outlives the block
         self.cursor = frames.FrameCursor(location.tls.cursor, frame)
+        self.line = frame.f_lineno
+        self.guarded = catching.around_step(frame)  # where it ends is not known: at its end, the program may have left the statement
         self.view = None  # what the hooks see once the block is done
         self.closed = False
         self.tape_is_gone = False
@@ -102,6 +104,9 @@ class BlockStep(Step):
             reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})"
         self.fallback_reason = reason
         self.function.note_fallback(reason)
+
+    def began_in(self):
+        return self.cursor.frame, self.line
 
     def gradient_taken(self):
         if not self.closed:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import gc
 import logging
+import sys
 import threading
 import time
 import types
@@ -17,7 +18,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, whole_calls
+from terra.runtime import catching, dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart
@@ -244,12 +245,21 @@ class Coexecuted:
         if step is None:
             with dispatch.left_alone:
                 result = self._python(*args, **kwargs)
-        elif step.fallback_reason is None and self.options.run_ahead == 0:
+        elif step.fallback_reason is None and (self.options.run_ahead == 0 or self._is_guarded()):
             runner.limit(0)
         coexecuted = self._stats.coexecuted_steps > before
         if coexecuted or step is None:
             self.policy.took(coexecuted, time.perf_counter() - start)
         return result
+
+    def _is_guarded(self):
+        """Whether the program would catch the failure of this very step."""
+        if self.program is not None and not self.program.may_fail:
+            return False
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("terra."):
+            frame = frame.f_back
+        return catching.around_step(frame)
 
     def _leave_alone(self, args, kwargs):
         """A step while the policy has given up: the user's own function, so that it costs next to nothing."""
@@ -737,6 +747,9 @@ def _snapshot(stats, counts):
     return dataclasses.replace(
         stats, feeds=counts.feeds, fetches=counts.fetches, fast_forwards=counts.fast_forwards, whole_steps=counts.whole_steps,
         waited_steps=counts.waited_steps, python_stall_s=counts.python_stall)
+
+
+Coexecuted.step_code = Coexecuted._one_step.__code__  # of the frame around the code of a step
 
 
 class BoundStep:

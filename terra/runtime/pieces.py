@@ -17,7 +17,7 @@ from threading import get_ident
 
 from terra.fallback.replay import Record, snapshot
 from terra.graph.trace import TraceStore
-from terra.runtime import dispatch, interrupts, opschema
+from terra.runtime import catching, dispatch, interrupts, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.opschema import get_schema
@@ -387,6 +387,9 @@ class PieceTracer(_InPiece, Tracer):
             return (("f", self._number(x), x._enum), x._shape_tuple())
         return super()._external(x, needs_value)
 
+    def check(self, t):
+        self.materialise(t)
+
     def materialise(self, t):
         with Visit(self.step):
             if t._value is None:
@@ -435,7 +438,11 @@ class PieceRunner(_InPiece, PythonRunner):
             alone = self._alone_fast(schema, ctx, op, name, args)
             if alone is not None:
                 return alone[0]
-        return PythonRunner.fast(self, ctx, op, name, *args)
+        result = PythonRunner.fast(self, ctx, op, name, *args)
+        if op not in catching.SAFE and step.mode is self:
+            schema = get_schema(op)
+            self._look_out(schema, schema.flatten(args[:schema.n_inputs]), [result])
+        return result
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         step = self.step
@@ -446,7 +453,18 @@ class PieceRunner(_InPiece, PythonRunner):
             alone = self._alone_slow(schema, inputs, attrs)
             if alone is not None:
                 return alone
-        return PythonRunner.slow(self, execute, handle, device, op, inputs, attrs, *rest)
+        result = PythonRunner.slow(self, execute, handle, device, op, inputs, attrs, *rest)
+        name = op.decode() if type(op) is bytes else op
+        if name not in catching.SAFE and step.mode is self:
+            self._look_out(get_schema(name), inputs, [result])
+        return result
+
+    def _look_out(self, schema, flat, result):
+        """End the piece, and wait for it, if its last operation may fail and the program would catch that."""
+        if schema is not None and catching.may_fail(schema, flat) and catching.around_operation(self.step):
+            made = [t for t in tfi.tf.nest.flatten(result) if type(t) is TerraTensor]
+            if made:
+                self.materialise(made[0])
 
     def conflicts(self, schema, inputs):
         return False  # pieces take effect in program order

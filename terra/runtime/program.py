@@ -3,10 +3,12 @@
 While a newer TraceGraph is merged and its graph is generated, steps go on with the Program of the older one.
 """
 
+from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
-from terra.runtime.tracer import value_positions
+from terra.runtime.catching import SAFE
+from terra.runtime.tracer import CHECK, value_positions
 
 DTYPES = tfi.INTERN_DTYPES
 
@@ -45,10 +47,14 @@ class ProgramNode:
     __slots__ = (
         "express", "expected", "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
         "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes",
-        "unreliable",
+        "unreliable", "checked",
     )
 
+    def is_harmless(self):
+        return is_harmless(self.op_type, [(slot.kind,) for slot in self.slots], bool(self.outs) and self.outs[0][0].is_floating)
+
     def __init__(self):
+        self.checked = False  # whether Python waits for it, because the program would catch its failure
         self.express = None  # the quick entry by which fast-forward has jumped last from here
 
 
@@ -89,6 +95,7 @@ class Program:
         self.paths = {}  # what `piece_tape` and `piece_gradient` know of the paths through it
         self.feed_positions = {spec[1]: k for k, spec in enumerate(generated.arg_specs) if spec[0] == "feed"}
         self.modules_version = 0  # of the framework's functions that `regions` were recorded with
+        self._may_fail = None
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.whole = None  # the one of the step's own function, in the last step
         self.unskippable = {}  # such a place -> how often a call could not be recorded
@@ -107,6 +114,15 @@ class Program:
         if self.compiled is None or form is not self.generated:
             return form.name, form.n_outputs
         return self.compiled.choose(args)
+
+    @property
+    def may_fail(self):
+        """Whether one of its operations may fail because of a value."""
+        if self._may_fail is None:
+            self._may_fail = any(
+                node.category in (opschema.GRAPH, opschema.VARIABLE) and node.op_type not in SAFE and not node.is_harmless()
+                for node in self._nodes if node is not self.start)
+        return self._may_fail
 
     def forget_regions(self):
         """What fast-forward has recorded does not hold any more."""
@@ -192,6 +208,7 @@ class Program:
             else:
                 successors.append((nodes[succ], selects.get((node, succ), ())))
         p.successors = tuple(successors)
+        p.checked = any(s.op_type == CHECK for s, _ in successors)
         p.unclear = _unclear([s for s, _ in successors])
         # The one node that can follow without telling the graph anything: the fast case.
         p.expected = successors[0][0] if len(successors) == 1 and not successors[0][1] else None

@@ -22,7 +22,7 @@ from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
-    HOST_STATIC, FetchInfo, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
+    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
 )
 from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
@@ -30,7 +30,6 @@ EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 FallbackException = tfi.FallbackException
 _getrefcount = sys.getrefcount
-_FETCH = FetchInfo.op_type
 NUMBERS = frozenset([int, float, bool])
 MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
 _OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variable, getrefcount's argument
@@ -89,6 +88,8 @@ class PythonRunner:
                 if not tfi.tape_set_is_empty():
                     self.tapes.record(
                         op, [x if type(x) not in NUMBERS else slot.const_obj for x, slot in zip(flat, node.slots)], node.grad_attrs, outs)
+                if node.checked:
+                    self._check(outs)
                 return outs[0] if node.template is True else nest_outputs(outs, node.template)
         return self._fast(ctx, op, name, args)
 
@@ -121,6 +122,8 @@ class PythonRunner:
             node.template = flat_template(schema, node.outs, node.info)  # traced on the converting path, which returns lists
         if not tfi.tape_set_is_empty():
             self.tapes.record(op, list(flat), grad_attrs, outs)
+        if node.checked:
+            self._check(outs)
         return nest_outputs(outs, flat_template(schema, outs, info))
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
@@ -131,6 +134,8 @@ class PythonRunner:
             outs = self._match(node, inputs, (), None) if node.device == (device or "") else None
             if outs is not None:
                 self._learn_numbers(node)
+                if node.checked:
+                    self._check(outs)
                 return list(outs)
         schema = get_schema(name)
         if schema is None:
@@ -150,6 +155,8 @@ class PythonRunner:
         if node.exec_attrs is None and category != opschema.RANDOM:
             node.exec_attrs = attrs
         self._learn_numbers(node)
+        if node.checked:
+            self._check(outs)
         return list(outs)
 
     def _learn_numbers(self, node):
@@ -538,12 +545,26 @@ class PythonRunner:
                 return tensor._eager()
             location = self.cursor.current
             for node, selects in self.node.successors:
-                if node.op_type == _FETCH and node.location is location:
-                    slot = node.slots[0]
-                    if slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key):
-                        return self._fetch(node, selects, tensor)
+                if node.op_type == FETCH and node.location is location and self._is_of(node, tensor):
+                    return self._fetch(node, selects, tensor)
             self.diverge("Python reads the value of a tensor where it did not before")
         return tensor._eager()
+
+    def _is_of(self, node, tensor):
+        """Whether a fetch is that of this tensor."""
+        slot = node.slots[0]
+        return slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key)
+
+    def _check(self, outs):
+        """Wait for the operation that was matched last and gives `outs`: the program would catch its failure."""
+        step = self.step
+        with Visit(step):
+            if step.mode is self and not step.before_read():
+                for node, selects in self.node.successors:
+                    for t in outs:
+                        if node.op_type == CHECK and self._is_of(node, t):
+                            self._fetch(node, selects, t)
+                            return
 
     def _fetch(self, node, selects, tensor):
         if selects:
@@ -662,7 +683,7 @@ class PythonRunner:
                 flat = [placeholders[x] if type(x) is ValueKey else x if type(x) is not int else self.step.arg_list[x] for x in refs]
                 if node.category == opschema.FETCH:
                     tensor = flat[0]
-                    tracer.note_fetch(tensor, node.location)
+                    tracer.note_fetch(tensor, node.location, FETCH_INFOS if node.op_type == FETCH else CHECK_INFOS)
                     continue
                 eager = execute_again(node, [real(x) for x in flat], random_attrs)
                 tracer.record(

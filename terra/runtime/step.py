@@ -40,6 +40,7 @@ class Step:
     """One call of a co-executed function, in whatever phase."""
 
     clock = staticmethod(time.perf_counter)
+    guarded = False  # whether the program would catch the failure of this very step, and its operations are waited for because of that
     open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.block_step`
 
     def __init__(self, function, args, kwargs):
@@ -89,6 +90,10 @@ class Step:
 
     def is_running_here(self):
         return dispatch.active is self and self.thread == get_ident()
+
+    def began_in(self):
+        """(the outermost frame with code of the step in it, or the code object of the frame around it; the line behind which the former's is the step's)."""
+        return self.function.step_code, 0
 
     def takes_tensors(self):
         """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace
+from terra.runtime import catching, opschema
 from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
 from terra.runtime.shape_inference import open_shapes
 from terra.runtime.shared import Visit
@@ -33,16 +33,18 @@ SMALL = 64  # external tensors of at most so many elements are speculated to be 
 class FetchInfo:
     """Stands where an OpInfo stands, for the fetch of a value of one dtype: a channel has one, too."""
 
-    op_type = "OutputFetching"
     category = opschema.FETCH
     schema = None
     device = ""
 
-    def __init__(self, enum):
-        self.key = ("OutputFetching", enum)
+    def __init__(self, op_type, enum):
+        self.op_type = op_type
+        self.key = (op_type, enum)
 
 
-FETCH_INFOS = {enum: FetchInfo(enum) for enum in DTYPES}
+FETCH, CHECK = "OutputFetching", "OutputChecking"  # CHECK: Python does not use the value, but waits for it in case that it cannot be computed
+FETCH_INFOS = {enum: FetchInfo(FETCH, enum) for enum in DTYPES}
+CHECK_INFOS = {enum: FetchInfo(CHECK, enum) for enum in DTYPES if enum not in (RESOURCE_ENUM, VARIANT_ENUM)}
 
 
 def elements(shape):
@@ -200,6 +202,8 @@ class Tracer:
             outs = self.record(info, flat, eager, template, attrs, grad_attrs)
             if recording:
                 self.record_on_tapes(op, list(flat), grad_attrs, outs)
+        if op not in catching.SAFE:
+            self.look_out(schema, flat, outs)
         return outs[0] if template is True else nest_outputs(outs, template)
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
@@ -222,12 +226,29 @@ class Tracer:
             self._note_failure(schema, inputs)
             raise
         info = op_info(schema, attrs, device or "")
-        return self.record(info, tuple(inputs), eager, (-1,) * len(eager), None, attrs)
+        outs = self.record(info, tuple(inputs), eager, (-1,) * len(eager), None, attrs)
+        if name not in catching.SAFE:
+            self.look_out(schema, inputs, outs)
+        return outs
 
     def _note_failure(self, schema, inputs):
-        """A kernel has failed; if the inputs' values may be why, the graph's would fail later than the step's code expects it."""
-        if not is_harmless(schema.name, (VALUE,) * len(inputs)):
+        """A kernel has failed; if the inputs' values may be why, the graph's would fail later than the step's code expects it, unless that waits for it."""
+        waits = schema.outputs and catching.may_fail(schema, inputs) and catching.around_operation(self.step)
+        if not waits and not is_harmless(schema.name, (VALUE,) * len(inputs)):
             self.step.failed = schema.name
+
+    def look_out(self, schema, flat, outs):
+        """Have the step wait for an operation, if that may fail and the program would catch it."""
+        if catching.may_fail(schema, flat) and catching.around_operation(self.step):
+            for t in outs:
+                if t._enum in CHECK_INFOS:
+                    self.check(t)
+                    break
+
+    def check(self, t):
+        with Visit(self.step):
+            if t._value is None and self.step.mode is self and not self.step.before_read():
+                self.note_fetch(t, self.cursor.current, CHECK_INFOS)
 
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
@@ -384,8 +405,8 @@ class Tracer:
     def read_again(self):
         """Python reads what it has fetched before."""
 
-    def note_fetch(self, t, location):
-        self.events.append(RawEvent(FETCH_INFOS[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None))
+    def note_fetch(self, t, location, infos=FETCH_INFOS):
+        self.events.append(RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None))
         if t._value is None:
             t._value = t._hidden
 

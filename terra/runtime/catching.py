@@ -1,0 +1,161 @@
+"""Where the program would catch the failure of an operation: the statements around it, from the syntax tree of the user's source.
+
+A kernel of a graph fails after Python has gone on. Where the program means to catch that and to do something else, Python must not have gone on: an
+operation that may fail because of a value is waited for at once if it runs inside of such a `try` statement, and so is a step that is called in one of its
+own, which catches the failure of this step and goes on with the next.
+"""
+
+import ast
+import builtins
+import contextlib
+import linecache
+import sys
+from types import ModuleType
+
+from terra.graph.harmless import CANNOT_FAIL, is_harmless
+from terra.graph.trace import CONST, VALUE
+from terra.runtime import frames, opschema
+from terra.runtime import internals as tfi
+from terra.runtime.tensor import TerraTensor
+
+SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
+_TRY, _LOOP, _SCOPE = "try", "loop", "scope"
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
+_SUPPRESSING = frozenset(["suppress", "raises", "assertRaises", "assertRaisesRegex"])  # functions that make context managers which catch what they are given
+_files = {}  # name -> (its lines, what `_statements` found in them)
+_steps = {}  # (code object, instruction) -> whether a step that is called there is in a statement of its own; None: its caller may tell
+_LONGEST = 100_000  # lines of a file that is looked into
+
+
+def may_fail(schema, flat):
+    """Whether an operation may fail because of a value among its flat inputs."""
+    name = schema.name
+    if name in SAFE or schema.category not in (opschema.GRAPH, opschema.VARIABLE):
+        return False
+    return not is_harmless(name, [(VALUE,) if type(x) is TerraTensor else (CONST,) for x in flat], bool(flat) and _is_of_floats(flat[0]))
+
+
+def _is_of_floats(x):
+    return type(x) is float or (hasattr(x, "dtype") and (x.dtype.is_floating or x.dtype.is_complex))
+
+
+def around_operation(step):
+    """Whether an operation that is issued now runs inside of a statement, in the step, that would catch its failure."""
+    if step.guarded:
+        return True
+    stop, begun = step.began_in()
+    if stop is None:
+        return False  # behind a block
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code is not stop:
+        if frames.is_users(frame) and _catches(frame, begun if frame is stop else 0):
+            return True
+        if frame is stop:
+            break
+        frame = frame.f_back
+    return False
+
+
+def around_step(frame):
+    """Whether a step that is called from `frame`, by the user's code, is in a statement that would catch its failure, and in no loop inside of that."""
+    while frame is not None and frames.is_users(frame):
+        place = frame.f_code, frame.f_lasti
+        known = _steps.get(place, _steps)
+        if known is _steps:
+            known = _steps[place] = _is_direct(frame)
+        if known is not None:
+            return known
+        frame = frame.f_back
+    return False
+
+
+def _catches(frame, begun):
+    for kind, first, _, caught in _around(frame):
+        if kind is _SCOPE:
+            break
+        if kind is _TRY and first > begun and _could_catch(caught, frame):
+            return True
+    return False
+
+
+def _is_direct(frame):
+    for kind, _, _, caught in _around(frame):
+        if kind is _SCOPE:
+            break
+        if kind is _LOOP:
+            return False
+        if _could_catch(caught, frame):
+            return True
+    return None
+
+
+def _around(frame):
+    """The statements around the line that a frame is at, innermost first."""
+    line = frame.f_lineno
+    if line is None:
+        return []
+    code = frame.f_code
+    lines = linecache.getlines(code.co_filename, frame.f_globals)
+    known = _files.get(code.co_filename)
+    if known is None or known[0] is not lines:
+        known = _files[code.co_filename] = lines, _statements(lines)
+    return [found for found in known[1] if found[1] <= line <= found[2]]
+
+
+def _statements(lines):
+    """[(kind, first line, last line, what is caught)] of a file: bodies of statements that catch, loops and functions, inner ones before outer ones."""
+    found = []
+    if len(lines) > _LONGEST:
+        return found
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError, RecursionError):  # a cell of a notebook with magic in it
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, _TRIES) and node.handlers:
+            caught = [handler.type for handler in node.handlers]
+            found.append((_TRY, node.body[0].lineno, node.body[-1].end_lineno, caught))
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                call = item.context_expr
+                if isinstance(call, ast.Call) and (getattr(call.func, "attr", None) or getattr(call.func, "id", None)) in _SUPPRESSING:
+                    found.append((_TRY, node.body[0].lineno, node.body[-1].end_lineno, call.args[:1]))
+        elif isinstance(node, _LOOPS):
+            found.append((_LOOP, node.body[0].lineno, node.body[-1].end_lineno, None))
+        elif isinstance(node, _COMPREHENSIONS):
+            found.append((_LOOP, node.lineno, node.end_lineno, None))
+        elif isinstance(node, _SCOPES):
+            found.append((_SCOPE, node.lineno, node.end_lineno, None))
+    return sorted(found, key=lambda item: (-item[1], item[2], item[0] is _TRY))
+
+
+def _could_catch(caught, frame):
+    return any(kind is None or _is_failure(kind, frame) for kind in caught)
+
+
+def _is_failure(expression, frame):
+    """Whether an expression names a class of exceptions that the failure of a kernel may be of; True if it cannot be told."""
+    if isinstance(expression, ast.Tuple):
+        return any(_is_failure(part, frame) for part in expression.elts)
+    kind = _value(expression, frame)
+    for cls in kind if isinstance(kind, tuple) else (kind,):
+        if not isinstance(cls, type) or (
+                (issubclass(tfi.OpError, cls) or issubclass(cls, tfi.OpError)) and cls is not tfi.tf.errors.OutOfRangeError):  # the end of a dataset
+            return True
+    return False
+
+
+def _value(expression, frame):
+    """What a global name, or an attribute of a module, stands for; None if it is anything else."""
+    if isinstance(expression, ast.Name):
+        code = frame.f_code
+        if expression.id in code.co_varnames or expression.id in code.co_cellvars or expression.id in code.co_freevars:
+            return None
+        return frame.f_globals.get(expression.id, vars(builtins).get(expression.id))
+    if isinstance(expression, ast.Attribute):
+        module = _value(expression.value, frame)
+        return getattr(module, expression.attr, None) if isinstance(module, ModuleType) else None
+    return None
