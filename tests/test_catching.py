@@ -12,6 +12,7 @@ from terra.runtime import catching
 
 TABLE = tf.constant([1.0, 2.0, 3.0])
 MATRIX = tf.constant([[2.0, 0.0], [0.0, 1.0]])
+NONZERO = tf.constant([3, 4])
 GOOD, BAD = tf.constant([0, 1]), tf.constant([1, 9])
 FAILS = 17  # the first step that fails: by then, steps are co-executed
 KINDS = (ValueError, tf.errors.InvalidArgumentError)
@@ -133,7 +134,28 @@ def of_integers(self, i):
     return tf.reduce_sum(y)
 
 
-PROGRAMS = [in_the_step, with_all_parts, in_a_function, in_a_layer, suppressed, tried_again, raised_on, of_a_matrix, of_integers]
+def by_an_argument(self, i):
+    try:
+        y = 20 // (i - 9)
+        z = tf.constant(20) // (NONZERO if i is GOOD else i - i)
+        self.log.append("divided")
+    except tf.errors.InvalidArgumentError:
+        self.log.append("by zero")
+        y = z = i
+    return tf.reduce_sum(y + z)
+
+
+def by_a_constant(self, i):
+    self.n = getattr(self, "n", -1) + 1
+    try:
+        y = i // tf.constant(0 if self.n in (17, 27) else self.n)
+        self.log.append("divided")
+    except tf.errors.InvalidArgumentError:
+        y = i
+    return tf.reduce_sum(y)
+
+
+PROGRAMS = [in_the_step, with_all_parts, in_a_function, in_a_layer, suppressed, tried_again, raised_on, of_a_matrix, of_integers, by_an_argument, by_a_constant]
 
 
 def run(call, state, steps=30, fails=lambda k: k % 10 == FAILS % 10 and k >= FAILS):

@@ -29,7 +29,7 @@ _WITH_CONSTANTS = {
     "StatelessTruncatedNormalV2": (0, 3), "StridedSlice": (1, 2, 3), "StridedSliceGrad": (0, 1, 2, 3), "Sum": (1,), "Tile": (1,), "Transpose": (1,),
 }
 CANNOT_FAIL = frozenset(_ELEMENTWISE.split()) | frozenset(_WHOLE.split())  # whatever their inputs are
-_ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod"])  # divide by zero, or refuse negative powers
+ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod"])  # divide by zero, or refuse negative powers
 
 
 def is_harmless(op_type, kinds, of_floats=False):
@@ -37,7 +37,7 @@ def is_harmless(op_type, kinds, of_floats=False):
 
     of_floats: whether its first input is of a type of floating-point numbers.
     """
-    if op_type in _ON_INTEGERS:
+    if op_type in ON_INTEGERS:
         return of_floats or kinds[1][0] == CONST  # which has been good for it once
     places = _WITH_CONSTANTS.get(op_type)
     if places is None:

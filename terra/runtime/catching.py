@@ -7,12 +7,11 @@ own, which catches the failure of this step and goes on with the next.
 
 import ast
 import builtins
-import contextlib
 import linecache
 import sys
 from types import ModuleType
 
-from terra.graph.harmless import CANNOT_FAIL, is_harmless
+from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless
 from terra.graph.trace import CONST, VALUE
 from terra.runtime import frames, opschema
 from terra.runtime import internals as tfi
@@ -26,20 +25,21 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _SUPPRESSING = frozenset(["suppress", "raises", "assertRaises", "assertRaisesRegex"])  # functions that make context managers which catch what they are given
 _files = {}  # name -> (its lines, what `_statements` found in them)
-_steps = {}  # (code object, instruction) -> whether a step that is called there is in a statement of its own; None: its caller may tell
+_steps = {}  # (id of a code object, instruction) -> (whether a step called there is in a statement of its own; None: its caller may tell; that object)
 _LONGEST = 100_000  # lines of a file that is looked into
 
 
-def may_fail(schema, flat):
-    """Whether an operation may fail because of a value among its flat inputs."""
+def may_fail(step, schema, flat):
+    """Whether an operation of `step` may fail because of a value among its flat inputs.
+
+    A tensor from outside counts as a constant: if it decides about a shape, the skeleton will know its value, too.
+    """
     name = schema.name
     if name in SAFE or schema.category not in (opschema.GRAPH, opschema.VARIABLE):
         return False
-    return not is_harmless(name, [(VALUE,) if type(x) is TerraTensor else (CONST,) for x in flat], bool(flat) and _is_of_floats(flat[0]))
-
-
-def _is_of_floats(x):
-    return type(x) is float or (hasattr(x, "dtype") and (x.dtype.is_floating or x.dtype.is_complex))
+    if name in ON_INTEGERS:
+        return not any(type(x) is float or (type(x) is not int and (x.dtype.is_floating or x.dtype.is_complex)) for x in flat)
+    return not is_harmless(name, [(VALUE,) if type(x) is TerraTensor or id(x) in step.args else (CONST,) for x in flat])
 
 
 def around_operation(step):
@@ -62,12 +62,12 @@ def around_operation(step):
 def around_step(frame):
     """Whether a step that is called from `frame`, by the user's code, is in a statement that would catch its failure, and in no loop inside of that."""
     while frame is not None and frames.is_users(frame):
-        place = frame.f_code, frame.f_lasti
-        known = _steps.get(place, _steps)
-        if known is _steps:
-            known = _steps[place] = _is_direct(frame)
-        if known is not None:
-            return known
+        place = id(frame.f_code), frame.f_lasti
+        known = _steps.get(place)
+        if known is None:
+            known = _steps[place] = _is_direct(frame), frame.f_code
+        if known[0] is not None:
+            return known[0]
         frame = frame.f_back
     return False
 

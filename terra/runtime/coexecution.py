@@ -257,7 +257,7 @@ class Coexecuted:
         if self.program is not None and not self.program.may_fail:
             return False
         frame = sys._getframe(2)
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("terra."):
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("terra."):
             frame = frame.f_back
         return catching.around_step(frame)
 

@@ -233,13 +233,13 @@ class Tracer:
 
     def _note_failure(self, schema, inputs):
         """A kernel has failed; if the inputs' values may be why, the graph's would fail later than the step's code expects it, unless that waits for it."""
-        waits = schema.outputs and catching.may_fail(schema, inputs) and catching.around_operation(self.step)
+        waits = schema.outputs and catching.may_fail(self.step, schema, inputs) and catching.around_operation(self.step)
         if not waits and not is_harmless(schema.name, (VALUE,) * len(inputs)):
             self.step.failed = schema.name
 
     def look_out(self, schema, flat, outs):
         """Have the step wait for an operation, if that may fail and the program would catch it."""
-        if catching.may_fail(schema, flat) and catching.around_operation(self.step):
+        if catching.may_fail(self.step, schema, flat) and catching.around_operation(self.step):
             for t in outs:
                 if t._enum in CHECK_INFOS:
                     self.check(t)
