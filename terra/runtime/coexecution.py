@@ -18,7 +18,9 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
-from terra.runtime import catching, dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, whole_calls
+from terra.runtime import (
+    catching, dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, whole_calls,
+)
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart

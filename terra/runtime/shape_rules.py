@@ -267,7 +267,8 @@ _RULES = {
     **dict.fromkeys(("All", "Any", "Max", "Mean", "Min", "Prod", "Sum"), _reduction),
     **dict.fromkeys((
         "Abs", "Cast", "Ceil", "Cos", "Elu", "Erf", "Erfc", "Exp", "Expm1", "Floor", "Identity", "LeakyRelu", "Log", "Log1p", "LogicalNot", "Neg", "OnesLike",
-        "Reciprocal", "Relu", "Relu6", "Round", "Rsqrt", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Square", "StopGradient", "Tanh", "ZerosLike"), _same),
+        "Reciprocal", "Relu", "Relu6", "Round", "Rsqrt", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Square", "StopGradient", "Tanh",
+        "ZerosLike"), _same),
     **dict.fromkeys((
         "EluGrad", "LeakyReluGrad", "ReciprocalGrad", "Relu6Grad", "ReluGrad", "RsqrtGrad", "SeluGrad", "SigmoidGrad", "SoftplusGrad", "SqrtGrad", "TanhGrad"),
         _all_the_same),
