@@ -156,6 +156,8 @@ def _look_at(kind):
 
 
 def _is_simple(kind, layer):
+    if "_resolve_and_populate_arg" not in vars(layer):
+        return False  # an older Keras 3, whose wrapper treats arguments from the call context otherwise
     for name in _OWN:
         for cls in kind.__mro__[:-1]:
             if name in vars(cls):
