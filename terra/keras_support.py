@@ -132,7 +132,7 @@ def _spare_logs(callbacks):
     if type(callbacks).__module__ != _KERAS_CALLBACKS:
         return
     for hook, listeners in _LISTENERS.items():
-        stock = getattr(callbacks, hook)
+        stock = getattr(callbacks, hook, None)  # which an older Keras 3 does not have
         if hook not in vars(callbacks) and inspect.ismethod(stock):
             setattr(callbacks, hook, _if_heard(callbacks, listeners, stock))
 

@@ -28,6 +28,7 @@ class Policy:
         self._imperative_times = collections.deque(maxlen=SAMPLES)
         self._coexecuted_times = collections.deque(maxlen=SAMPLES)
         self._since_compared = 0
+        self._renewed = False  # whether the imperative steps that are compared with were run for that
         self.told = False
         self.for_good = False
         self.reason = None  # why it last gave up
@@ -53,10 +54,15 @@ class Policy:
         self._since_compared += 1
         if self._since_compared >= SAMPLES and len(imperative) >= FEW_SAMPLES:
             self._since_compared = 0
-            if statistics.median(ours) > SLOWER * statistics.median(imperative) and min(ours) > min(imperative):
+            if all(of(ours) > SLOWER * of(imperative) for of in (statistics.median, statistics.mean)) and min(ours) > min(imperative):
+                if not self._renewed:  # those of the beginning may have had something else to do: compare with the next ones
+                    imperative.clear()
+                    self._renewed = True
+                    return
                 took = f"{statistics.median(ours) * 1e3:.2g} ms a step, imperative execution {statistics.median(imperative) * 1e3:.2g}"
                 ours.clear()
                 self._give_up(f"co-execution took {took}")
+            self._renewed = False
 
     def wants_sample(self):
         """Whether the next step should run imperatively to have something to compare with."""

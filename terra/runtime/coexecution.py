@@ -315,8 +315,6 @@ class Coexecuted:
         except BaseException:  # of an earlier step: this one has not begun
             stats.steps -= 1
             raise
-        if not tfi.tape_set_is_empty():
-            tfi.keep_shape_slice()
         collect_rarely(step)
         step.came_from = location.begin_step()
         dispatch.active = step

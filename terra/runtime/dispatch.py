@@ -131,13 +131,6 @@ def remove_if_idle():
             tfi.remove_hooks()
 
 
-def remove_getitem():
-    """A tensor is indexed outside of any step: put TensorFlow's own indexing back until the next one."""
-    with _hooks_lock:
-        if active is None:
-            tfi.remove_getitem(_getitem)
-
-
 runner.on_idle = remove_if_idle
 
 

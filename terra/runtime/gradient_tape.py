@@ -108,7 +108,6 @@ class GradientTape(tfi.tf.GradientTape):
                 step.closed = True
                 step.function.finish(step)
             else:
-                tfi.keep_shape_slice()  # the tape may be differentiated when the step is over
                 step.stay_open()
         finally:
             step.cursor.frame = None

@@ -314,7 +314,12 @@ class Executors:
         self._context = ctx()
         self.context_handle = self._context._handle
         self._executor = executor.new_executor(enable_async=True)
-        self._default = self._context.executor
+        # A thread of its own has no executor but the context's. The calling thread's may be that of a scope which goes away (tf.data's iterators enter one).
+        found = []
+        asking = threading.Thread(target=lambda: found.append(self._context.executor), name="terra-executor")
+        asking.start()
+        asking.join()
+        self._default = found[0]
         self._async_handle = self._executor.handle()
         self._default_handle = self._default.handle()
 
@@ -417,7 +422,11 @@ def dataset_parts(dataset):
 
 
 def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, gradient_hook, getitem):
-    """Replace the C entry points and indexing; `remove_hooks` and `remove_getitem` put the originals back."""
+    """Replace the C entry points and indexing; `remove_hooks` puts back what costs anything outside of steps.
+
+    Indexing stays ours, because each change of the class makes Python look up all that tensors have anew, and so do the sizes that gradients of
+    concatenations ask for, because tensors of steps may be concatenated outside of any.
+    """
     with _hook_lock:
         if tf.Tensor.__getitem__ is tensor_getitem:  # else somebody has replaced it
             tf.Tensor.__getitem__ = getitem
@@ -431,7 +440,7 @@ def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, gradient_hook
 
 
 def remove_hooks():
-    """Put the C entry points back. Indexing stays ours until it is used: each change of the class makes Python look up all that tensors have anew."""
+    """Put the C entry points back: see `install_hooks`."""
     with _hook_lock:
         for name, original in tape_originals.items():
             setattr(pywrap_tfe, name, original)
@@ -439,8 +448,6 @@ def remove_hooks():
         pywrap_tfe.TFE_Py_FastPathExecute = fast_execute
         pywrap_tfe.TFE_Py_Execute = execute
         pywrap_tfe.TFE_Py_ExecuteCancelable = execute_cancelable
-        if not _keep_shape_slice:
-            pywrap_tfe.TFE_Py_TensorShapeSlice = tensor_shape_slice
 
 
 def convert_returned_tensors(convert):
@@ -484,21 +491,6 @@ def replace_while_loop(replace):
     for module in (while_loop_module, tf.compat.v1, tf.compat.v1.compat.v1, tf.compat.v2.compat.v1):
         if module.while_loop is original:
             module.while_loop = replacement
-
-
-def remove_getitem(getitem):
-    with _hook_lock:
-        if tf.Tensor.__getitem__ is getitem:
-            tf.Tensor.__getitem__ = tensor_getitem
-
-
-def keep_shape_slice():
-    """A tape that was open round a step may differentiate it later, outside of any step: its tensors' shapes are still ours to give."""
-    global _keep_shape_slice
-    _keep_shape_slice = True
-
-
-_keep_shape_slice = False
 
 
 def hooks_installed():

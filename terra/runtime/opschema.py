@@ -71,7 +71,7 @@ class Schema:
 
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
-        "value_inputs", "dynamic", "attr_defs", "identity",
+        "value_inputs", "dynamic", "met", "attr_defs", "identity",
         "library", "_may_write", "_hides_variables", "plain", "infos", "calls", "static", "static_by_value",
     )
 
@@ -99,6 +99,7 @@ class Schema:
         self.infos = {}  # (attributes as they were passed, device) -> OpInfo
         self.calls = {}  # how the fast path was called -> (OpInfo, all attributes)
         self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
+        self.met = False  # whether it was recorded before
         self.static_by_value = self.category in (GRAPH, VARIABLE) and not self.dynamic and not self.has_lists  # output shapes depend on no data but sizes
         self.static = self.category in (GRAPH, VARIABLE) and not self.dynamic and not any(self.value_inputs)
 
@@ -119,6 +120,10 @@ class Schema:
             return HOST
         self.variable_inputs = effects
         return VARIABLE if effects else GRAPH
+
+    def depends_on_data(self):
+        """The shapes of its outputs have turned out not to follow from those of its inputs."""
+        self.dynamic, self.static, self.static_by_value = True, False, False
 
     def flatten(self, inputs):
         """Nested inputs of the fast path as one flat tuple."""

@@ -178,6 +178,8 @@ class PiecewiseStep(Step):
         self.traced += 1
         piece, function = self.piece, self.function
         raw.creates_variables = False
+        if function.begins_anew:
+            return
         with function._lock:
             new = piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
         piece.quiet = 0 if new else piece.quiet + 1

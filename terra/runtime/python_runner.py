@@ -396,7 +396,11 @@ class PythonRunner:
             shapes = open_shapes(node.info, enums, shape_key, handles, node.out_shapes, node.unreliable)
         else:
             shapes = output_shapes(node.info, enums, shape_key, handles, node.n_out)
-            if shapes is None or not all(type(shape) is tuple for shape in shapes):
+            if shapes is None:
+                return None
+            if not all(type(shape) is tuple for shape in shapes):
+                node.info.schema.depends_on_data()
+                self.step.function.begins_anew = True  # in traces so far, its shapes are taken for known
                 return None
         if len(node.shapes) < MOST_SHAPES:
             node.shapes[tuple(shape_key)] = shapes

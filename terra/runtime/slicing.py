@@ -65,9 +65,7 @@ def getitem(original):
 
     def __getitem__(tensor, spec):
         step = dispatch.active
-        if step is None:
-            dispatch.remove_getitem()
-        elif step.thread == get_ident() and not step.paused and tfi.tf.executing_eagerly() and not tfi.slices_like_numpy():
+        if step is not None and step.thread == get_ident() and not step.paused and tfi.tf.executing_eagerly() and not tfi.slices_like_numpy():
             kind = type(tensor)
             if kind is TerraTensor or kind is tfi.EagerTensor:
                 parsed = _parse(spec)

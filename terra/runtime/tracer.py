@@ -14,7 +14,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent
 from terra.runtime import catching, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
-from terra.runtime.shape_inference import open_shapes
+from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
 
@@ -191,7 +191,7 @@ class Tracer:
         enums, device = tuple(enums), ctx.device_name or ""
         if list in map(type, attrs):  # which the program may change
             attrs = tuple([list(x) if type(x) is list else x for x in attrs])
-        if known_shapes and not self.step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
+        if known_shapes and schema.met and not self.step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
             if schema.has_lists:  # the same
                 inputs = [tuple(x) if type(x) is list else x for x in inputs]
             outs = self._note((schema, inputs, flat, enums, attrs, device, self.cursor.current, eager, template), eager)
@@ -291,6 +291,8 @@ class Tracer:
         enums = info.out_enums
         if enums is None:
             enums = info.out_enums = tuple([e._datatype_enum() for e in eager])
+            if not open_ended:
+                open_ended = self._meet(info, flat, refs, shape_key)
         if open_ended or unreliable:
             handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
             shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, shapes, unreliable))
@@ -305,6 +307,20 @@ class Tracer:
                     out._shp = shapes[k]
         self.outputs += outs
         return outs
+
+    @staticmethod
+    def _meet(info, flat, refs, shape_key):
+        """An operation is recorded for the first time, with inputs of known shapes: whether the shapes of its outputs depend on data all the same."""
+        schema = info.schema
+        schema.met = True
+        if info.category != opschema.GRAPH or schema.is_function:
+            return False
+        handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
+        shapes = output_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, len(info.out_enums))
+        if shapes is None or all(type(shape) is tuple for shape in shapes):
+            return False
+        schema.depends_on_data()
+        return True
 
     def _inputs(self, info, flat):
         """(references, shape keys, whether the shapes of the outputs depend on data) for the inputs of an op."""
@@ -366,6 +382,8 @@ class Tracer:
             refs, shape_key, _ = self._inputs(info, flat)
             if info.out_enums is None:
                 info.out_enums = tuple([e._datatype_enum() for e in eager])
+                if self._meet(info, flat, refs, shape_key):
+                    self.step.function.begins_anew = True  # operations behind it were recorded as if its shapes were known
             events[position] = RawEvent(
                 info, location, tuple(refs), tuple(shape_key), tuple([e._shape_tuple() for e in eager]), info.out_enums, template, attrs, grad_attrs,
                 eager[0].device if eager else "")
