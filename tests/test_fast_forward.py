@@ -999,3 +999,48 @@ def test_stateless_scopes():
         return step, lambda: layer.trainable_variables
 
     both(make, [(WIDE[0],)] * 13, jumps=0.2)
+
+
+class Doubling(keras.layers.Layer):
+    """Doubles in training, which it is in unless something else is said."""
+
+    def call(self, x, training=True):
+        return x * 2.0 if training else x
+
+
+@pytest.mark.parametrize("fast_forward", [True, "framework"])
+@pytest.mark.parametrize("given", [{}, {"training": True}], ids=["default", "training"])
+def test_what_a_layer_leaves_in_the_call_context(fast_forward, given):
+    """A stock layer's default of `training` holds for the layers that are called after it."""
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.gru, self.second, self.dense = Doubling(), keras.layers.GRU(4), Doubling(), keras.layers.Dense(2)
+
+        def call(self, x):
+            x = self.first(x)
+            return self.dense(self.second(self.gru(x)))
+
+    x = tf.constant(np.random.RandomState(0).rand(3, 5, 2).astype("float32"))
+    outcomes = []
+    for run in (False, True):
+        keras.utils.set_random_seed(1)
+        model = Model()
+        model(x)
+        optimizer = keras.optimizers.SGD(0.1)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, **given) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            return loss
+
+        call = terra.coexecute(step, wait_for_graph=True, fast_forward=fast_forward) if run else step
+        outcomes.append([float(call(x)) for _ in range(20)] + [v.numpy().tolist() for v in model.trainable_variables])
+    assert outcomes[0] == outcomes[1]
+    stats = call.stats()
+    assert stats.coexecuted_steps >= 17
+    if fast_forward is True:
+        assert stats.whole_steps >= 10
+    else:  # layers, the gradient and the update: not operation by operation
+        assert stats.fast_forwards / stats.coexecuted_steps < 40

@@ -25,7 +25,7 @@ import numpy as np
 
 from terra.runtime import dispatch, guards, location
 from terra.runtime import internals as tfi
-from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
+from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, call_context, jump
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -267,6 +267,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         guard = guards.Guard(owner, keep[1:], users)
     except Unskippable:
         guard = None
+    context = _Context() if guard is not None else None
     if guard is not None and users:
         result, guard.reads = user_code.observe(runner, users, lambda: _enter(runner, call))
         if guard.reads is None:
@@ -282,7 +283,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     else:
         result = _enter(runner, call)
     try:
-        if guard is None or not guard.holds() or inputs.known_elsewhere(runner, guard):
+        if guard is None or not context.without_changes(guard.holds) or inputs.known_elsewhere(runner, guard):
             raise Unskippable
         may_be_empty = may_be_empty or guards.is_stock_object(owner)  # dropout does nothing in inference
         region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))
@@ -292,13 +293,38 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             if count >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
                 program.regions[place] = False
         return result, None
-    region.guard, region.keep = guard, keep
+    region.guard, region.keep, region.context = guard, keep, context.changes
     if known is None:
         known = program.regions[place] = Known()
     known.add(signature, region)
     if known.is_fruitless(type(owner) is FunctionType and more is None):
         program.regions[place] = False
     return result, region
+
+
+class _Context:
+    """Keras' call context round a call: layers that have an argument like `training` by default leave it there for those that are called after them."""
+
+    def __init__(self):
+        self._held = call_context()
+        self._before = None if self._held is None else dict(self._held)
+        self.changes = {}
+
+    def without_changes(self, holds):
+        """`holds()`, but for what the call has changed in the context; False if that cannot be done again."""
+        held, before = self._held, self._before
+        if held is None:
+            return holds()
+        if call_context() is not held or held.keys() != before.keys():
+            return False
+        self.changes = {name: value for name, value in held.items() if value is not before[name]}
+        if not all(type(value) in SCALARS for value in self.changes.values()):
+            return False
+        held.update(before)
+        try:
+            return holds()
+        finally:
+            held.update(self.changes)
 
 
 def _gradient(tape, target, sources, *args, **kwargs):

@@ -6,6 +6,7 @@ from outside by their place among the arguments of the call, or, once they were 
 """
 
 import random
+import sys
 
 import numpy as np
 
@@ -32,6 +33,13 @@ def note_mask(runner, x):
     """Have the observer of the run, if there is one, know the mask of a tensor from outside of the step: the next time it may be another."""
     if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args and id(x) not in runner.step.data:
         runner.observer.masks.setdefault(id(x), (x, mask_of(x)))
+
+
+def call_context():
+    """The attributes of Keras 3's call context on this thread; None if there is none."""
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    context = None if state is None else vars(state.GLOBAL_STATE_TRACKER).get("current_call_ctx")
+    return None if context is None else vars(context)
 
 
 class _Argument:
@@ -156,7 +164,10 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks")
+        "accessed", "shapes", "repeated", "masks", "context")
+
+    def __init__(self):
+        self.context = {}  # what it sets in Keras' call context
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
@@ -491,6 +502,8 @@ def advance(runner, region, foreign):
     runner.node = region.end
     runner.expected = region.end.expected
     runner.tapes.skipped(region)
+    if region.context:
+        call_context().update(region.context)
 
 
 def this_steps(runner, region, foreign):
