@@ -1015,11 +1015,10 @@ def test_what_a_layer_leaves_in_the_call_context(fast_forward, given):
     class Model(keras.Model):
         def __init__(self):
             super().__init__()
-            self.first, self.gru, self.second, self.dense = Doubling(), keras.layers.GRU(4), Doubling(), keras.layers.Dense(2)
+            self.gru, self.doubling, self.dense = keras.layers.GRU(4), Doubling(), keras.layers.Dense(2)
 
         def call(self, x):
-            x = self.first(x)
-            return self.dense(self.second(self.gru(x)))
+            return self.dense(self.doubling(self.gru(x)))
 
     x = tf.constant(np.random.RandomState(0).rand(3, 5, 2).astype("float32"))
     outcomes = []
