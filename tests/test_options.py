@@ -343,6 +343,33 @@ def test_co_execution_that_does_not_pay_is_given_up(caplog):
     assert decided.pause_left == policy.FIRST_PAUSE and "co-execution took 1e+03 ms a step, imperative execution 5e+02" in caplog.text
 
 
+def test_imperative_steps_of_the_beginning_do_not_count():
+    """They had little to do, or were slowed down by the generation of a graph: others are made before anything is decided by them."""
+    for first, later, gives_up in ((0.1, 2.0, False), (2.0, 0.5, True), (2.0, 2.0, False)):
+        decided = policy.Policy("step")
+        for _ in range(policy.FEW_SAMPLES):
+            decided.took(False, first)
+        for k in range(4 * policy.SAMPLES):
+            if decided.wants_sample():
+                decided.took(False, later)
+            else:
+                decided.took(True, 1.01)
+            if decided.pause_left:
+                break
+        assert bool(decided.pause_left) is gives_up
+
+
+def test_steps_that_do_unlike_things_are_compared_by_what_they_take_in_all():
+    """Three of four do next to nothing."""
+    decided = policy.Policy("step")
+    for k in range(6 * policy.SAMPLES):
+        if decided.wants_sample():
+            decided.took(False, 5.0 if k % 4 == 0 else 0.001)
+        else:
+            decided.took(True, 1.0 if k % 4 == 0 else 0.1)
+    assert not decided.pause_left
+
+
 def test_co_execution_that_pays_goes_on():
     decided = policy.Policy("step")
     for _ in range(5 * policy.SAMPLES):

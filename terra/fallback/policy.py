@@ -13,6 +13,7 @@ LONGEST_PAUSE = 10_000
 PATIENCE = 40  # tracing steps in a row without a covered trace
 SAMPLES = 15  # step times that are kept of either way to run
 FEW_SAMPLES = 5  # of imperative steps, to compare with
+CLOSE = 0.5  # co-execution that takes less than so many times as long needs no other imperative steps to compare with
 SLOWER = 1.15  # co-execution that takes so many times as long is a loss
 
 
@@ -28,7 +29,8 @@ class Policy:
         self._imperative_times = collections.deque(maxlen=SAMPLES)
         self._coexecuted_times = collections.deque(maxlen=SAMPLES)
         self._since_compared = 0
-        self._renewed = False  # whether the imperative steps that are compared with were run for that
+        self._asked = False  # whether the imperative steps that are compared with were run for that
+        self._renewed = False  # whether there were such ones
         self.told = False
         self.for_good = False
         self.reason = None  # why it last gave up
@@ -54,19 +56,26 @@ class Policy:
         self._since_compared += 1
         if self._since_compared >= SAMPLES and len(imperative) >= FEW_SAMPLES:
             self._since_compared = 0
-            if all(of(ours) > SLOWER * of(imperative) for of in (statistics.median, statistics.mean)) and min(ours) > min(imperative):
-                if not self._renewed:  # those of the beginning may have had something else to do: compare with the next ones
-                    imperative.clear()
-                    self._renewed = True
-                    return
+            if not self._asked and self._takes_longer(SLOWER if self._renewed else CLOSE):
+                # They were run while a graph was generated, or had something else to do: compare with the next ones.
+                imperative.clear()
+                self._renewed = True
+                return
+            if self._asked and self._takes_longer(SLOWER) and min(ours) > min(imperative):
                 took = f"{statistics.median(ours) * 1e3:.2g} ms a step, imperative execution {statistics.median(imperative) * 1e3:.2g}"
                 ours.clear()
                 self._give_up(f"co-execution took {took}")
-            self._renewed = False
+            self._asked = False
+
+    def _takes_longer(self, times):
+        """Whether co-executed steps take so many times as long, in the median and in the mean: they need not all do the same."""
+        return all(of(self._coexecuted_times) > times * of(self._imperative_times) for of in (statistics.median, statistics.mean))
 
     def wants_sample(self):
         """Whether the next step should run imperatively to have something to compare with."""
-        return len(self._coexecuted_times) == SAMPLES and len(self._imperative_times) < FEW_SAMPLES
+        wanted = len(self._coexecuted_times) == SAMPLES and len(self._imperative_times) < FEW_SAMPLES
+        self._asked = self._asked or wanted
+        return wanted
 
     def fell_back(self, reason):
         self._note(1)
