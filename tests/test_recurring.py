@@ -376,3 +376,29 @@ def test_programs_in_pieces(cls, monkeypatch):
     stats = actual[3].stats()
     assert stats.coexecuted_steps >= 12, stats
     assert stats.recurring_steps >= (4 if recurs else 0), stats
+
+
+def test_a_structure_that_does_not_tell_the_path_gets_no_function_soon():
+    """As where a loop ends by what it has computed: the same path three times in a row is chance."""
+    made = []
+
+    def make():
+        made.append(len(taken))
+        raise StopIteration
+
+    known, taken = recurring.Recurring(make), []
+    for path in [1, 2, 3, 1, 2, 3, 3, 3, 1] + [1] * 100:
+        try:
+            known.find("structure", 0.0)
+        except StopIteration:
+            break
+        known.ran("structure", path, 0.0, 1.0)
+        taken.append(path)
+    assert made == [8 + (recurring.TIMES << 2)]
+    known, taken = recurring.Recurring(make), []
+    with pytest.raises(StopIteration):
+        for path in (None, None, 1, 1, 1, 1):
+            known.find("structure", 0.0)
+            known.ran("structure", path, 0.0, 1.0)
+            taken.append(path)
+    assert made[1] == 2 + recurring.TIMES

@@ -19,6 +19,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
 
 TIMES = 3  # that a structure must have taken the same path
+_CHANGES = 4  # of that path, while the pieces still get new graphs; each further one doubles the times
 MOST = 64  # structures of one function with a graph of their own
 SHARE = 1.0  # of the time that all steps have taken, which tracing and generating for single structures may take
 SHARE_OF_WHOLE = 0.1  # the same where steps are not in pieces, so that there is less to gain
@@ -96,12 +97,19 @@ class Trust(Policy):
 class _Seen:
     """What is known of a structure whose steps run in pieces."""
 
-    __slots__ = ("path", "times", "shortest")
+    __slots__ = ("path", "times", "changes", "shortest")
 
-    def __init__(self, path):
+    def __init__(self, path, changes):
         self.path = path  # that its last step took
         self.times = 0  # how many steps in a row took it
+        self.changes = changes  # how often it has taken another one than the step before
         self.shortest = math.inf  # seconds, as in `Trust`
+
+
+    @property
+    def needed(self):
+        """How many steps in a row must take the same path: where it is data that decides, as at the end of an episode, a few do by chance."""
+        return TIMES << min(max(self.changes - _CHANGES, 0), 20)
 
 
 class Recurring:
@@ -127,7 +135,7 @@ class Recurring:
         if function is not None:
             return function if function.options.wait_for_graph or not function.generates else None
         seen = self._seen.get(structure)
-        if seen is None or seen.times < TIMES or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
+        if seen is None or seen.times < seen.needed or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
             return None
         if self._spent > self.share * self._took or not self._pays():
             return None
@@ -148,7 +156,7 @@ class Recurring:
             return
         seen = self._seen.pop(structure, None)
         if seen is None or seen.path != path or path is None:
-            seen = _Seen(path)
+            seen = _Seen(path, 0 if seen is None else seen.changes + (path is not None and seen.path is not None))
         if path is not None:
             seen.times += 1
             self._last = seen, began
