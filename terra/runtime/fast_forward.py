@@ -82,6 +82,8 @@ def skipping(function):
             return _enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
+        if loss_scaling.is_one(self):
+            loss_scaling.prepare()
         return attempt(runner, function, self, args, kwargs, lambda: function(self, *args, **kwargs))
 
     method.__name__, method.__qualname__ = function.__name__, function.__qualname__
@@ -425,4 +427,4 @@ def install():
     fast_calls.install()
 
 
-from terra.runtime import fast_calls, gradient_functions, quick_entries, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)
+from terra.runtime import fast_calls, gradient_functions, loss_scaling, quick_entries, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)

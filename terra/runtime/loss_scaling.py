@@ -1,0 +1,57 @@
+"""Fast-forward of Keras 3's `LossScaleOptimizer`, in its parts.
+
+It reads two values each time that it is applied (whether the gradients are finite, whether the scale is due to grow), so that it can never be skipped as a whole.
+The check of the gradients and the optimizer within, which are nearly all of its work, are skipped for themselves.
+"""
+
+import functools
+import sys
+from threading import local
+
+from terra.runtime import fast_forward
+
+_MODULE = "keras.src.optimizers.loss_scale_optimizer"
+_applied = local()  # `inner`: the optimizer within the one that is being applied on this thread
+_prepared = []
+
+
+def is_one(optimizer):
+    """Whether an optimizer is a stock one that scales losses."""
+    return type(optimizer).__module__ == _MODULE and type(optimizer).__name__ == "LossScaleOptimizer"
+
+
+def prepare():
+    """Have the parts skipped from now on."""
+    module = sys.modules[_MODULE]
+    scaling, base = module.LossScaleOptimizer, sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
+    if _prepared or not all(name in vars(scaling) for name in ("check_finite", "_stateful_handle_finite_grads")) or "apply" not in vars(base):
+        return
+    _prepared.append(scaling)
+    scaling.check_finite = fast_forward.skipping(scaling.check_finite)
+    scaling._stateful_handle_finite_grads = _noting(scaling._stateful_handle_finite_grads)
+    base.apply = _skipped_within(base.apply)
+
+
+def _noting(function):
+    @functools.wraps(function)
+    def method(self, *args, **kwargs):
+        outer, _applied.inner = getattr(_applied, "inner", None), self.inner_optimizer
+        try:
+            return function(self, *args, **kwargs)
+        finally:
+            _applied.inner = outer
+
+    return method
+
+
+def _skipped_within(function):
+    skipping = fast_forward.skipping(function)
+
+    @functools.wraps(function)
+    def method(self, *args, **kwargs):
+        if getattr(_applied, "inner", None) is self:
+            _applied.inner = None
+            return skipping(self, *args, **kwargs)
+        return function(self, *args, **kwargs)
+
+    return method
