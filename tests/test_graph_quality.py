@@ -232,12 +232,14 @@ def test_what_is_spread_and_multiplied_by_no_scalar():
 
 def test_harmless_operations():
     """All that is called so has no state, and exists."""
-    for name in harmless._HARMLESS | set(harmless._WITH_CONSTANTS):
+    for name in harmless.CANNOT_FAIL | harmless.ON_INTEGERS | set(harmless._WITH_CONSTANTS):
         op = op_def_registry.get(name)
         assert op is not None and not op.is_stateful, name
         assert all(k < len(op.input_arg) for k in harmless._WITH_CONSTANTS.get(name, ())), name
     assert not harmless.is_harmless("GatherV2", [])
     index = [(VALUE,), (CONST, None), (VALUE,)]
+    assert harmless.is_harmless("FloorDiv", [(VALUE,), (CONST, None)]) and not harmless.is_harmless("FloorDiv", [(VALUE,)] * 2)
+    assert harmless.is_harmless("FloorDiv", [(VALUE,)] * 2, of_floats=True)
     assert harmless.is_harmless("Reshape", index) and not harmless.is_harmless("Reshape", index[::2])
 
 

@@ -458,7 +458,7 @@ class OpInfo:
     There is one object for each, which is therefore its own `key`: hashing it costs nothing.
     """
 
-    __slots__ = ("schema", "op_type", "attrs", "raw", "device", "key", "category", "exec_attrs", "output_refs", "value_flags", "out_enums")
+    __slots__ = ("schema", "op_type", "attrs", "raw", "device", "key", "category", "exec_attrs", "output_refs", "value_flags", "out_enums", "asked")
 
     def __init__(self, schema, attrs, raw, device):
         self.schema = schema
@@ -472,6 +472,7 @@ class OpInfo:
         self.output_refs = None if schema.is_function else schema.output_refs(attrs)
         self.value_flags = None  # what `tracer.value_positions` has found out
         self.out_enums = None  # dtype enums of its flat outputs, once it has run
+        self.asked = False  # whether its shape function was asked if it tells the shapes of the outputs
 
     def __repr__(self):
         return f"{self.op_type}{self.attrs}"

@@ -291,8 +291,8 @@ class Tracer:
         enums = info.out_enums
         if enums is None:
             enums = info.out_enums = tuple([e._datatype_enum() for e in eager])
-            if not open_ended:
-                open_ended = self._meet(info, flat, refs, shape_key)
+        if not (info.asked or open_ended):
+            open_ended = self._meet(info, flat, refs, shape_key)
         if open_ended or unreliable:
             handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
             shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, shapes, unreliable))
@@ -312,7 +312,7 @@ class Tracer:
     def _meet(info, flat, refs, shape_key):
         """An operation is recorded for the first time, with inputs of known shapes: whether the shapes of its outputs depend on data all the same."""
         schema = info.schema
-        schema.met = True
+        info.asked = schema.met = True
         if info.category != opschema.GRAPH or schema.is_function:
             return False
         handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
@@ -382,8 +382,8 @@ class Tracer:
             refs, shape_key, _ = self._inputs(info, flat)
             if info.out_enums is None:
                 info.out_enums = tuple([e._datatype_enum() for e in eager])
-                if self._meet(info, flat, refs, shape_key):
-                    self.step.function.begins_anew = True  # operations behind it were recorded as if its shapes were known
+            if not info.asked and self._meet(info, flat, refs, shape_key):
+                self.step.function.begins_anew = True  # operations behind it were recorded as if its shapes were known
             events[position] = RawEvent(
                 info, location, tuple(refs), tuple(shape_key), tuple([e._shape_tuple() for e in eager]), info.out_enums, template, attrs, grad_attrs,
                 eager[0].device if eager else "")
