@@ -395,10 +395,11 @@ def test_a_structure_that_does_not_tell_the_path_gets_no_function_soon():
         known.ran("structure", path, 0.0, 1.0)
         taken.append(path)
     assert made == [8 + (recurring.TIMES << 2)]
-    known, taken = recurring.Recurring(make), []
-    with pytest.raises(StopIteration):
-        for path in (None, None, 1, 1, 1, 1):
-            known.find("structure", 0.0)
-            known.ran("structure", path, 0.0, 1.0)
-            taken.append(path)
-    assert made[1] == 2 + recurring.TIMES
+    for paths, graphs in (((None, None, 1, 1, 1, 1), [0] * 6), ((1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8), range(11))):  # with a new graph each time, paths have new names
+        known, taken = recurring.Recurring(make), []
+        with pytest.raises(StopIteration):
+            for path, n in zip(paths, graphs):
+                known.find("structure", 0.0)
+                known.ran("structure", path, 0.0, 1.0, n)
+                taken.append(path)
+        assert made[-1] == len(paths) - 1

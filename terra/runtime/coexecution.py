@@ -192,7 +192,7 @@ class Coexecuted:
             try:
                 return self._one_step(args, kwargs)
             finally:
-                known.ran(structure, self._path, start, time.perf_counter())
+                known.ran(structure, self._path, start, time.perf_counter(), stats.graphs)
         before = stats.coexecuted_steps
         function.keeps_last = self.keeps_last
         try:

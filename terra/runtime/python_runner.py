@@ -22,7 +22,7 @@ from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
-    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
+    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
 )
 from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
@@ -399,8 +399,9 @@ class PythonRunner:
             if shapes is None:
                 return None
             if not all(type(shape) is tuple for shape in shapes):
-                node.info.schema.depends_on_data()
-                self.step.function.begins_anew = True  # in traces so far, its shapes are taken for known
+                if all_values_known([slot.needs_value for slot in node.slots], shape_key):
+                    node.info.schema.depends_on_data()
+                    self.step.function.begins_anew = True  # in traces so far, its shapes are taken for known
                 return None
         if len(node.shapes) < MOST_SHAPES:
             node.shapes[tuple(shape_key)] = shapes

@@ -19,7 +19,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
 
 TIMES = 3  # that a structure must have taken the same path
-_CHANGES = 4  # of that path, while the pieces still get new graphs; each further one doubles the times
+_CHANGES = 4  # of that path, with the same graphs; each further one doubles the times
 MOST = 64  # structures of one function with a graph of their own
 SHARE = 1.0  # of the time that all steps have taken, which tracing and generating for single structures may take
 SHARE_OF_WHOLE = 0.1  # the same where steps are not in pieces, so that there is less to gain
@@ -97,12 +97,13 @@ class Trust(Policy):
 class _Seen:
     """What is known of a structure whose steps run in pieces."""
 
-    __slots__ = ("path", "times", "changes", "shortest")
+    __slots__ = ("path", "times", "graphs", "changes", "shortest")
 
-    def __init__(self, path, changes):
+    def __init__(self, path, graphs, changes):
         self.path = path  # that its last step took
+        self.graphs = graphs  # how many there were then
         self.times = 0  # how many steps in a row took it
-        self.changes = changes  # how often it has taken another one than the step before
+        self.changes = changes  # how often it has taken another one than the step before, though there was no new graph
         self.shortest = math.inf  # seconds, as in `Trust`
 
 
@@ -149,14 +150,15 @@ class Recurring:
         known = [f.policy for f in self.functions.values() if f is not None and f.policy.steps >= _ENOUGH_STEPS]
         return len(known) < _ENOUGH or sum(p.shortest for p in known) <= _WORTH * sum(p.shortest_in_pieces for p in known)
 
-    def ran(self, structure, path, began, now):
-        """A step ran in pieces; path: stands for what pieces these were, None if they are not all known or too many."""
+    def ran(self, structure, path, began, now, graphs=0):
+        """A step ran in pieces; path: stands for what pieces these were, None if they are not all known or too many. graphs: how many there are."""
         self._took += now - began
         if structure in self.functions:
             return
         seen = self._seen.pop(structure, None)
         if seen is None or seen.path != path or path is None:
-            seen = _Seen(path, 0 if seen is None else seen.changes + (path is not None and seen.path is not None))
+            changed = seen is not None and path is not None and seen.path is not None and seen.graphs == graphs
+            seen = _Seen(path, graphs, 0 if seen is None else seen.changes + changed)
         if path is not None:
             seen.times += 1
             self._last = seen, began

@@ -315,8 +315,14 @@ class Tracer:
         info.asked = schema.met = True
         if info.category != opschema.GRAPH or schema.is_function:
             return False
+        keys = []
+        for x, key, by_value in zip(flat, shape_key, info.value_flags):
+            if by_value and not _is_value(key):  # it has too many elements to be compared at each step, but not for being told once
+                e = real(x)
+                key = const_key(e, e._datatype_enum(), e._shape_tuple())
+            keys.append(key)
         handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
-        shapes = output_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, len(info.out_enums))
+        shapes = output_shapes(info, [x._datatype_enum() for x in flat], keys, handles, len(info.out_enums))
         if shapes is None or all(type(shape) is tuple for shape in shapes):
             return False
         schema.depends_on_data()
@@ -441,6 +447,15 @@ class Tracer:
                 t._owner = None
         self.outputs = []
         return self.raw
+
+
+def all_values_known(by_value, shape_key):
+    """Whether the values of all inputs are known that may decide about output shapes."""
+    return all(_is_value(key) for key, flag in zip(shape_key, by_value) if flag)
+
+
+def _is_value(key):
+    return type(key) is tuple and len(key) == 3 and type(key[2]) is bytes
 
 
 def _computed_sizes(schema, flat):
