@@ -22,7 +22,8 @@ from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
-    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, host_static, host_value, is_small_constant, nest_outputs, real, static_shape,
+    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, host_static, host_value, is_small_constant, nest_outputs,
+    real, static_shape,
 )
 from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
