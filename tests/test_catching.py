@@ -338,7 +338,8 @@ def test_a_failure_in_a_block(program):
     for tape_class in (tf.GradientTape, lambda: terra.GradientTape(wait_for_graph=True)):
         variable, log = tf.Variable([1.0, 2.0, 3.0]), []
         for k in range(40):
-            loss, tape = program(tape_class, variable, BAD if k % 13 == 12 else GOOD, log)
+            log.append(k)
+            loss, tape = program(tape_class, variable, BAD if k % 13 == 12 else tf.constant([k % 3, 1]), log)
         outcomes.append((log, variable.numpy().tolist(), float(loss)))
     assert outcomes[0] == outcomes[1]
     assert tape.block.stats().coexecuted_steps >= 25

@@ -365,6 +365,18 @@ def test_what_is_attached_to_a_constant_result_is_gone_at_the_next_step():
     assert stats.coexecuted_steps > 12, stats
 
 
+def flattening():
+    """A step whose call of a layer warns that the mask is lost."""
+    embedding, flatten, calls = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.Flatten(), []
+    embedding.build()
+
+    def step(x, *_):
+        calls.append(1)
+        return flatten(embedding(x))
+
+    return step
+
+
 def test_warnings_are_let_through_later():
     """A call that was recorded while its warning was ignored is made again when the filters have changed."""
     def run(step):
@@ -383,16 +395,8 @@ def test_warnings_are_let_through_later():
                     said.append(-i)
         return said
 
-    def make():
-        embedding, flatten, calls = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.Flatten(), []
-        embedding.build()
-
-        def step(x, *_):
-            calls.append(1)
-            return flatten(embedding(x))
-        return step
-    wrapped = harness.coexecuted(make())
-    assert run(make()) == run(wrapped) != []
+    wrapped = harness.coexecuted(flattening())
+    assert run(flattening()) == run(wrapped) != []
     assert wrapped.stats().coexecuted_steps > 8 and wrapped.stats().fast_forwards > 16, wrapped.stats()
 
 
@@ -442,16 +446,8 @@ def test_a_call_that_warns_each_time_is_not_skipped():
                 counts.append(sum("destroy the mask" in str(w.message) for w in caught))
         return counts
 
-    def make():
-        embedding, flatten, calls = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.Flatten(), []
-        embedding.build()
-
-        def step(x, *_):
-            calls.append(1)
-            return flatten(embedding(x))
-        return step
-    wrapped = harness.coexecuted(make())
-    assert run(make()) == run(wrapped) == list(range(1, 15))
+    wrapped = harness.coexecuted(flattening())
+    assert run(flattening()) == run(wrapped) == list(range(1, 15))
     assert wrapped.stats().coexecuted_steps > 8, wrapped.stats()
 
 

@@ -793,11 +793,13 @@ def test_indexing_outside_of_steps():
     """It changes nothing that fast-forward has recorded."""
     step = terra.coexecute(lambda x: x[0] * 2.0 + tf.reduce_sum(x), wait_for_graph=True)
     x = tf.constant([1.0, 2.0])
-    for _ in range(30):
-        assert float(x[1]) == 2.0
-        assert float(step(x)) == 5.0
+    for k in range(60):  # results are seldom read, so that steps stay in flight
+        row = x[1]
+        result = step(x)
+        if k % 10 == 9:
+            assert float(row) == 2.0 and float(result) == 5.0
     stats = step.stats()
-    assert stats.coexecuted_steps >= 27 and stats.whole_steps >= 22
+    assert stats.coexecuted_steps >= 57 and stats.whole_steps >= 50
 
 
 def test_results_that_are_kept_are_concatenated_outside_of_steps():

@@ -17,6 +17,11 @@ BUILDING_STEPS = 2  # steps that may create variables before a step that always 
 MOST_VALUES = 3  # of integers that a traced function was given, after which the shapes of what it gives are taken for data
 
 
+def is_value(key):
+    """Whether a shape key tells the value of an input, (dtype enum, shape, bytes), and not only its shape."""
+    return type(key) is tuple and len(key) == 3 and type(key[2]) is bytes
+
+
 class Const:
     """A small external tensor and its value: `key` is (dtype enum, shape, bytes)."""
 
@@ -92,7 +97,7 @@ def _numbered(events):
 
 def _is_function_of_values(event):
     """Whether the output shapes may follow from the values of inputs, in a way that no shape function tells."""
-    return event.info.schema.is_function and any(type(key) is tuple and len(key) == 3 and type(key[2]) is bytes for key in event.shape_key)
+    return event.info.schema.is_function and any(map(is_value, event.shape_key))
 
 
 class TraceStore:

@@ -25,33 +25,40 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _SUPPRESSING = frozenset(["suppress", "raises", "assertRaises", "assertRaisesRegex"])  # functions that make context managers which catch what they are given
 _files = {}  # name -> (its lines, what `_statements` found in them)
-_steps = {}  # (id of a code object, instruction) -> (whether a step called there is in a statement of its own; None: its caller may tell; that object)
+_places = {}  # what `_is_caught` was asked -> (what it has told, the code object whose id is part of the question)
 _LONGEST = 100_000  # lines of a file that is looked into
 
 
-def may_fail(step, schema, flat):
-    """Whether an operation of `step` may fail because of a value among its flat inputs.
+def would_catch(step, schema, flat):
+    """Whether the operation of `step` that is issued now may fail because of a value among its flat inputs, where the program would catch that."""
+    return _may_fail(step, schema, flat) and _around_operation(step)
 
-    A tensor from outside counts as a constant: if it decides about a shape, the skeleton will know its value, too.
-    """
+
+def _may_fail(step, schema, flat):
+    """A tensor from outside counts as a constant: if it decides about a shape, the skeleton will know its value, too."""
     name = schema.name
     if name in SAFE or schema.category not in (opschema.GRAPH, opschema.VARIABLE):
         return False
     if name in ON_INTEGERS:
-        return not any(type(x) is float or (type(x) is not int and (x.dtype.is_floating or x.dtype.is_complex)) for x in flat)
+        return not any(map(_is_of_floats, flat))
     return not is_harmless(name, [(VALUE,) if type(x) is TerraTensor or id(x) in step.args else (CONST,) for x in flat])
 
 
-def around_operation(step):
+def _is_of_floats(x):
+    dtype = getattr(x, "dtype", None)  # (numbers of Python's have none)
+    return type(x) is float or (dtype is not None and (dtype.is_floating or dtype.is_complex))
+
+
+def _around_operation(step):
     """Whether an operation that is issued now runs inside of a statement, in the step, that would catch its failure."""
     if step.guarded:
         return True
     stop, begun = step.began_in()
     if stop is None:
         return False  # behind a block
-    frame = sys._getframe(2)
+    frame = sys._getframe(1)
     while frame is not None and frame.f_code is not stop:
-        if frames.is_users(frame) and _catches(frame, begun if frame is stop else 0):
+        if frames.is_users(frame) and _is_caught(frame, begun if frame is stop else 0):
             return True
         if frame is stop:
             break
@@ -62,32 +69,33 @@ def around_operation(step):
 def around_step(frame):
     """Whether a step that is called from `frame`, by the user's code, is in a statement that would catch its failure, and in no loop inside of that."""
     while frame is not None and frames.is_users(frame):
-        place = id(frame.f_code), frame.f_lasti
-        known = _steps.get(place)
-        if known is None:
-            known = _steps[place] = _is_direct(frame), frame.f_code
-        if known[0] is not None:
-            return known[0]
+        caught = _is_caught(frame, through_loops=False)
+        if caught is not None:
+            return caught
         frame = frame.f_back
     return False
 
 
-def _catches(frame, begun):
+def _is_caught(frame, begun=0, through_loops=True):
+    """Whether what runs where a frame is would be caught by a statement behind the line `begun` of its function; None if the caller's statements may.
+
+    through_loops: whether a statement counts that has a loop round this place; else False if that comes first.
+    """
+    place = id(frame.f_code), frame.f_lasti, begun, through_loops
+    known = _places.get(place)
+    if known is None:
+        known = _places[place] = _look_around(frame, begun, through_loops), frame.f_code
+    return known[0]
+
+
+def _look_around(frame, begun, through_loops):
     for kind, first, _, caught in _around(frame):
         if kind is _SCOPE:
             break
-        if kind is _TRY and first > begun and _could_catch(caught, frame):
-            return True
-    return False
-
-
-def _is_direct(frame):
-    for kind, _, _, caught in _around(frame):
-        if kind is _SCOPE:
-            break
         if kind is _LOOP:
-            return False
-        if _could_catch(caught, frame):
+            if not through_loops:
+                return False
+        elif first > begun and _could_catch(caught, frame):
             return True
     return None
 

@@ -254,6 +254,8 @@ class Coexecuted:
             self.policy.took(coexecuted, time.perf_counter() - start)
         return result
 
+    step_code = _one_step.__code__  # of the frame around the code of a step
+
     def _is_guarded(self):
         """Whether the program would catch the failure of this very step."""
         if self.program is not None and not self.program.may_fail:
@@ -747,9 +749,6 @@ def _snapshot(stats, counts):
     return dataclasses.replace(
         stats, feeds=counts.feeds, fetches=counts.fetches, fast_forwards=counts.fast_forwards, whole_steps=counts.whole_steps,
         waited_steps=counts.waited_steps, python_stall_s=counts.python_stall)
-
-
-Coexecuted.step_code = Coexecuted._one_step.__code__  # of the frame around the code of a step
 
 
 class BoundStep:

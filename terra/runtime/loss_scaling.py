@@ -12,7 +12,7 @@ from terra.runtime import fast_forward
 
 _MODULE = "keras.src.optimizers.loss_scale_optimizer"
 _applied = local()  # `inner`: the optimizer within the one that is being applied on this thread
-_prepared = []
+_prepared = []  # the class, once that was done
 
 
 def is_one(optimizer):
@@ -22,11 +22,13 @@ def is_one(optimizer):
 
 def prepare():
     """Have the parts skipped from now on."""
-    module = sys.modules[_MODULE]
-    scaling, base = module.LossScaleOptimizer, sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
-    if _prepared or not all(name in vars(scaling) for name in ("check_finite", "_stateful_handle_finite_grads")) or "apply" not in vars(base):
+    if _prepared:
         return
+    scaling = sys.modules[_MODULE].LossScaleOptimizer
+    base = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
     _prepared.append(scaling)
+    if not all(name in vars(scaling) for name in ("check_finite", "_stateful_handle_finite_grads")) or "apply" not in vars(base):
+        return  # another Keras, where it is made of other parts
     scaling.check_finite = fast_forward.skipping(scaling.check_finite)
     scaling._stateful_handle_finite_grads = _noting(scaling._stateful_handle_finite_grads)
     base.apply = _skipped_within(base.apply)

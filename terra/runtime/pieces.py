@@ -463,7 +463,7 @@ class PieceRunner(_InPiece, PythonRunner):
 
     def _look_out(self, schema, flat, result):
         """End the piece, and wait for it, if its last operation may fail and the program would catch that."""
-        if schema is not None and catching.may_fail(self.step, schema, flat) and catching.around_operation(self.step):
+        if schema is not None and catching.would_catch(self.step, schema, flat):
             made = [t for t in tfi.tf.nest.flatten(result) if type(t) is TerraTensor]
             if made:
                 self.materialise(made[0])

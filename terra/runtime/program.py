@@ -50,12 +50,16 @@ class ProgramNode:
         "unreliable", "checked",
     )
 
-    def is_harmless(self):
-        return is_harmless(self.op_type, [(slot.kind,) for slot in self.slots], bool(self.outs) and self.outs[0][0].is_floating)
-
     def __init__(self):
         self.checked = False  # whether Python waits for it, because the program would catch its failure
         self.express = None  # the quick entry by which fast-forward has jumped last from here
+
+    @property
+    def may_fail(self):
+        """Whether it may fail because of a value."""
+        if self.category not in (opschema.GRAPH, opschema.VARIABLE) or self.op_type in SAFE:
+            return False
+        return not is_harmless(self.op_type, [(slot.kind,) for slot in self.slots], bool(self.outs) and self.outs[0][0].is_floating)
 
 
 class Program:
@@ -119,9 +123,7 @@ class Program:
     def may_fail(self):
         """Whether one of its operations may fail because of a value."""
         if self._may_fail is None:
-            self._may_fail = any(
-                node.category in (opschema.GRAPH, opschema.VARIABLE) and node.op_type not in SAFE and not node.is_harmless()
-                for node in self._nodes if node is not self.start)
+            self._may_fail = any(node.may_fail for node in self._nodes if node is not self.start)
         return self._may_fail
 
     def forget_regions(self):

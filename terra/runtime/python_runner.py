@@ -567,10 +567,10 @@ class PythonRunner:
         with Visit(step):
             if step.mode is self and not step.before_read():
                 for node, selects in self.node.successors:
-                    for t in outs:
-                        if node.op_type == CHECK and self._is_of(node, t):
-                            self._fetch(node, selects, t)
-                            return
+                    of = [t for t in outs if self._is_of(node, t)] if node.op_type == CHECK else ()
+                    if of:
+                        self._fetch(node, selects, of[0])
+                        return
 
     def _fetch(self, node, selects, tensor):
         if selects:

@@ -106,7 +106,6 @@ class _Seen:
         self.changes = changes  # how often it has taken another one than the step before, though there was no new graph
         self.shortest = math.inf  # seconds, as in `Trust`
 
-
     @property
     def needed(self):
         """How many steps in a row must take the same path: where it is data that decides, as at the end of an episode, a few do by chance."""

@@ -7,6 +7,7 @@ knows of them, so that both phases know the same.
 
 import numpy as np
 
+from terra.graph.trace import is_value
 from terra.runtime import internals as tfi
 from terra.runtime import opschema, shape_rules
 from terra.runtime.tensor import Partial
@@ -101,7 +102,7 @@ def _make_input(enum, key, handle):
     dtype = tfi.INTERN_DTYPES[enum]
     if handle is not None:
         return tfi.handle_placeholder(handle)
-    if key is not None and len(key) == 3 and type(key[2]) is bytes:
+    if is_value(key):
         _, shape, value = key
         if dtype != tfi.dtypes.string:
             return tfi.tf.constant(np.frombuffer(value, dtype.as_numpy_dtype).reshape(shape), dtype=dtype)

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from terra.graph.trace import is_value
 from terra.runtime import internals as tfi
 
 _INTEGERS = {tfi.dtypes.int32.as_datatype_enum: np.int32, tfi.dtypes.int64.as_datatype_enum: np.int64}
@@ -36,18 +37,14 @@ def _need(holds):
         raise _Unknown
 
 
-def _is_value(key):
-    return len(key) == 3 and type(key[2]) is bytes
-
-
 def _shape(key):
     _need(type(key) is tuple)
-    return key[1] if _is_value(key) else key
+    return key[1] if is_value(key) else key
 
 
 def _integers(key):
     """The value of a vector or scalar of integers, as a list."""
-    _need(type(key) is tuple and _is_value(key) and key[0] in _INTEGERS and len(key[1]) < 2)
+    _need(is_value(key) and key[0] in _INTEGERS and len(key[1]) < 2)
     return np.frombuffer(key[2], _INTEGERS[key[0]]).tolist()
 
 

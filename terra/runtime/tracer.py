@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 from terra.graph.harmless import is_harmless
-from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
 from terra.runtime import catching, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
@@ -233,13 +233,12 @@ class Tracer:
 
     def _note_failure(self, schema, inputs):
         """A kernel has failed; if the inputs' values may be why, the graph's would fail later than the step's code expects it, unless that waits for it."""
-        waits = schema.outputs and catching.may_fail(self.step, schema, inputs) and catching.around_operation(self.step)
-        if not waits and not is_harmless(schema.name, (VALUE,) * len(inputs)):
+        if not (schema.outputs and catching.would_catch(self.step, schema, inputs)) and not is_harmless(schema.name, (VALUE,) * len(inputs)):
             self.step.failed = schema.name
 
     def look_out(self, schema, flat, outs):
         """Have the step wait for an operation, if that may fail and the program would catch it."""
-        if catching.may_fail(self.step, schema, flat) and catching.around_operation(self.step):
+        if catching.would_catch(self.step, schema, flat):
             for t in outs:
                 if t._enum in CHECK_INFOS:
                     self.check(t)
@@ -294,8 +293,7 @@ class Tracer:
         if not (info.asked or open_ended):
             open_ended = self._meet(info, flat, refs, shape_key)
         if open_ended or unreliable:
-            handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
-            shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles, shapes, unreliable))
+            shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, _handles(refs, flat), shapes, unreliable))
         self.events.append(RawEvent(
             info, location, tuple(refs), tuple(shape_key), shapes, enums, template, fast_attrs, grad_attrs, eager[0].device if eager else ""))
         if outs is None:
@@ -317,12 +315,11 @@ class Tracer:
             return False
         keys = []
         for x, key, by_value in zip(flat, shape_key, info.value_flags):
-            if by_value and not _is_value(key):  # it has too many elements to be compared at each step, but not for being told once
+            if by_value and not is_value(key):  # it has too many elements to be compared at each step, but not for being told once
                 e = real(x)
                 key = const_key(e, e._datatype_enum(), e._shape_tuple())
             keys.append(key)
-        handles = [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
-        shapes = output_shapes(info, [x._datatype_enum() for x in flat], keys, handles, len(info.out_enums))
+        shapes = output_shapes(info, [x._datatype_enum() for x in flat], keys, _handles(refs, flat), len(info.out_enums))
         if shapes is None or all(type(shape) is tuple for shape in shapes):
             return False
         schema.depends_on_data()
@@ -449,13 +446,14 @@ class Tracer:
         return self.raw
 
 
+def _handles(refs, flat):
+    """The variable's handle per flat input, or None."""
+    return [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
+
+
 def all_values_known(by_value, shape_key):
     """Whether the values of all inputs are known that may decide about output shapes."""
-    return all(_is_value(key) for key, flag in zip(shape_key, by_value) if flag)
-
-
-def _is_value(key):
-    return type(key) is tuple and len(key) == 3 and type(key[2]) is bytes
+    return all(is_value(key) for key, flag in zip(shape_key, by_value) if flag)
 
 
 def _computed_sizes(schema, flat):
