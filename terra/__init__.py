@@ -1,7 +1,7 @@
 """Terra: imperative TensorFlow programs at graph speed, without giving up any of Python."""
 
 from terra.api import coexecute, imperative, sync, to_code
-from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError
+from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
 from terra.keras_support import compile
 from terra.options import Options, Stats
 from terra.report import explain
@@ -10,5 +10,5 @@ from terra.runtime.gradient_tape import GradientTape
 __version__ = "0.1.0"
 __all__ = [
     "coexecute", "compile", "explain", "imperative", "sync", "to_code", "GradientTape", "Options", "Stats",
-    "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError",
+    "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
 ]

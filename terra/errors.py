@@ -17,5 +17,9 @@ class OptionError(TerraError, TypeError):
     """An option that does not exist, or a value that it can not have."""
 
 
+class VerificationError(TerraError):
+    """A co-executed step differed from eager execution (see the option `verify`)."""
+
+
 class GenerationError(TerraError):
     """A TraceGraph can not be written as a symbolic graph; the step then stays imperative."""

@@ -22,6 +22,8 @@ class Options:
         the user's own code runs at each step; with False all of the framework's does, too.
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
         a loop with one or two counts and rolls the others; arguments whose structure comes again and again get a graph of their own, all unrolled.
+    verify: run each co-executed step both ways, and raise `terra.VerificationError` after a step that would not have been like eager execution. It takes
+        longer than that: nothing is skipped, nothing runs ahead.
     transform: instrument the function's source; without it, locations are those of the decorated function alone.
     """
 
@@ -32,6 +34,7 @@ class Options:
     jit_compile: bool = False
     fast_forward: bool | str = True
     loops: str = "auto"
+    verify: bool = False
     transform: bool = True
 
     @classmethod
@@ -65,7 +68,8 @@ class Stats:
     `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph, `pieces` the parts that steps are cut into for
     that (and at recursive calls), each with a graph of its own; `recurrent_layers` the RNN layers of Keras whose loop over time varies and is one operation
     of the graph instead; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
-    structure had come again and again. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
+    structure had come again and again. `verified_calls` and `verified_graphs` count what `verify` has run both ways: calls that would have been skipped,
+    and graphs. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
     fetch, or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 
@@ -88,6 +92,8 @@ class Stats:
     recurrent_layers: int = 0
     recurring_steps: int = 0
     compiled_steps: int = 0
+    verified_calls: int = 0
+    verified_graphs: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0
 

@@ -211,11 +211,11 @@ def test_help(capsys):
 def test_options_of_the_steps(monkeypatch, capsys):
     given = []
     monkeypatch.setattr(script, "run_path", lambda *words: given.append(words))
-    main(["run", "--wait-for-graph", "--run-ahead", "0", "--fast-forward", "framework", "train.py", "--loops", "5"])
+    main(["run", "--wait-for-graph", "--verify", "--run-ahead", "0", "--fast-forward", "framework", "train.py", "--loops", "5"])
     main(["run", "--fast-forward", "no", "--loops", "roll", "--jit-compile", "--optimize", "--max-traces", "3", "train.py"])
     main(["run", "train.py"])
     assert given == [
-        ("train.py", ["--loops", "5"], {"wait_for_graph": True, "run_ahead": 0, "fast_forward": "framework"}),
+        ("train.py", ["--loops", "5"], {"wait_for_graph": True, "verify": True, "run_ahead": 0, "fast_forward": "framework"}),
         ("train.py", [], {"fast_forward": False, "loops": "roll", "jit_compile": True, "optimize": True, "max_traces": 3}),
         ("train.py", [], {}),
     ]

@@ -94,7 +94,10 @@ class Record:
         destroy(self.temporary)
 
     def replay(self):
-        """Run the step's operations as eager execution would; raises what it would raise. The tensors that outlive the step get their values."""
+        """Run the step's operations as eager execution would; raises what it would raise. The tensors that outlive the step get their values.
+
+        Returns: {key: value} of all operations' outputs.
+        """
         for queue in self.queues:
             queue.drain(tfi.context_handle())
         if self.checkpoint:
@@ -110,3 +113,4 @@ class Record:
         for t in self.survivors:
             t._value = t._hidden = values[t._key]
             t._owner = None
+        return values

@@ -20,7 +20,7 @@ import sys
 from threading import get_ident
 
 from terra.graph.trace import RESOURCE
-from terra.runtime import catching, dispatch, fast_forward, frames, handlers, location, opschema
+from terra.runtime import catching, dispatch, fast_forward, frames, handlers, location, opschema, verification
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted, collect_as_before
 from terra.runtime.graph_runner import runner
@@ -63,7 +63,10 @@ class BlockFunction(Coexecuted):
             raise
         finally:
             self._leave(step)
-        if step.fallback_reason is None and self.options.run_ahead == 0:
+        if step.verifies:
+            runner.limit(0)
+            verification.finish(step)
+        elif step.fallback_reason is None and self.options.run_ahead == 0:
             runner.limit(0)
 
     def give_up(self, step, error):

@@ -19,7 +19,8 @@ from terra.graph import trace
 from terra.graph.generator import GraphGenerator
 from terra.options import Stats
 from terra.runtime import (
-    catching, dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, whole_calls,
+    catching, dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, verification,
+    whole_calls,
 )
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
@@ -247,10 +248,13 @@ class Coexecuted:
         if step is None:
             with dispatch.left_alone:
                 result = self._python(*args, **kwargs)
+        elif step.verifies:
+            runner.limit(0)
+            verification.finish(step)
         elif step.fallback_reason is None and (self.options.run_ahead == 0 or self._is_guarded()):
             runner.limit(0)
         coexecuted = self._stats.coexecuted_steps > before
-        if coexecuted or step is None:
+        if (coexecuted or step is None) and not self.options.verify:
             self.policy.took(coexecuted, time.perf_counter() - start)
         return result
 
@@ -296,7 +300,8 @@ class Coexecuted:
             waiting = self._generating is not None and not self.pieces.ready
         else:
             waiting = self.program is None and self._generating is not None
-        if waiting or self._cannot_be_ordered() or self.policy.imperative() or (not self.options.wait_for_graph and self.policy.wants_sample()):
+        if waiting or self._cannot_be_ordered() or self.policy.imperative() or (
+                not self.options.wait_for_graph and not self.options.verify and self.policy.wants_sample()):
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
@@ -748,7 +753,7 @@ def _snapshot(stats, counts):
     """`Stats` with what the steps have counted."""
     return dataclasses.replace(
         stats, feeds=counts.feeds, fetches=counts.fetches, fast_forwards=counts.fast_forwards, whole_steps=counts.whole_steps,
-        waited_steps=counts.waited_steps, python_stall_s=counts.python_stall)
+        waited_steps=counts.waited_steps, verified_calls=counts.verified_calls, verified_graphs=counts.verified_graphs, python_stall_s=counts.python_stall)
 
 
 class BoundStep:

@@ -25,7 +25,7 @@ import numpy as np
 
 from terra.runtime import dispatch, guards, location
 from terra.runtime import internals as tfi
-from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, call_context, jump
+from terra.runtime.regions import SCALARS, CallContext, Inputs, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -262,6 +262,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         for region in known.get(signature, ()):
             if region.fits(runner, inputs):
                 known.jumps += 1
+                if runner.step.verifies:
+                    return verification.make_again(runner, region, inputs, more is not None, _unread(runner, owner, args, kwargs), call), None
                 return jump(runner, region, inputs), None
     program = runner.program
     recording, users = Recording(runner), []
@@ -269,7 +271,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         guard = guards.Guard(owner, keep[1:], users)
     except Unskippable:
         guard = None
-    context = _Context() if guard is not None else None
+    context = CallContext() if guard is not None else None
     if guard is not None and users:
         result, guard.reads = user_code.observe(runner, users, lambda: _enter(runner, call))
         if guard.reads is None:
@@ -302,31 +304,6 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     if known.is_fruitless(type(owner) is FunctionType and more is None):
         program.regions[place] = False
     return result, region
-
-
-class _Context:
-    """Keras' call context round a call: layers that have an argument like `training` by default leave it there for those that are called after them."""
-
-    def __init__(self):
-        self._held = call_context()
-        self._before = None if self._held is None else dict(self._held)
-        self.changes = {}
-
-    def without_changes(self, holds):
-        """`holds()`, but for what the call has changed in the context; False if that cannot be done again."""
-        held, before = self._held, self._before
-        if held is None:
-            return holds()
-        if call_context() is not held or held.keys() != before.keys():
-            return False
-        self.changes = {name: value for name, value in held.items() if value is not before[name]}
-        if not all(type(value) in SCALARS for value in self.changes.values()):
-            return False
-        held.update(before)
-        try:
-            return holds()
-        finally:
-            held.update(self.changes)
 
 
 def _gradient(tape, target, sources, *args, **kwargs):
@@ -427,4 +404,4 @@ def install():
     fast_calls.install()
 
 
-from terra.runtime import fast_calls, gradient_functions, loss_scaling, quick_entries, user_code, user_layers, whole_calls  # noqa: E402  (they build on this module)
+from terra.runtime import fast_calls, gradient_functions, loss_scaling, quick_entries, user_code, user_layers, verification, whole_calls  # noqa: E402  (they build on this module)

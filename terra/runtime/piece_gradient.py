@@ -163,7 +163,7 @@ class _Backward:
         for uid, _ in outputs:
             self._shorten(uid)
         pattern = (mask, tuple([(key, *map(self._kind, gradients[uid])) for uid, key in outputs]))
-        plan = path.plans.get((pattern, _values(path, composite))) if not inner else None
+        plan = path.plans.get((pattern, _values(path, composite))) if not inner and not self.step.verifies else None
         if plan is not None and plan.program is self._piece(composite).program:
             results = self._dispatch(plan, composite, _flat([g for uid, _ in outputs for g in gradients[uid]]))
         else:

@@ -17,7 +17,7 @@ from threading import get_ident
 
 from terra.fallback.replay import Record, snapshot
 from terra.graph.trace import TraceStore
-from terra.runtime import catching, dispatch, interrupts, opschema
+from terra.runtime import catching, dispatch, interrupts, opschema, verification
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.opschema import get_schema
@@ -529,6 +529,7 @@ class PieceRunner(_InPiece, PythonRunner):
         program, step = self.program, self.step
         checkpointed = program.generated.checkpointed
         checkpoint = snapshot(checkpointed) if checkpointed and not runner.sync() else None
+        found = verification.found(self) if step.verifies else None
         self.manager = tfi.new_cancellation_manager()
         arguments = self._arguments(self.feeds, self.selects)
         outputs = runner.dispatch(program, arguments, self.manager)
@@ -539,6 +540,8 @@ class PieceRunner(_InPiece, PythonRunner):
         flight.last, flight.group = False, step
         for t in survivors:
             t._owner = flight
+        if found is not None:
+            verification.run_again(step, flight, found, ())
         step.launched += 1
         step.path = hash((step.path, id(step.piece), self.path))
         step.operations += len(self.log)

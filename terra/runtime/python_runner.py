@@ -12,7 +12,7 @@ from itertools import islice
 from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
 from terra.runtime import internals as tfi
-from terra.runtime import interrupts, opschema
+from terra.runtime import interrupts, opschema, verification
 from terra.runtime.graph_runner import runner
 from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
@@ -41,6 +41,7 @@ class PythonRunner:
 
     tracer = Tracer  # what goes on after a fallback
     observer = None  # who observes the user's code that is running, if somebody does
+    has_failed = False  # whether the step fell back because a kernel of its graph failed
     takes_gradients_by_function = True  # whether a gradient that runs is to be skipped function by function
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
 
@@ -593,6 +594,7 @@ class PythonRunner:
             value = node.fetch_queue.get(self.manager)
         except (tfi.NotOkStatusException, tfi.OpError):
             # The graph failed somewhere: replaying the step so far raises the error where eager execution raises it, or gives the value.
+            self.has_failed = True
             self.diverge("a graph kernel failed")
             return tensor._eager()
         finally:
@@ -615,6 +617,8 @@ class PythonRunner:
             return False
         self._select(end_selects)
         generated = self.form
+        read = [t for t in self.issued if t._value is not None] if self.step.verifies else ()
+        found = verification.found(self) if self.step.verifies else None
         if self.late:
             checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
             self.manager = tfi.new_cancellation_manager()
@@ -631,6 +635,8 @@ class PythonRunner:
         self.flight = runner.launch(outputs, record, self.manager, self.step.counts)
         for t in survivors:
             t._owner = self.flight
+        if found is not None:
+            verification.run_again(self.step, self.flight, found, read)
         if self.step.function.keeps_last:
             self.step.function.last = LastStep(self.program, arguments, () if self.late else self.puts)
         self.issued = self.log = ()

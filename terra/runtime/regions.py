@@ -42,7 +42,32 @@ def call_context():
     return None if context is None else vars(context)
 
 
-class _Argument:
+class CallContext:
+    """Keras' call context round a call: layers that have an argument like `training` by default leave it there for those that are called after them."""
+
+    def __init__(self):
+        self._held = call_context()
+        self._before = None if self._held is None else dict(self._held)
+        self.changes = {}
+
+    def without_changes(self, holds):
+        """`holds()`, but for what the call has changed in the context; False if that cannot be done again."""
+        held, before = self._held, self._before
+        if held is None:
+            return holds()
+        if call_context() is not held or held.keys() != before.keys():
+            return False
+        self.changes = {name: value for name, value in held.items() if value is not before[name]}
+        if not all(type(value) in SCALARS for value in self.changes.values()):
+            return False
+        held.update(before)
+        try:
+            return holds()
+        finally:
+            held.update(self.changes)
+
+
+class Argument:
     """Stands for tensor argument `index` of the step."""
 
     __slots__ = ("index",)
@@ -60,7 +85,7 @@ class Foreign:
         self.index = index
 
 
-class _Fed:
+class Fed:
     """Stands for a tensor that was fed, and has had the key `key` since."""
 
     __slots__ = ("key",)
@@ -69,7 +94,7 @@ class _Fed:
         self.key = key
 
 
-class _Constant:
+class Constant:
     """Stands for a tensor that the framework itself makes anew in each call, out of what the signature and the guard hold still."""
 
     __slots__ = ("tensor",)
@@ -172,7 +197,7 @@ class Region:
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
         for kind, index, expected in self.checks:
-            x = inputs.foreign[index] if kind is Foreign else runner.step.arg_list[index] if kind is _Argument else index
+            x = inputs.foreign[index] if kind is Foreign else runner.step.arg_list[index] if kind is Argument else index
             if kind is EagerTensor:
                 if id(x) in runner.fed:
                     return False
@@ -250,7 +275,7 @@ class Recording:
             if (k in self.unused or read) and not is_unread(x):  # Python may have looked at it
                 self._check(Foreign, k, x, True)
         for index in self.used_arguments - inputs.indices:
-            self._check(_Argument, index, runner.step.arg_list[index], False)
+            self._check(Argument, index, runner.step.arg_list[index], False)
         return region
 
     def _entry(self, k, node, refs, random_attrs):
@@ -270,7 +295,7 @@ class Recording:
                 self.used_arguments.add(slot.arg)
                 x = self.runner.step.arg_list[slot.arg]
                 if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
-                    self._check(_Argument, slot.arg, x, True)
+                    self._check(Argument, slot.arg, x, True)
                 continue
             if kind is CONST:
                 kept[j] = slot.const_obj
@@ -284,7 +309,7 @@ class Recording:
                 if id(x) in self.places:
                     self._check(Foreign, self.places[id(x)], x, True)
                 elif id(x) in self.fed and (not self.knows_fed or known_to_host(self.runner, x) is None):
-                    raise Unskippable  # else it is a `_Constant`, the same tensor each time, or part of the signature
+                    raise Unskippable  # else it is a `Constant`, the same tensor each time, or part of the signature
             if kind is FEED:
                 region.feeds.append((slot, self._source(x)))
             kept[j] = None
@@ -303,7 +328,7 @@ class Recording:
         if type(x) is not EagerTensor or id(x) in self.runner.step.data or id(x) in self.runner.step.args:
             raise Unskippable
         self.region.checks.append((EagerTensor, x, None))
-        return _Constant(x)
+        return Constant(x)
 
     def _fed_key(self, x):
         key = self.runner.fed[id(x)][0]
@@ -312,7 +337,7 @@ class Recording:
             self.unused.discard(place)
         elif id(x) in self.fed and key not in self.inputs.fed and not self.knows_fed:
             raise Unskippable
-        return _Fed(key)
+        return Fed(key)
 
     def _check(self, kind, index, x, by_value):
         """Note that another call fits only if its tensor is like `x`."""
@@ -321,7 +346,7 @@ class Recording:
             self.region.checks.append((kind, index, const_key(real(x), enum, shape)))
             if kind is Foreign:
                 self.unused.discard(index)
-        elif kind is _Argument:
+        elif kind is Argument:
             self.region.checks.append((kind, index, (enum, shape)))
 
     def _draws(self, region):
@@ -372,7 +397,7 @@ class Recording:
         argument = self.runner.step.args.get(id(x))
         if argument is not None:
             self.used_arguments.add(argument[0])
-            return _Argument(argument[0])
+            return Argument(argument[0])
         if id(x) in self.runner.fed:
             return self._fed_key(x)
         if type(x) is not EagerTensor or id(x) in self.runner.step.data:
@@ -402,11 +427,11 @@ class Recording:
         if kind is dict:
             return {k: self._template(x) for k, x in value.items()}
         if kind is tfi.tf.IndexedSlices:
-            return _Slices([self._template(x) for x in (value.values, value.indices, value.dense_shape)])
+            return Slices([self._template(x) for x in (value.values, value.indices, value.dense_shape)])
         if tfi.is_variable(value):
             return value
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return _Named(kind, [self._template(x) for x in value])
+            return Named(kind, [self._template(x) for x in value])
         raise Unskippable
 
     def _tensor(self, kind, value):
@@ -418,7 +443,7 @@ class Recording:
         if place is not None:
             return Foreign(place)
         name = self._name(value)
-        return _Constant(value) if name is value else name
+        return Constant(value) if name is value else name
 
 
 _ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask"])  # what `tf.zeros`, activations and layers of Keras attach to their results
@@ -433,7 +458,7 @@ class Attached:
         self.value, self.attributes = value, attributes
 
 
-class _Named:
+class Named:
     """A named tuple."""
 
     __slots__ = ("kind", "parts")
@@ -442,7 +467,7 @@ class _Named:
         self.kind, self.parts = kind, parts
 
 
-class _Slices:
+class Slices:
     __slots__ = ("parts",)
 
     def __init__(self, parts):
@@ -459,20 +484,20 @@ def _rebuild(template, runner, region, inputs):
         return kind([_rebuild(x, runner, region, inputs) for x in template])
     if kind is dict:
         return {k: _rebuild(x, runner, region, inputs) for k, x in template.items()}
-    if kind is _Slices:
+    if kind is Slices:
         return tfi.tf.IndexedSlices(*[_rebuild(x, runner, region, inputs) for x in template.parts])
     if kind is Foreign:
         return inputs.foreign[template.index]
-    if kind is _Constant:
+    if kind is Constant:
         tensor = template.tensor
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step
     if kind is Attached:
         tensor = _rebuild(template.value, runner, region, inputs)
         vars(tensor).update({name: _rebuild(x, runner, region, inputs) for name, x in template.attributes.items()})
         return tensor
-    if kind is _Named:
+    if kind is Named:
         return template.kind(*[_rebuild(x, runner, region, inputs) for x in template.parts])
-    if kind is _Argument or kind is _Fed:
+    if kind is Argument or kind is Fed:
         return _find(runner, template, region)
     return template
 
@@ -555,6 +580,6 @@ def _find(runner, x, region):
     kind = type(x)
     if kind is ValueKey:
         return runner.placeholder(x, region.shapes)
-    if kind is _Argument:
+    if kind is Argument:
         return runner.step.arg_list[x.index]
-    return runner.fed_by_key.get(x.key, x) if kind is _Fed else x
+    return runner.fed_by_key.get(x.key, x) if kind is Fed else x

@@ -27,13 +27,14 @@ def holds_numbers(array):
 class Counts:
     """What a step counts."""
 
-    __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps")
+    __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps", "verified_calls", "verified_graphs")
 
     def __init__(self):
         self.feeds = self.fetches = self.fast_forwards = self.whole_steps = 0
         self.python_stall = 0.0
         self.waited_at_once = 0  # steps in a row that Python waited for as soon as they were dispatched
         self.waited_steps = 0
+        self.verified_calls = self.verified_graphs = 0
 
 
 class Step:
@@ -61,6 +62,8 @@ class Step:
         self.arg_list = [t for _, t in self.args.values()]
         self._args_signature = self._shapes = None
         self.skips = self.lazy_tapes = function.options.fast_forward
+        self.verifies = function.options.verify
+        self.differences = []  # from eager execution, that were found by that
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
         self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step

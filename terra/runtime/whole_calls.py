@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import fast_forward, quick_entries, user_layers
+from terra.runtime import fast_forward, quick_entries, user_layers, verification
 from terra.runtime.observer import Observer
 from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step, holds_numbers
@@ -245,11 +245,14 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         return call(*args, **kwargs)
     found += runner.fed_signature()
     found += runner.step.args_signature()
-    signature = tuple(found)
+    signature, expected = tuple(found), None
     for region in trial.regions.get(signature, ()):
         if arrays is not None:
             arrays.repeat(region.repeated)
         if region.fits(runner, inputs):
+            if runner.step.verifies:
+                expected = region
+                break
             if fewest == 1 and not region.masks:
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
@@ -257,7 +260,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 except LookupError:
                     pass
             return _jump(trial, runner, region, inputs, fewest)
-    if not trial.is_due():
+    if expected is None and not trial.is_due():
         return call(*args, **kwargs)
     if arrays is not None:
         arrays.repeat(())
@@ -284,7 +287,15 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     except Unskippable:
         if observer.reason is None:
             observer.impure("uses, or gives, something that belongs to this step")
-        trial.failed(observer)
+        if expected is None:
+            trial.failed(observer)
+        elif not observer.passing:
+            verification.note_impure(runner.step, observer.reason)
+        return result
+    if expected is not None:
+        trial.jumps += 1
+        trial.tries = 0
+        verification.compare(runner.step, expected, region)
         return result
     region.guard, region.keep = reads, keep
     region.repeated = arrays.repeated if arrays is not None else ()
