@@ -120,6 +120,10 @@ class TraceStore:
     def n_traces(self):
         return len(self._raws)
 
+    def resources(self):
+        """{id: handle} of the variables in the TraceGraph."""
+        return {id(kind[1]): kind[1] for node in self.graph.nodes for kind in node.payload.kinds if kind[0] == RESOURCE}
+
     def canonical(self, raw):
         """[TraceOp] of a raw trace under the present relaxations."""
         ops, fed = [], {}

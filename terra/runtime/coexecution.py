@@ -32,6 +32,7 @@ from terra.runtime.registered import Registered, remove_left
 from terra.runtime.single_threaded import EXECUTOR, SingleThreaded, calls_functions
 from terra.runtime.step import Counts, Step
 from terra.runtime.tracer import Tracer
+from terra.runtime.turnover import Turnover
 from terra.runtime.values import dummy
 
 log = logging.getLogger("terra")
@@ -97,7 +98,8 @@ class Coexecuted:
         self._stats = Stats()
         self._generating = None
         self._generated_version = 0
-        self.begins_anew = False  # whether the traces are to be forgotten, because recurrent layers run in another way
+        self.begins_anew = False  # whether the traces are to be forgotten before the next step
+        self.turnover = Turnover()
         self._lock = threading.Lock()  # of the store, between a step and the generating thread
         self.read_lock = threading.RLock()
         self._retired = []
@@ -472,6 +474,13 @@ class Coexecuted:
             if varying or (deeper and self.store.n_traces >= FEW_TREES):
                 self._roll(varying)
                 return
+        if self.turnover.is_due(self.store, raw):
+            log.info("terra: step %d of %s uses other variables than those before: their traces are forgotten", self._stats.steps, self.policy.name)
+            if self._generating is not None:
+                self.begins_anew = True
+                return
+            self._forget_traces()
+            fell_back = False  # what was unknown before tells nothing of this path
         with self._lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)

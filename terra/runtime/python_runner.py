@@ -23,7 +23,7 @@ from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
     CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, host_static, host_value, is_small_constant, nest_outputs,
-    real, static_shape,
+    real, recorded_shape, static_shape,
 )
 from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
@@ -111,7 +111,7 @@ class PythonRunner:
             return self._host(schema, ctx, op, name, inputs, flat, attrs, args)
         known = host_static(schema, op, flat, self)
         if known is not None:
-            return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else static_shape(op, flat, attrs, True)
+            return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else recorded_shape(schema, op, inputs, flat, attrs, self.tapes.record)
         grad_attrs = attrs + schema.inferred_attrs(inputs)
         info = op_info(schema, grad_attrs, ctx.device_name or "")
         found = self._find(info, flat, attrs if category == opschema.RANDOM else None)

@@ -368,7 +368,10 @@ class Recording:
             if type(item) is tuple:
                 op, ins, attrs, outs = item
                 if not any(type(t) is TerraTensor for t in outs):
-                    continue  # small integers that the host computed: no gradient goes through them
+                    # Small integers that the host computed: no gradient goes through them. Only shapes of what was watched count, for the order of sums.
+                    if op in opschema.SHAPE_OPS and all(type(x) is TerraTensor and x._owner is self.runner for x in ins):
+                        records.append((op, [x._key for x in ins], attrs, outs))
+                    continue
                 if not all(type(t) is TerraTensor for t in outs):
                     raise Unskippable
                 item = (op, [self._name(x) for x in ins], attrs, [t._key for t in outs])
@@ -572,8 +575,7 @@ def expand(runner, region):
             yield item.mapped(lambda x: _find(runner, x, region), lambda key: runner.placeholder(key, region.shapes))
         else:
             op, ins, attrs, outs = item
-            yield (
-                op, [_find(runner, x, region) for x in ins], attrs, [runner.placeholder(key, region.shapes) for key in outs])
+            yield op, [_find(runner, x, region) for x in ins], attrs, [_find(runner, x, region) for x in outs]
 
 
 def _find(runner, x, region):

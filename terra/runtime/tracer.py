@@ -166,7 +166,9 @@ class Tracer:
         if not (schema.plain and computed):
             known = host_static(schema, op, flat, self)
             if known is not None:
-                return tfi.fast_execute(ctx, op, name, *inputs, *attrs) if known is HOST_STATIC else static_shape(op, flat, attrs, True)
+                if known is HOST_STATIC:
+                    return tfi.fast_execute(ctx, op, name, *inputs, *attrs)
+                return recorded_shape(schema, op, inputs, flat, attrs, self.record_on_tapes)
         if schema.has_lists:
             args = [[real(t) for t in x] if type(x) is list or type(x) is tuple else real(x) for x in inputs]
         elif computed:
@@ -514,6 +516,14 @@ def static_shape(op, flat, attrs, fast):
             value = elements(x._shape_tuple()) if op == "Size" else list(x._shape_tuple())
         outs.append(tfi.tf.constant(value, dtype=out_type))
     return outs if op == "ShapeN" or not fast else outs[0]
+
+
+def recorded_shape(schema, op, inputs, flat, attrs, record):
+    """The same by the fast path, told to the tapes: no gradient goes through it, but eager tapes take it into account in the order of what they add up."""
+    result = static_shape(op, flat, attrs, True)
+    if not tfi.tape_set_is_empty():
+        record(op, list(flat), attrs + schema.inferred_attrs(inputs), result if type(result) is list else [result])
+    return result
 
 
 def real(x):

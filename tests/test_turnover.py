@@ -1,0 +1,130 @@
+"""A step function that goes on with other variables: the traces of those before are forgotten, unless they come back."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terra
+
+X = [np.random.default_rng(i).normal(size=(8, 3)).astype("float32") for i in range(4)]
+
+
+def new_model(units=4):
+    return keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(units, "tanh"), keras.layers.Dense(1)])
+
+
+def train(model, optimizer, x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x, training=True) - x[:, :1]) ** 2)
+    variables = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return loss
+
+
+def train_in_a_block(model, optimizer, x):
+    with terra.GradientTape(wait_for_graph=True) as tape:
+        loss = tf.reduce_mean((model(x, training=True) - x[:, :1]) ** 2)
+    variables = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return loss
+
+
+def folds(step, n=6, steps=12):
+    """Train one model after the other: (all losses, weak references to the models)."""
+    keras.utils.set_random_seed(3)
+    losses, models = [], []
+    for fold in range(n):
+        model, optimizer = new_model(4 + fold % 2), keras.optimizers.Adam(0.01)
+        models.append(weakref.ref(model))
+        losses += [float(step(model, optimizer, tf.constant(X[i % 4]))) for i in range(steps)]
+    return losses, models
+
+
+def test_one_model_after_the_other():
+    expected, _ = folds(train)
+    step = terra.coexecute(train, wait_for_graph=True)
+    actual, models = folds(step)
+    assert actual == expected
+    stats = step.stats()
+    assert stats.coexecuted_steps >= 6 * 9 and stats.traces == 1
+    assert stats.fallbacks == 5 and stats.graphs == 6  # one of each for each new model
+    assert not any(case.n_choices > 1 for case in step.trace_graph.switch_cases())
+    gc.collect()
+    assert sum(model() is not None for model in models[:-1]) == 0, "the graph of a model that is no more keeps it"
+
+
+def test_in_blocks():
+    expected, _ = folds(train)
+    actual, _ = folds(train_in_a_block)
+    assert actual == expected
+    functions = [f for f in terra.runtime.coexecution.instances if "test_turnover.py" in f.policy.name]
+    assert len(functions) == 1
+    assert functions[0].stats().coexecuted_steps >= 6 * 7 and functions[0].stats().traces <= 2
+
+
+def test_while_a_graph_is_under_construction():
+    expected, _ = folds(train, n=4, steps=80)
+    step = terra.coexecute(train)
+    actual, _ = folds(step, n=4, steps=80)
+    assert actual == expected and step.stats().traces <= 2
+
+
+@pytest.mark.parametrize("run_length", [1, 5])
+def test_models_that_take_turns(run_length):
+    """They are forgotten once, and no more."""
+    def run(step):
+        keras.utils.set_random_seed(3)
+        pairs = [(new_model(), keras.optimizers.SGD(0.01)) for _ in range(3)]
+        losses = []
+        for i in range(90):
+            model, optimizer = pairs[i // run_length % 3]
+            losses.append(float(step(model, optimizer, tf.constant(X[i % 4]))))
+        return losses
+
+    step = terra.coexecute(train, wait_for_graph=True)
+    assert run(step) == run(train)
+    stats = step.stats()
+    assert stats.coexecuted_steps >= 65 and stats.traces == 3 and step.turnover.takes_turns
+    assert stats.graphs <= 5
+
+
+def test_an_optimizer_of_its_own_for_fine_tuning():
+    """The model stays, its optimizer does not; then the first one is used again."""
+    def run(step):
+        keras.utils.set_random_seed(3)
+        model, optimizers = new_model(), [keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.001)]
+        losses = []
+        for i in range(60):
+            if i == 20:
+                model.layers[0].trainable = False
+            losses.append(float(step(model, optimizers[20 <= i < 40], tf.constant(X[i % 4]))))
+            if i == 39:
+                model.layers[0].trainable = True
+        return [*losses, *[v.numpy().tolist() for v in model.variables]]
+
+    step = terra.coexecute(train, wait_for_graph=True)
+    assert run(step) == run(train)
+    assert step.stats().coexecuted_steps >= 45
+
+
+def test_a_variable_that_all_have_in_common_is_no_model():
+    """A counter of steps that all models share does not make them the same program."""
+    def run(wrap):
+        keras.utils.set_random_seed(3)
+        count = tf.Variable(0)
+
+        def step(model, optimizer, x):
+            count.assign_add(1)
+            return train(model, optimizer, x)
+
+        step = wrap(step)
+        losses, _ = folds(step)
+        return losses, int(count), step
+
+    losses, count, _ = run(lambda step: step)
+    actual, counted, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert (actual, counted) == (losses, count) and step.stats().traces == 1 and not step.turnover.takes_turns
