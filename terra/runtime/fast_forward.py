@@ -25,7 +25,7 @@ import numpy as np
 
 from terra.runtime import dispatch, guards, location
 from terra.runtime import internals as tfi
-from terra.runtime.regions import SCALARS, CallContext, Inputs, Recording, Unskippable, jump
+from terra.runtime.regions import FELL_BACK, SCALARS, CallContext, Inputs, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -257,14 +257,18 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         return _enter(runner, call), None
     if more is not None:
         found += more
-    signature = tuple(found)
+    signature, unconfirmed = tuple(found), None
     if known is not None:
         for region in known.get(signature, ()):
             if region.fits(runner, inputs):
+                if not region.is_expected:
+                    unconfirmed = region
+                    break
                 known.jumps += 1
                 if runner.step.verifies:
                     return verification.make_again(runner, region, inputs, more is not None, _unread(runner, owner, args, kwargs), call), None
-                return jump(runner, region, inputs), None
+                result = jump(runner, region, inputs)
+                return (result if result is not FELL_BACK else _enter(runner, call)), None
     program = runner.program
     recording, users = Recording(runner), []
     try:
@@ -300,6 +304,9 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     region.guard, region.keep, region.context = guard, keep, context.changes
     if known is None:
         known = program.regions[place] = Known()
+    if unconfirmed is not None:
+        region.confirms(unconfirmed)
+        known[signature].remove(unconfirmed)
     known.add(signature, region)
     if known.is_fruitless(type(owner) is FunctionType and more is None):
         program.regions[place] = False

@@ -70,7 +70,7 @@ class Flight:
         self.last = True  # whether its step ends with it: a rolled step has several flights
         self.group = None  # such a step
 
-    def read_again(self):
+    def read_again(self, tensor):
         pass
 
     def waited_for(self, now):

@@ -63,7 +63,9 @@ class PythonRunner:
         self.late = not self.form.early
         self.waited = 0.0  # seconds that it took to run the graph, if that was run and not dispatched
         self.unconverted = None
-        self.outside_events = 0  # imperative-only operations, and further reads of fetched values
+        self.outside_events = 0  # imperative-only operations: a jump could not repeat them
+        self.received = {}  # node -> the value that it has fetched
+        self.read_twice = []  # keys of values that were read after they had been fetched
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.chosen = []  # what Case Select was told
         self.path = 0  # a digest of the branches taken
@@ -228,10 +230,6 @@ class PythonRunner:
             for node, refs, _ in self.log)
 
     # -- fast-forward ----------------------------------------------------------------------------------------------------------
-
-    def events(self):
-        """A number that changes whenever the step does something that a jump could not repeat."""
-        return (self.outside_events, self.step.counts.fetches)
 
     def note_fed(self, key, shape, x):
         """The tensor `x` becomes the value `key`, unless it was fed before."""
@@ -539,8 +537,8 @@ class PythonRunner:
         self.outputs = runner.dispatch(self.program, self.arguments, self.manager, self.form)
         self.failures = runner.failures
 
-    def read_again(self):
-        self.outside_events += 1
+    def read_again(self, tensor):
+        self.read_twice.append(tensor._key)
 
     def materialise(self, tensor):
         """Python reads the value of a placeholder: fetch it from the running graph."""
@@ -579,6 +577,26 @@ class PythonRunner:
         self.log.append((node, (tensor._key,), None))
         self.node = node
         self.expected = node.expected
+        value = self._receive(node)
+        if value is None:
+            return tensor._eager()
+        tensor._value = tensor._hidden = value
+        return value
+
+    def reads_alike(self, fetches):
+        """Wait for the values that a call reads which is being skipped, [(node, what identifies the value)]: whether they are those that it read when it was
+        recorded. If they are not, or cannot be had, the step has fallen back to where the call begins."""
+        for node, expected in fetches:
+            value = self._receive(node)
+            if value is None:
+                return False
+            if expected is not None and const_key(value, value._datatype_enum(), value._shape_tuple()) != expected:
+                self.diverge("a call that was being skipped would have read another value than before")
+                return False
+        return True
+
+    def _receive(self, node):
+        """The value that the graph sends for a fetch; None if the step had to fall back."""
         self.step.counts.fetches += 1
         start = self.step.clock()
         if runner.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
@@ -589,18 +607,17 @@ class PythonRunner:
                 raise
         if runner.failures != self.failures:
             self.diverge("a step before it failed")
-            return tensor._eager()
+            return None
         try:
-            value = node.fetch_queue.get(self.manager)
+            value = self.received[node] = node.fetch_queue.get(self.manager)
+            return value
         except (tfi.NotOkStatusException, tfi.OpError):
             # The graph failed somewhere: replaying the step so far raises the error where eager execution raises it, or gives the value.
             self.has_failed = True
             self.diverge("a graph kernel failed")
-            return tensor._eager()
+            return None
         finally:
             self.step.counts.python_stall += self.step.clock() - start
-        tensor._value = tensor._hidden = value
-        return value
 
     # -- the end ---------------------------------------------------------------------------------------------------------------
 
@@ -640,7 +657,7 @@ class PythonRunner:
         if self.step.function.keeps_last:
             self.step.function.last = LastStep(self.program, arguments, () if self.late else self.puts)
         self.issued = self.log = ()
-        self.fed = self.fed_by_key = None
+        self.fed = self.fed_by_key = self.received = None
         return True
 
     def survivors(self):

@@ -16,7 +16,7 @@ from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, is_unread
-from terra.runtime.tracer import const_key, is_small_constant, real
+from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
 from terra.runtime.values import launched, seed_tensor
 
 EagerTensor = tfi.EagerTensor
@@ -101,6 +101,11 @@ class Constant:
 
     def __init__(self, tensor):
         self.tensor = tensor
+
+
+FELL_BACK = object()  # what a jump gives if a value was not the expected one: the call is to be made
+_ENOUGH = 3  # times that a call with the same arguments must have read the same values, before it is skipped
+_MORE = 10  # times more after each jump that had to be taken back
 
 
 class Unskippable(Exception):
@@ -189,10 +194,22 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "confirmed", "missed")
 
     def __init__(self):
         self.context = {}  # what it sets in Keras' call context
+        self.fetches = ()  # (node, what identifies the value; None if it is only waited for) of what it reads
+        self.confirmed = self.missed = 0
+
+    @property
+    def is_expected(self):
+        """Whether what it reads has been the same often enough."""
+        return not self.fetches or self.confirmed >= _ENOUGH + _MORE * self.missed
+
+    def confirms(self, other):
+        """This is the same call as `other`, recorded once more."""
+        if self.end is other.end and [key for _, key in self.fetches] == [key for _, key in other.fetches]:
+            self.confirmed, self.missed = other.confirmed + 1, other.missed
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
@@ -225,7 +242,9 @@ class Recording:
         self.log_length = len(runner.log)
         self.n_chosen = len(runner.chosen)
         self.issued_length = len(runner.issued)
-        self.events = runner.events()
+        self.events = runner.outside_events
+        self.fetches = runner.step.counts.fetches
+        self.read_twice = len(runner.read_twice)
         self.fed = set(runner.fed)
         self.feeds = runner.step.counts.feeds
         self.drawn = len(runner.step.drawn_seeds)
@@ -243,7 +262,7 @@ class Recording:
         Raises Unskippable.
         """
         runner, lazy = self.runner, self.lazy
-        if runner.step.skeleton is not runner or runner.events() != self.events or (runner.node is self.start and not may_be_empty):
+        if runner.step.skeleton is not runner or runner.outside_events != self.events or (runner.node is self.start and not may_be_empty):
             raise Unskippable
         if runner.tapes.state() != self.tape_state:
             raise Unskippable
@@ -256,10 +275,13 @@ class Recording:
         self.made = set()
         self.region = region = Region()
         region.patches, region.feeds, region.checks = [], [], []
+        region.fetches = self._fetches()
         region.entries = [self._entry(k, *entry) for k, entry in enumerate(runner.log[self.log_length:])]
         if len(region.feeds) != runner.step.counts.feeds - self.feeds:
             raise Unskippable
         region.draws = self._draws(region)
+        if region.draws and region.fetches:
+            raise Unskippable  # seeds that were drawn could not be put back
         region.selects = runner.chosen[self.n_chosen:]
         region.end = runner.node
         region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]
@@ -277,6 +299,24 @@ class Recording:
         for index in self.used_arguments - inputs.indices:
             self._check(Argument, index, runner.step.arg_list[index], False)
         return region
+
+    def _fetches(self):
+        """What was read: only values that the call itself has computed."""
+        runner = self.runner
+        self.read = {entry[1][0]: entry[0] for entry in runner.log[self.log_length:] if entry[0].category == opschema.FETCH}
+        if len(self.read) != runner.step.counts.fetches - self.fetches or not self.read.keys() >= set(runner.read_twice[self.read_twice:]):
+            raise Unskippable
+        fetches = []
+        for key, node in self.read.items():
+            identity = None
+            if node.op_type == FETCH:
+                value = runner.received[node]
+                enum, shape = value._datatype_enum(), value._shape_tuple()
+                if not is_small_constant(enum, shape):
+                    raise Unskippable
+                identity = const_key(value, enum, shape)
+            fetches.append((node, identity))
+        return fetches
 
     def _entry(self, k, node, refs, random_attrs):
         """An entry of the log, without what belongs to this step."""
@@ -439,7 +479,7 @@ class Recording:
 
     def _tensor(self, kind, value):
         if kind is TerraTensor and value._owner is self.runner:
-            if value._key not in self.region.shapes and value._key not in self.inputs.values:
+            if value._key in self.read or (value._key not in self.region.shapes and value._key not in self.inputs.values):
                 raise Unskippable
             return value._key
         place = self.places.get(id(value))
@@ -506,32 +546,38 @@ def _rebuild(template, runner, region, inputs):
 
 
 def jump(runner, region, inputs):
-    """Take the region's nodes as matched; returns the call's result."""
-    advance(runner, region, inputs.foreign)
+    """Take the region's nodes as matched; returns the call's result, or FELL_BACK."""
+    if not advance(runner, region, inputs.foreign):
+        return FELL_BACK
     for k, mask in region.masks:
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
     return _rebuild(region.result, runner, region, inputs)
 
 
 def advance(runner, region, foreign):
-    """Take the region's nodes as matched, of which some are given tensors out of `foreign` (see `this_steps`)."""
+    """Take the region's nodes as matched, of which some are given tensors out of `foreign` (see `this_steps`). False if the step has fallen back instead."""
     runner.step.counts.fast_forwards += 1
     if runner.observer is not None:
         runner.observer.note_jump(region)
     entries = region.entries
     if region.patches or region.draws:
         entries = this_steps(runner, region, foreign)
+    for selects in region.selects:
+        runner._select(selects)
+    if region.fetches and not runner.reads_alike(region.fetches):
+        region.confirmed = 0
+        region.missed += 1
+        return False
     runner.note_jump(region)
     runner.log += entries
     for multi, key in region.latest:
         runner.latest[multi] = key
-    for selects in region.selects:
-        runner._select(selects)
     runner.node = region.end
     runner.expected = region.end.expected
     runner.tapes.skipped(region)
     if region.context:
         call_context().update(region.context)
+    return True
 
 
 def this_steps(runner, region, foreign):

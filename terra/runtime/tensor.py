@@ -47,7 +47,7 @@ class TerraTensor(tfi.EagerTensorBase):
         if value is None:
             return self._owner.materialise(self)
         if self._owner is not None:
-            self._owner.read_again()
+            self._owner.read_again(self)
         return value
 
     def _numpy_internal(self):
@@ -181,7 +181,7 @@ class Noted:
     def __init__(self):
         self.reads = 0
 
-    def read_again(self):
+    def read_again(self, tensor):
         self.reads += 1
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import fast_forward, quick_entries, user_layers, verification
 from terra.runtime.observer import Observer
-from terra.runtime.regions import SCALARS, Inputs, Recording, Unskippable, jump
+from terra.runtime.regions import FELL_BACK, SCALARS, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
 from terra.transform import convert
@@ -234,8 +234,8 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         n, pattern, names, region = trial.quick
         given = (*args, *kwargs.values())
         if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and quick_entries.alike(runner, pattern, given, None) \
-                and region.fits(runner, _NO_INPUTS):
-            return _jump(trial, runner, region, _NO_INPUTS, fewest)
+                and region.fits(runner, _NO_INPUTS) and region.is_expected:
+            return _jump(trial, runner, region, _NO_INPUTS, fewest, lambda: call(*args, **kwargs))
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arrays = Arrays(runner.step, inputs) if fewest == 1 and runner.step.arrays else None
     try:
@@ -245,11 +245,14 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         return call(*args, **kwargs)
     found += runner.fed_signature()
     found += runner.step.args_signature()
-    signature, expected = tuple(found), None
+    signature, expected, unconfirmed = tuple(found), None, None
     for region in trial.regions.get(signature, ()):
         if arrays is not None:
             arrays.repeat(region.repeated)
         if region.fits(runner, inputs):
+            if not region.is_expected:
+                unconfirmed = region
+                break
             if runner.step.verifies:
                 expected = region
                 break
@@ -259,8 +262,8 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region
                 except LookupError:
                     pass
-            return _jump(trial, runner, region, inputs, fewest)
-    if expected is None and not trial.is_due():
+            return _jump(trial, runner, region, inputs, fewest, lambda: call(*args, **kwargs))
+    if expected is None and unconfirmed is None and not trial.is_due():
         return call(*args, **kwargs)
     if arrays is not None:
         arrays.repeat(())
@@ -299,15 +302,21 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         return result
     region.guard, region.keep = reads, keep
     region.repeated = arrays.repeated if arrays is not None else ()
+    if unconfirmed is not None:
+        region.confirms(unconfirmed)
+        trial.regions[signature].remove(unconfirmed)
     trial.learned(signature, region)
     return result
 
 
-def _jump(trial, runner, region, inputs, fewest):
+def _jump(trial, runner, region, inputs, fewest, call):
+    result = jump(runner, region, inputs)
+    if result is FELL_BACK:
+        return call()
     trial.jumps += 1
     trial.tries = 0
     runner.step.counts.whole_steps += fewest == 1
-    return jump(runner, region, inputs)
+    return result
 
 
 def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
