@@ -49,6 +49,8 @@ def explain(function):
         else:
             lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
         lines += filter(None, [function.single_threaded.describe()])
+    if function.turnover.narrowed:
+        lines.append("Paths that had not been taken for long were forgotten.")
     if stats.recurrent_layers:
         lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because the lengths of sequences vary.")
     own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]

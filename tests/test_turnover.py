@@ -128,3 +128,69 @@ def test_a_variable_that_all_have_in_common_is_no_model():
     losses, count, _ = run(lambda step: step)
     actual, counted, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert (actual, counted) == (losses, count) and step.stats().traces == 1 and not step.turnover.takes_turns
+
+
+def phases(wrap, change, steps, *at):
+    """Train a model that changes at these steps: (losses and variables, step function)."""
+    keras.utils.set_random_seed(3)
+    model, optimizer = new_model(), keras.optimizers.SGD(0.01)
+
+    def step(x):
+        return train(model, optimizer, x)
+
+    step, losses = wrap(step), []
+    for i in range(steps):
+        if i in at:
+            change(model, at.index(i))
+        losses.append(float(step(tf.constant(X[i % 4]))))
+    return [losses, [v.numpy().tolist() for v in model.variables]], step
+
+
+def freeze(model, k):
+    model.layers[0].trainable = k % 2 == 1
+
+
+def test_a_phase_that_is_over_is_forgotten():
+    expected, _ = phases(lambda step: step, freeze, 260, 30)
+    actual, step = phases(lambda step: terra.coexecute(step, wait_for_graph=True), freeze, 260, 30)
+    assert actual == expected
+    stats = step.stats()
+    assert stats.traces == 1 and not any(case.n_choices > 1 for case in step.trace_graph.switch_cases())
+    assert step.turnover.narrowed == 1 and stats.coexecuted_steps > 245 and stats.fallbacks == 1
+    assert "forgotten" in terra.explain(step)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_phase_that_comes_back(wait):
+    """It costs a fallback; the next time, paths are forgotten much later."""
+    at = (30, 180, 200, 330, 350, 480)
+    expected, _ = phases(lambda step: step, freeze, 620, *at)
+    actual, step = phases(lambda step: terra.coexecute(step, wait_for_graph=wait), freeze, 620, *at)
+    assert actual == expected
+    stats = step.stats()
+    assert step.turnover.narrowed == 1 and stats.traces <= (2 if wait else 3)
+    assert stats.coexecuted_steps > (600 if wait else 300) and (stats.fallbacks <= 3 or not wait)
+
+
+def test_a_narrower_graph_has_what_varies_as_feeds():
+    """Numbers that were seen to vary before are traced anew: two traces tell which are constants."""
+    def run(wrap):
+        v, factor = tf.Variable(1.0), [0.0]
+
+        def step(x):
+            y = tf.reduce_sum(x) * tf.constant(factor[0])
+            if factor[0] < 20.0:
+                y = tf.sin(y)
+            v.assign_add(tf.tanh(y))
+            return v + factor[0]
+
+        step, seen = wrap(step), []
+        for i in range(300):
+            factor[0] = float(i)
+            seen.append(float(step(tf.constant(X[i % 4]))))
+        return seen, step
+
+    expected, _ = run(lambda step: step)
+    actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
+    assert step.stats().coexecuted_steps > 285 and step.turnover.narrowed == 1 and step.stats().traces <= 2

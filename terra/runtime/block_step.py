@@ -137,7 +137,8 @@ class BlockStep(Step):
         self.view = dispatch.active = OpenEnd(self)
 
     def before_read(self):
-        if self.view is not None and (self.closed or self.done()):
+        view = self.view
+        if view is not None and (self.closed or (self.done() and not view.held)):  # an optimizer that looks at its schedule is not done
             self.close()
             return True
         return False

@@ -310,7 +310,7 @@ class Coexecuted:
         try:
             if step.mode is not None:
                 runner.limit(max(self.options.run_ahead - 1, 0))
-            elif self.program is None:
+            elif self.program is None or self.turnover.traces():
                 runner.sync()
                 recurrent_layers.replace()
                 step.mode = Tracer(step)
@@ -388,6 +388,8 @@ class Coexecuted:
                     self._given_up = compiled, len(self.store.graph.nodes)
                     self._generate()  # graphs that XLA may compile are somewhat slower if it does not
             self.policy.coexecuted()
+            if self.store.n_traces > 1 and self.turnover.has_settled(step.mode.path) and self._generating is None and not self.options.jit_compile:
+                self._narrow()
             step.mode = None
             return
         self._stats.tracing_steps += 1
@@ -530,6 +532,15 @@ class Coexecuted:
             self._retired.append(self.program)
             self.program = None
 
+    def _narrow(self):
+        """Make a graph of the path alone that all steps take now; until it is there, the old one is used."""
+        log.info("terra: step %d of %s: all steps have taken one path for long; it gets a graph of its own", self._stats.steps, self.policy.name)
+        self.turnover.narrow()
+        version = self.store.version + 1
+        self.store = trace.TraceStore()
+        self.store.version = self._generated_version = version
+        self.early_start, self.single_threaded = EarlyStart(), SingleThreaded()
+
     def _look_for_recurring(self, share):
         if self.recurring is None and self.options.loops != "roll":
             self.recurring = recurring.Recurring(self._for_structure, share)
@@ -567,6 +578,7 @@ class Coexecuted:
         log.info("terra: step %d of %s fell back: %s", self._stats.steps, self.policy.name, reason)
 
     def _generate(self):
+        self.turnover.has_traced()
         self._generating = threading.Thread(target=self._generate_in_thread, name="terra-generate", daemon=True)
         self._generating.start()
 

@@ -105,7 +105,8 @@ class Constant:
 
 FELL_BACK = object()  # what a jump gives if a value was not the expected one: the call is to be made
 _ENOUGH = 3  # times that a call with the same arguments must have read the same values, before it is skipped
-_MORE = 10  # times more after each jump that had to be taken back
+_MORE = 10  # times more after each jump that had to be taken back,
+_SELDOM = 100  # unless that many were not
 
 
 class Unskippable(Exception):
@@ -205,6 +206,15 @@ class Region:
     def is_expected(self):
         """Whether what it reads has been the same often enough."""
         return not self.fetches or self.confirmed >= _ENOUGH + _MORE * self.missed
+
+    def reads_alike(self, runner):
+        """Whether a jump, which waits for them, finds the values that were read."""
+        if runner.reads_alike(self.fetches):
+            self.confirmed += 1
+            return True
+        self.missed = 1 if self.confirmed > _SELDOM else self.missed + 1
+        self.confirmed = 0
+        return False
 
     def confirms(self, other):
         """This is the same call as `other`, recorded once more."""
@@ -564,9 +574,7 @@ def advance(runner, region, foreign):
         entries = this_steps(runner, region, foreign)
     for selects in region.selects:
         runner._select(selects)
-    if region.fetches and not runner.reads_alike(region.fetches):
-        region.confirmed = 0
-        region.missed += 1
+    if region.fetches and not region.reads_alike(runner):
         return False
     runner.note_jump(region)
     runner.log += entries

@@ -1,12 +1,20 @@
-"""Turnover: a step function that goes on with other variables (the next model of a cross-validation, of a search) has traces that nobody needs any more.
+"""Turnover: which traces of a step function nobody needs any more.
 
-Merged with the new ones they would make a graph that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the
-old variables come back (models that take turns), they were needed: from then on all traces are merged.
+One that goes on with other variables (the next model of a cross-validation, of a search) needs none of those before. Merged with the new ones they would make a graph
+that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the old variables come back (models that take turns),
+they were needed: from then on all traces are merged.
+
+Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, the next ones are traced
+anew, and the graph that is made of these traces alone, without branches, with more constants, replaces the old one. Should another path be taken after all, that is one more fallback,
+and next time it takes more steps.
 """
 
 from terra.graph.trace import RESOURCE
 
 _MOST_FORGOTTEN = 100_000  # variables that are remembered
+_STEPS = 100  # in a row along one path, after which the others are forgotten
+_RARER = 8  # times as many the next time
+_MOST_TRACED = 5  # steps, for a graph of that path alone
 
 
 class Turnover:
@@ -15,6 +23,31 @@ class Turnover:
     def __init__(self):
         self.takes_turns = False  # whether variables that were forgotten have come back
         self._forgotten = set()  # what tells their handles from all others, also when they are gone
+        self._path = None  # of the last step
+        self._steps = 0  # in a row along it
+        self.narrowed = 0  # times that other paths were forgotten
+        self._to_trace = 0  # steps that may be traced because of that
+
+    def has_settled(self, path):
+        """A step of a function with several traces was co-executed along this path: whether the other ones are to be forgotten."""
+        if path != self._path:
+            self._path, self._steps = path, 0
+        self._steps += 1
+        return self._steps >= _STEPS * _RARER ** self.narrowed
+
+    def narrow(self):
+        """Have the next steps traced."""
+        self.narrowed += 1
+        self._path, self._to_trace = None, _MOST_TRACED
+
+    def traces(self):
+        """Whether the step that begins is to be traced."""
+        self._to_trace -= self._to_trace > 0
+        return self._to_trace > 0
+
+    def has_traced(self):
+        """There are traces enough for a graph."""
+        self._to_trace = 0
 
     def is_due(self, store, raw):
         """Whether what is in the TraceStore is to be forgotten, because most variables of the new trace `raw` are others."""

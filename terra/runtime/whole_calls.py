@@ -293,12 +293,12 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if expected is None:
             trial.failed(observer)
         elif not observer.passing:
-            verification.note_impure(runner.step, observer.reason)
+            verification.note_impure(runner, expected, observer.reason)
         return result
     if expected is not None:
         trial.jumps += 1
         trial.tries = 0
-        verification.compare(runner.step, expected, region)
+        verification.compare(runner, expected, region)
         return result
     region.guard, region.keep = reads, keep
     region.repeated = arrays.repeated if arrays is not None else ()
