@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness import differ
 
 import terra
 
@@ -388,3 +389,71 @@ def test_constants_that_the_program_watches():
         return step, list
 
     check(make, skipped=1, coexecuted=4, extra=lambda i: (i % 4, i % 3 > 0))
+
+
+def test_variables_of_a_function_with_a_custom_gradient():
+    """What the function computes with a variable is skipped; its gradient function is told of the variable all the same."""
+    def make():
+        w, s = tf.Variable([[0.5], [-0.3], [0.2]]), tf.Variable(1.5)
+
+        @tf.custom_gradient
+        def scaled(x):
+            def grad(dy, variables=None):
+                return dy * s * 0.5, [tf.reduce_sum(dy * x) * 0.1 for _ in variables]
+
+            return x * s, grad
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(scaled(tf.tanh(x @ w)) ** 2)
+            gradients = tape.gradient(loss, [w, s])
+            w.assign_sub(0.1 * gradients[0])
+            s.assign_sub(0.1 * gradients[1])
+            return [loss, *gradients]
+
+        return step, lambda: [w.numpy(), s.numpy()]
+
+    stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5], [0.1, -1.0, i % 2]]),), 30)
+    assert stats.coexecuted_steps > 25 and stats.fallbacks == 0 and stats.fast_forwards > 100
+
+
+def test_a_block_that_is_computed_again_for_its_gradient():
+    def make():
+        a, b, c = variables = [tf.Variable(np.random.default_rng(i).normal(size=shape).astype("float32")) for i, shape in enumerate([(3, 8), (8, 8), (8, 1)])]
+        block = tf.recompute_grad(lambda h: tf.tanh(h @ b))
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((block(tf.tanh(x @ a)) @ c) ** 2)
+            gradients = tape.gradient(loss, variables)
+            for v, g in zip(variables, gradients):
+                v.assign_sub(0.1 * g)
+            return [loss, *gradients]
+
+        return step, lambda: [v.numpy() for v in variables]
+
+    stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5], [0.1, -1.0, i % 2]]),), 30)
+    assert stats.coexecuted_steps > 25
+
+
+@pytest.mark.parametrize("loops", ["auto", "roll"])
+def test_gradients_through_operations_that_run_imperatively(loops):
+    """CheckNumerics is registered as stateful, so that it runs imperatively; the tape knows what was computed before it all the same."""
+    def make():
+        w = tf.Variable([[0.5, 0.1], [-0.3, 0.2], [0.2, 0.3]])
+
+        def step(x, n):
+            with tf.GradientTape() as tape:
+                h = x
+                for _ in range(n):
+                    h = tf.debugging.check_numerics(tf.tanh(h @ w), "not finite") @ tf.transpose(w)
+                loss = tf.reduce_mean(tf.debugging.check_numerics(h @ w, "not finite") ** 2)
+            gradient = tape.gradient(loss, w)
+            w.assign_sub(0.1 * gradient)
+            return loss, gradient
+
+        return step, w.numpy
+
+    equal = np.testing.assert_array_equal if loops == "auto" else lambda a, b, err_msg: np.testing.assert_allclose(a, b, rtol=1e-5, err_msg=err_msg)
+    stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5]]), 1 if loops == "auto" else i % 4), 60, equal=equal, loops=loops)
+    assert stats.coexecuted_steps > 30

@@ -73,6 +73,7 @@ try:
     aggregate_gradients = _backprop._aggregate_grads  # the sum of several gradients of one tensor, as tapes make it
     tensor_getitem = tf.Tensor.__getitem__
     variable_accessed = pywrap_tfe.TFE_Py_TapeVariableAccessed
+    watcher_variable_accessed = pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed  # custom gradients look for the variables of their functions with it
 
     set_executor_for_thread = pywrap_tfe.TFE_ContextSetExecutorForThread
     _executor_of_thread, _executor_is_async = pywrap_tfe.TFE_ContextGetExecutorForThread, pywrap_tfe.TFE_ExecutorIsAsync

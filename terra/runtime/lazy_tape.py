@@ -92,6 +92,8 @@ class Tapes:
                         lazy.functions = hash((lazy.functions, signature))
             for variable in region.accessed:
                 tfi.variable_accessed(variable)
+        for variable in region.accessed:
+            tfi.watcher_variable_accessed(variable)
         self.accessed += region.accessed
 
     def state(self):

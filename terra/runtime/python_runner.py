@@ -184,6 +184,10 @@ class PythonRunner:
 
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
+    def record_on_tapes(self, *record):
+        """Tell the tapes of an operation that has run imperatively."""
+        self.tapes.record(*record)
+
     def _host(self, schema, ctx, op, name, inputs, flat, attrs, args):
         if op == "DestroyResourceOp" and id(flat[0]) in self.step.new_handles:
             self.outside_events += 1

@@ -264,7 +264,7 @@ class Tracer:
         eager, template = flat_outputs(result)
         self.step.note_host_outputs(schema, eager)
         if not tfi.tape_set_is_empty() and any(type(x) is TerraTensor for x in flat):
-            record_on_tapes(op, list(flat), attrs + schema.inferred_attrs(inputs), eager)
+            self.record_on_tapes(op, list(flat), attrs + schema.inferred_attrs(inputs), eager)
         return result
 
     record_on_tapes = staticmethod(record_on_tapes)
