@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import threading
+import time
 import weakref
 
 import keras
@@ -764,3 +765,43 @@ def test_gradients_of_gradients_add_up_in_eagers_order(persistent, options):
     data = [[tf.constant(random.normal(size=(32, 1)).astype("float32")) for _ in "xt"] for _ in range(4)]
     stats = differ(make, lambda i: data[i % 4], 20, **options)
     assert stats.coexecuted_steps > 15
+
+
+def test_blocks_that_are_slower_than_eager_are_left_alone(monkeypatch, caplog):
+    """What a block and what follows it took is the time to the next one."""
+    from terra.runtime import coexecution, python_runner
+
+    complete = python_runner.PythonRunner.complete
+    monkeypatch.setattr(python_runner.PythonRunner, "complete", lambda self: (time.sleep(0.005), complete(self))[1])
+    v = tf.Variable(1.0)
+
+    def train(steps):
+        for _ in range(steps):
+            with terra.GradientTape() as tape:
+                loss = v * v
+            v.assign_sub(0.001 * tape.gradient(loss, v))
+        return tape.block
+
+    with caplog.at_level("WARNING", "terra"):
+        block = train(200)
+    assert "runs imperatively for now: co-execution took" in caplog.text
+    stats = block.stats()
+    assert stats.coexecuted_steps > 30 and stats.imperative_steps > 40
+    assert isinstance(block, coexecution.Coexecuted) and block.policy.pause_left > 0
+
+
+def test_blocks_that_are_faster_are_not(caplog):
+    model = keras.Sequential([keras.layers.Input((3,)), *[keras.layers.Dense(4, "tanh") for _ in range(6)]])
+    optimizer = keras.optimizers.Adam(0.01)
+    x = tf.ones((2, 3))
+
+    def train(steps):
+        for _ in range(steps):
+            with terra.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return tape.block
+
+    with caplog.at_level("WARNING", "terra"):
+        stats = train(120).stats()
+    assert "imperatively" not in caplog.text and stats.coexecuted_steps > 90

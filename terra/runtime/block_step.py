@@ -17,6 +17,7 @@ outlives the step (the loss, the tensors that a tape saved) is an output of its 
 import functools
 import os
 import sys
+import time
 from threading import get_ident
 
 from terra.graph.trace import RESOURCE
@@ -54,6 +55,21 @@ class BlockFunction(Coexecuted):
 
         block.__name__ = block.__qualname__ = name
         super().__init__(block, block, options)
+        self._last = None  # when the last step began, and how many there were of each kind then
+
+    def begin(self, *args):
+        self._note_time()
+        return super().begin(*args)
+
+    def _note_time(self):
+        """A step begins. Where the last one ended is not known: from one to the next is what it took."""
+        stats, now = self._stats, time.perf_counter()
+        if self._last is not None and not self.options.verify:
+            began, coexecuted, imperative, steps = self._last
+            kinds = stats.coexecuted_steps - coexecuted, stats.imperative_steps - imperative
+            if stats.steps == steps + 1 and sum(kinds) == 1:
+                self.policy.took(kinds[0] == 1, now - began)
+        self._last = now, stats.coexecuted_steps, stats.imperative_steps, stats.steps
 
     def finish(self, step):
         try:
