@@ -438,7 +438,10 @@ def test_a_block_that_is_computed_again_for_its_gradient():
 
 @pytest.mark.parametrize("loops", ["auto", "roll"])
 def test_gradients_through_operations_that_run_imperatively(loops):
-    """CheckNumerics is registered as stateful, so that it runs imperatively; the tape knows what was computed before it all the same."""
+    """`Print` is I/O, so that it runs imperatively; the tape knows what was computed before it all the same."""
+    def print_nothing(x):
+        return tf.raw_ops.Print(input=x, data=[], first_n=0)
+
     def make():
         w = tf.Variable([[0.5, 0.1], [-0.3, 0.2], [0.2, 0.3]])
 
@@ -446,8 +449,8 @@ def test_gradients_through_operations_that_run_imperatively(loops):
             with tf.GradientTape() as tape:
                 h = x
                 for _ in range(n):
-                    h = tf.debugging.check_numerics(tf.tanh(h @ w), "not finite") @ tf.transpose(w)
-                loss = tf.reduce_mean(tf.debugging.check_numerics(h @ w, "not finite") ** 2)
+                    h = print_nothing(tf.tanh(h @ w)) @ tf.transpose(w)
+                loss = tf.reduce_mean(print_nothing(h @ w) ** 2)
             gradient = tape.gradient(loss, w)
             w.assign_sub(0.1 * gradient)
             return loss, gradient
@@ -456,4 +459,47 @@ def test_gradients_through_operations_that_run_imperatively(loops):
 
     equal = np.testing.assert_array_equal if loops == "auto" else lambda a, b, err_msg: np.testing.assert_allclose(a, b, rtol=1e-5, err_msg=err_msg)
     stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5]]), 1 if loops == "auto" else i % 4), 60, equal=equal, loops=loops)
-    assert stats.coexecuted_steps > 30
+    assert stats.coexecuted_steps > 30 and stats.fetches > 30
+
+
+@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize("used", [False, True])
+def test_numbers_are_checked_in_the_graph(used, caught):
+    """Also where nobody uses what the check gives; a step that fails has updated nothing."""
+    def make():
+        w, log = tf.Variable([[0.5, 0.1], [-0.3, 0.2], [0.2, 0.3]]), []
+
+        def update(x):
+            with tf.GradientTape() as tape:
+                h = x @ w
+                checked = tf.debugging.check_numerics(h, "not finite")
+                loss = tf.reduce_mean((checked if used else h) ** 2)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss
+
+        def step(x):
+            if not caught:
+                return update(x)
+            try:
+                return update(x)
+            except tf.errors.InvalidArgumentError as error:
+                log.append(str(error).split(" : ")[0])
+                return tf.constant(-1.0)
+
+        return step, lambda: [w.numpy(), np.array(log)]
+
+    def run(wrap):
+        step, state = make()
+        step, seen = wrap(step), []
+        for i in range(40):
+            try:
+                seen.append(step(tf.constant([[1.0, i % 3, np.nan if i in (20, 31) else 0.5]])).numpy().tolist())
+            except tf.errors.InvalidArgumentError as error:
+                seen.append("not finite" in str(error))
+        return seen, [x.tolist() for x in state()], step
+
+    *expected, _ = run(lambda step: step)
+    *actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True, run_ahead=0))
+    assert actual == expected and (len(expected[1][1]) == 2) is caught
+    stats = step.stats()
+    assert stats.coexecuted_steps > 30 and stats.feeds == 0 and (caught or stats.fetches == 0)
