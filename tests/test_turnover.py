@@ -194,3 +194,57 @@ def test_a_narrower_graph_has_what_varies_as_feeds():
     actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected
     assert step.stats().coexecuted_steps > 285 and step.turnover.narrowed == 1 and step.stats().traces <= 2
+
+
+def test_loops_that_run_equally_often_for_long_are_unrolled():
+    """A network that grows, and then no more, and then once again."""
+    def run(wrap):
+        rng = np.random.default_rng(1)
+        layers = [tf.Variable(rng.normal(size=(3, 3)).astype("float32") * 0.5) for _ in range(6)]
+        grown = [1]
+
+        def step(x, i):
+            with tf.GradientTape() as tape:
+                for w in layers[:grown[0]]:
+                    x = tf.tanh(x @ w)
+                loss = tf.reduce_mean(x ** 2) + 0.001 * i
+            used = layers[:grown[0]]
+            for w, gradient in zip(used, tape.gradient(loss, used)):
+                w.assign_sub(0.05 * gradient)
+            return loss
+
+        step, losses, pieces = wrap(step), [], []
+        for i in range(300):
+            grown[0] += i in (10, 20, 30, 40, 260)
+            losses.append(float(step(tf.constant(X[i % 4]), i)))
+            pieces.append(step.stats().pieces if hasattr(step, "stats") else 0)
+        return losses, [w.numpy() for w in layers], pieces, step
+
+    losses, weights, _, _ = run(lambda step: step)
+    actual, after, pieces, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
+    np.testing.assert_allclose(actual, losses, rtol=1e-5)
+    for a, b in zip(after, weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert pieces[60] > 0 and pieces[250] == 0  # they were cut while it grew
+    assert step.turnover.narrowed == 1 and step.stats().coexecuted_steps > 240
+
+
+def test_batches_that_are_objects_are_told_by_what_they_hold():
+    from collections import namedtuple
+
+    from terra.runtime.recurring import structure_of
+
+    class Batch:
+        def __init__(self, x, n):
+            self.x, self.n = x, n
+
+    Pair = namedtuple("Pair", "x y")
+    model = new_model()
+    keep = [Batch(tf.zeros([2, 3]), 1), Batch(tf.ones([2, 3]), 1), Batch(tf.zeros([2, 4]), 1), Batch(np.zeros([2, 3], "float32"), 2)]
+    one, same, longer, other = [structure_of((model, batch), {}) for batch in keep]
+    assert one == same and len({one, longer, other}) == 3
+    pairs = [Pair(tf.zeros([2]), 1), Pair(tf.ones([2]), 1), Pair(tf.ones([3]), 1)]
+    first, second, third = [structure_of((pair,), {}) for pair in pairs]
+    assert first == second != third
+    variables = [tf.Variable(0.0), tf.Variable(0.0)]
+    assert structure_of(variables[:1], {}) != structure_of(variables[1:], {})

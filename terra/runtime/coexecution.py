@@ -433,6 +433,8 @@ class Coexecuted:
             self.policy.coexecuted()
             if step.operations <= recurring.LARGEST:
                 self._path = step.path
+                if self.options.loops == "auto" and self.turnover.has_settled(step.path) and self._generating is None:
+                    self._unroll()
             if self.keeps_last:
                 self.last = pieces.LastPieces(step.kept)
         else:
@@ -442,6 +444,8 @@ class Coexecuted:
             else:
                 self.policy.traced(True)
         step.mode = None
+        if self.pieces is None:
+            return
         if not step.launched:  # else only a part of what ran is known
             self.note_loops(step.locations)
         varying = self._varying(at_once=True)
@@ -566,6 +570,19 @@ class Coexecuted:
         self._stats.rolled_loops = len(varying)
         why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
         log.info("terra: %s is co-executed in pieces from now on: %d loops %s", self.policy.name, len(varying), why)
+
+    def _unroll(self):
+        """From the next step on, steps are whole again: their loops have run equally often for long."""
+        log.info("terra: step %d of %s: all loops have run equally often for long; they are unrolled", self._stats.steps, self.policy.name)
+        self.turnover.narrow()
+        self._retired += [piece.program for piece in self.pieces.table.values() if piece.program is not None]
+        for function in self.recurring.functions.values():
+            self._retired += [] if function is None else function.retire()
+        self.pieces = self.recurring = self._path = None
+        self._trip_counts.clear()
+        self._branching.clear()
+        self._stats.rolled_loops = 0
+        self._forget_traces()
 
     def note_fallback(self, reason):
         self._stats.fallbacks += 1

@@ -32,11 +32,13 @@ _MOST_GIVEN_UP = 4  # after so many, no structure of this function gets one
 _ENOUGH, _ENOUGH_STEPS = 3, 5  # functions, and steps of each, that are compared with the pieces
 _WORTH = 0.9  # no further structure gets a function if steps take more than so many times as long as in pieces
 
+_ARRAYS = frozenset([tfi.EagerTensor, TerraTensor, np.ndarray])
 _BY_VALUE = frozenset([int, float, bool, str, bytes, type(None)])
 
 
 def structure_of(args, kwargs):
-    """What stands for the arguments: shapes of tensors and arrays, values of plain Python objects, the identity of all others. None if they have too many parts."""
+    """What stands for the arguments: shapes of tensors and arrays, also of those that an object holds, values of plain Python objects, the identity of all others.
+    None if they have too many parts."""
     parts, todo = [], [kwargs, args]
     while todo:
         value = todo.pop()
@@ -45,7 +47,7 @@ def structure_of(args, kwargs):
             parts += (kind, value)
         elif kind is tfi.EagerTensor or kind is TerraTensor:
             parts += (value._datatype_enum(), value._shape_tuple())
-        elif kind is tuple or kind is list or kind is dict:
+        elif kind is list or kind is dict or issubclass(kind, tuple):
             if len(parts) + len(value) > _MOST_PARTS:
                 return None
             parts += (kind, len(value))
@@ -56,7 +58,12 @@ def structure_of(args, kwargs):
         elif kind is np.ndarray:
             parts += (value.dtype, value.shape)
         else:
-            parts.append(id(value))
+            held = getattr(value, "__dict__", None)
+            if type(held) is dict and len(held) < _MOST_PARTS and not tfi.is_variable(value) and not _ARRAYS.isdisjoint(map(type, held.values())):
+                parts += (kind, len(held))  # a batch, which is made anew for each step
+                todo += held.values()
+            else:
+                parts.append(id(value))
     return tuple(parts)
 
 
