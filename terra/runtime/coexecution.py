@@ -310,7 +310,7 @@ class Coexecuted:
         try:
             if step.mode is not None:
                 runner.limit(max(self.options.run_ahead - 1, 0))
-            elif self.program is None or self.turnover.traces():
+            elif self.program is None or (not self.keeps_last and self.turnover.traces()):
                 runner.sync()
                 recurrent_layers.replace()
                 step.mode = Tracer(step)
