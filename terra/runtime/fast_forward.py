@@ -192,11 +192,12 @@ def running():
 class Known(dict):
     """What is recorded at one place: the call's signature -> regions; `quick`: what `quick_entries` looks at first."""
 
-    __slots__ = ("quick", "recorded", "jumps")
+    __slots__ = ("quick", "recorded", "jumps", "differing")
 
     def __init__(self):
         self.quick = []
         self.recorded = self.jumps = 0
+        self.differing = 0  # recordings that read other values than the one before
 
     def add(self, signature, region):
         self.recorded += 1
@@ -305,10 +306,10 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     if known is None:
         known = program.regions[place] = Known()
     if unconfirmed is not None:
-        region.confirms(unconfirmed)
+        known.differing += not region.confirms(unconfirmed)
         known[signature].remove(unconfirmed)
     known.add(signature, region)
-    if known.is_fruitless(type(owner) is FunctionType and more is None):
+    if known.differing >= _MOST_USELESS or known.is_fruitless(type(owner) is FunctionType and more is None):
         program.regions[place] = False
     return result, region
 
@@ -327,7 +328,8 @@ def _gradient(tape, target, sources, *args, **kwargs):
 
     def call():
         # Where the gradient as a whole will hardly be skipped, its parts are.
-        runner.takes_gradients_by_function = known is False or place in runner.program.unskippable or (known is not None and len(known) > MOST_REGIONS)
+        runner.takes_gradients_by_function = known is False or place in runner.program.unskippable or (
+            known is not None and (len(known) > MOST_REGIONS or not all([region.is_expected for regions in known.values() for region in regions])))
         try:
             return tape.gradient(target, sources, *args, **kwargs)
         finally:

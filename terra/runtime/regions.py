@@ -217,9 +217,11 @@ class Region:
         return False
 
     def confirms(self, other):
-        """This is the same call as `other`, recorded once more."""
-        if self.end is other.end and [key for _, key in self.fetches] == [key for _, key in other.fetches]:
-            self.confirmed, self.missed = other.confirmed + 1, other.missed
+        """This is the same call as `other`, recorded once more: whether it has read the same."""
+        if self.end is not other.end or [key for _, key in self.fetches] != [key for _, key in other.fetches]:
+            return False
+        self.confirmed, self.missed = other.confirmed + 1, other.missed
+        return True
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
