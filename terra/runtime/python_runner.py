@@ -587,7 +587,7 @@ class PythonRunner:
         tensor._value = tensor._hidden = value
         return value
 
-    def reads_alike(self, fetches):
+    def receives(self, fetches):
         """Wait for the values that a call reads which is being skipped, [(node, what identifies the value)]: whether they are those that it read when it was
         recorded. If they are not, or cannot be had, the step has fallen back to where the call begins."""
         for node, expected in fetches:

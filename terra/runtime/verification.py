@@ -56,7 +56,7 @@ def make_again(runner, region, inputs, knows_fed, unread, call):
         result = call()
     finally:
         runner.observer, location.tls.observer = observer, outer
-    if not reads_alike(runner, region):
+    if not _reads_alike(runner, region):
         return result  # the jump would have been taken back
     if step.skeleton is not runner:
         if step.fallback_reason != fallbacks and not runner.has_failed:
@@ -73,7 +73,7 @@ def make_again(runner, region, inputs, knows_fed, unread, call):
     return result
 
 
-def reads_alike(runner, region):
+def _reads_alike(runner, region):
     """Whether what a call has read by now is what it read when it was recorded."""
     for node, expected in region.fetches:
         value = runner.received.get(node)
@@ -85,7 +85,7 @@ def reads_alike(runner, region):
 def compare(runner, expected, made, where=None):
     """Compare what a call did with what was recorded of it."""
     step = runner.step
-    if not reads_alike(runner, expected):
+    if not _reads_alike(runner, expected):
         return
     step.counts.verified_calls += 1
     difference = _difference(expected, made)
@@ -95,7 +95,7 @@ def compare(runner, expected, made, where=None):
 
 def note_impure(runner, expected, reason):
     """A call of the user's that would be skipped does, for this reason, more than compute."""
-    if reads_alike(runner, expected):
+    if _reads_alike(runner, expected):
         runner.step.differences.append(f"a call would have been skipped, but it {reason}")
 
 
