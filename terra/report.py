@@ -9,6 +9,7 @@ from terra.runtime.tracer import CHECK, FETCH
 _ADVICE = (
     ("was a constant so far", "The value is fed from now on; nothing to change."),
     ("Python reads the value", "From now on the value is an Output Fetching of the graph; if it is read rarely, read it after the step instead."),
+    ("another value than before", "A condition that skipped code looks at has changed; that code runs, and is skipped again once the condition is steady."),
     ("never seen there", "A new dataflow or a new input shape; it is known from now on."),
     ("never followed", "A new path; it is known from now on. If new paths keep coming, lift what differs each time out of the step."),
     ("beyond the step", "The tensor is an output of the graph from now on."),
