@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import threading
+import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -89,3 +91,35 @@ def test_a_thread_that_reads_in_an_imperative_operation():
 
     assert [float(step(tf.constant(float(k)))) for k in range(8)] == [3.0 * k + 1.0 for k in range(8)]
     assert step.stats().coexecuted_steps >= 3
+
+
+@pytest.mark.parametrize("tape_class", [tf.GradientTape, terra.GradientTape])
+def test_replicas_run_imperatively(tape_class, caplog):
+    """A replica's thread waits, in the middle of `apply_gradients`, for the main thread, which goes on with what the step has computed."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+
+    def run(wrap):
+        keras.utils.set_random_seed(2)
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(1)])
+            optimizer = keras.optimizers.Adam(0.01)
+            optimizer.build(model.trainable_variables)
+
+        def step(x):
+            with tape_class() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return loss
+
+        step = wrap(step)
+        losses = [float(strategy.run(step, args=(tf.ones((2, 3)) * i,))) for i in range(8)]
+        return losses, [v.numpy().tolist() for v in model.variables], step
+
+    *expected, _ = run(lambda step: step)
+    start = time.perf_counter()
+    *actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
+    assert time.perf_counter() - start < 60
+    assert step.stats().imperative_steps == step.stats().steps == 8
+    assert "runs imperatively, because a distribution strategy" in caplog.text

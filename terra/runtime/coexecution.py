@@ -108,7 +108,7 @@ class Coexecuted:
         self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
         self._belongs_to = None  # (its instance, weakly)
         self._gone = Stats()  # the sum over instances that are no more
-        self._warned_async = False
+        self._warned_async = self._warned_replica = False
         self._in_graph = False  # whether it was ever called while a graph is built
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
@@ -155,7 +155,7 @@ class Coexecuted:
         if not tfi.executing_eagerly():
             self._warn_graph()
             return self._python(*args, **kwargs)  # part of somebody's graph
-        if not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
+        if self._runs_in_replica() or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
             return self._python(*args, **kwargs)
@@ -168,6 +168,15 @@ class Coexecuted:
             dispatch.step_lock.release()
             if held:
                 handlers.put_back(held)
+
+    def _runs_in_replica(self):
+        if not tfi.in_replica():
+            return False
+        if not self._warned_replica:
+            self._warned_replica = True
+            log.warning("terra: %s runs imperatively, because a distribution strategy runs it as a replica, on a thread of its own; without `strategy.run` it is "
+                        "co-executed.", self.policy.name)
+        return True
 
     def _warn_graph(self):
         if not self._in_graph:

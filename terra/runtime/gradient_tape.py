@@ -65,6 +65,8 @@ class GradientTape(tfi.tf.GradientTape):
         active = dispatch.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
             return None  # part of the outer step
+        if tfi.in_replica():
+            return None
         if not dispatch.step_lock.acquire(blocking=active is None or active.open_ended):
             return None
         step, held = None, ()

@@ -28,6 +28,7 @@ try:
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction  # what tf.function gives
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset  # a dataset of which nothing but a variant tensor is known
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
+    from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread as _ReplicaThread  # on which a MirroredStrategy runs a replica
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
     from tensorflow.python.framework import constant_op as _constant_op
@@ -85,6 +86,11 @@ except (ImportError, AttributeError) as missing:
     raise errors.UnsupportedTensorFlowError(
         f"Terra needs {SUPPORTED}, and this TensorFlow lacks a name it builds on ({missing}); install a supported version."
     ) from missing
+
+
+def in_replica():
+    """Whether this is a thread on which a MirroredStrategy runs a replica: it waits for the main thread in the middle, which goes on with what the replica computed."""
+    return isinstance(threading.current_thread(), _ReplicaThread)
 
 
 def ctx():
