@@ -138,7 +138,7 @@ def test_a_traceback_shows_the_script_s_lines_only_where_it_can(tmp_path):
         finally:
             print(w.numpy())
     ''')
-    plain, run = both(tmp_path, "train.py", options=("--stats", "--explain"))
+    plain, run = both(tmp_path, "train.py", options=("--stats", "--explain", "--wait-for-graph"))
     assert (plain.returncode, run.returncode) == (1, 1)
     assert run.stdout == plain.stdout
     expected = [line for line in plain.stderr.splitlines() if "train.py" in line]
