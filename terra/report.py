@@ -1,6 +1,6 @@
 """`terra.explain`: what Terra did with a step function, in words."""
 
-import os
+from collections import Counter
 
 from terra.graph.trace import CONST
 from terra.runtime.coexecution import BoundStep, Coexecuted
@@ -43,7 +43,7 @@ def explain(function):
         nodes = sum(len(piece.store.graph) for piece in table)
         lines.append(
             f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or branch anew in each iteration, or functions "
-            f"are recursive: {len(table)} pieces with {nodes} nodes in all, {sum(piece.program is not None for piece in table)} of them with a graph.")
+            f"are recursive: {len(table)} pieces with {nodes} nodes in all, {len(function.pieces.programs)} of them with a graph.")
     elif function.program is not None:
         if function.program.early:
             lines.append("The graph starts with the step, because Python reads values in the middle.")
@@ -99,21 +99,17 @@ def _assumptions(stores):
     lines = [f"Assumed: {constants} inputs are small constants, whose values are part of the graph (compared at each step); the types of all others. "
              "Shapes are not assumed: a new one is looked up."]
     if relaxed:
-        places = {}
-        for location in relaxed:
-            origin = location.origin()
-            place = f"{os.path.basename(origin[0])}:{origin[1]}" if origin else "the step's own function"
-            places[place] = places.get(place, 0) + 1
-        lines.append("No longer assumed constant, because they changed: " + ", ".join(p if n == 1 else f"{p} ({n})" for p, n in places.items()) + ".")
+        lines.append(f"No longer assumed constant, because they changed: {_lines_of(relaxed)}.")
     return lines
 
 
 def _places(title, nodes):
     if not nodes:
         return []
-    places = {}
-    for node in nodes:
-        origin = node.payload.event.location.origin()
-        place = f"{os.path.basename(origin[0])}:{origin[1]}" if origin else "the step's own function"
-        places[place] = places.get(place, 0) + 1
-    return [f"{title}: " + ", ".join(p if n == 1 else f"{p} ({n})" for p, n in places.items()) + "."]
+    return [f"{title}: {_lines_of(node.payload.event.location for node in nodes)}."]
+
+
+def _lines_of(locations):
+    """The lines of these locations, each with how many there are, if more than one."""
+    counts = Counter(location.line() or "the step's own function" for location in locations)
+    return ", ".join(line if n == 1 else f"{line} ({n})" for line, n in counts.items())

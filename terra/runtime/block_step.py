@@ -15,7 +15,6 @@ outlives the step (the loss, the tensors that a tape saved) is an output of its 
 """
 
 import functools
-import os
 import sys
 import time
 from threading import get_ident
@@ -118,9 +117,9 @@ class BlockStep(Step):
         self._gradient_at = None  # how many operations the step had when the gradient was taken
 
     def note_fallback(self, reason):
-        origin = self.cursor.current.origin()
-        if origin:
-            reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})"
+        line = self.cursor.current.line()
+        if line:
+            reason = f"{reason} ({line})"
         self.fallback_reason = reason
         self.function.note_fallback(reason)
 

@@ -108,8 +108,7 @@ class Coexecuted:
         self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
         self._belongs_to = None  # (its instance, weakly)
         self._gone = Stats()  # the sum over instances that are no more
-        self._warned_async = self._warned_replica = False
-        self._in_graph = False  # whether it was ever called while a graph is built
+        self._warnings = set()  # that were given: each comes once
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -153,7 +152,8 @@ class Coexecuted:
         if dispatch.left_alone.depth:
             return self._python(*args, **kwargs)  # part of an imperative step
         if not tfi.executing_eagerly():
-            self._warn_graph()
+            self._warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
+                            "(or use terra.compile).")
             return self._python(*args, **kwargs)  # part of somebody's graph
         if self._runs_in_replica() or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
@@ -170,20 +170,16 @@ class Coexecuted:
                 handlers.put_back(held)
 
     def _runs_in_replica(self):
+        """Whether a distribution strategy calls it on a replica's thread."""
         if not tfi.in_replica():
             return False
-        if not self._warned_replica:
-            self._warned_replica = True
-            log.warning("terra: %s runs imperatively, because a distribution strategy runs it as a replica, on a thread of its own; without `strategy.run` it is "
-                        "co-executed.", self.policy.name)
+        self._warn_once("runs imperatively, because a distribution strategy runs it as a replica, on a thread of its own; without `strategy.run` it is co-executed.")
         return True
 
-    def _warn_graph(self):
-        if not self._in_graph:
-            self._in_graph = True
-            log.warning(
-                "terra: %s is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
-                "(or use terra.compile).", self.policy.name)
+    def _warn_once(self, text):
+        if text not in self._warnings:
+            self._warnings.add(text)
+            log.warning("terra: %s %s", self.policy.name, text)
 
     def _step(self, args, kwargs):
         if self.policy.pause_left and self._generating is None and not self._retired:
@@ -353,10 +349,8 @@ class Coexecuted:
         """Whether the program's own eager operations are queued on another executor than ours, where they could be overtaken."""
         if not tfi.executes_asynchronously():
             return False
-        if not self._warned_async:
-            self._warned_async = True
-            log.warning("terra: %s runs imperatively, because TensorFlow executes asynchronously on this thread; leave that off (see "
-                        "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.", self.policy.name)
+        self._warn_once("runs imperatively, because TensorFlow executes asynchronously on this thread; leave that off (see "
+                        "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.")
         return True
 
     @staticmethod
@@ -571,7 +565,7 @@ class Coexecuted:
     def _roll(self, varying):
         """From the next step on, cut steps into pieces at these loops and at recursive calls."""
         if self.pieces is not None:
-            self._retired += [piece.program for piece in self.pieces.table.values() if piece.program is not None]
+            self._retired += self.pieces.programs
         self.pieces = pieces.Pieces(varying)
         if self.recurrences is not None:
             self.recurrences.computes_again = True  # what gradients need of a loop is no part of another piece
@@ -584,7 +578,7 @@ class Coexecuted:
         """From the next step on, steps are whole again: their loops have run equally often for long."""
         log.info("terra: step %d of %s: all loops have run equally often for long; they are unrolled", self._stats.steps, self.policy.name)
         self.turnover.narrow()
-        self._retired += [piece.program for piece in self.pieces.table.values() if piece.program is not None]
+        self._retired += self.pieces.programs
         for function in self.recurring.functions.values():
             self._retired += [] if function is None else function.retire()
         self.pieces = self.recurring = self._path = None

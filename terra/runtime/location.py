@@ -135,6 +135,11 @@ class Location:
         place = _sites.get(self.id)
         return place and (place.filename, place.lineno)
 
+    def line(self):
+        """The same as messages name it, `file.py:12`."""
+        place = _sites.get(self.id)
+        return place and str(place)
+
     def origins(self):
         """The places of all ids on the way, outermost first: a stack for messages."""
         return [(n.id, n.counter, _sites.get(n.id)) for n in self._walk()]

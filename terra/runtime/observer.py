@@ -11,7 +11,6 @@ Whatever is not known to be harmless makes a run impure; that costs speed only.
 """
 
 import dis
-import os
 
 import numpy as np
 
@@ -129,8 +128,8 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def impure(self, reason, passing=False, where=None):
         """The run does something that another could not leave out."""
         if self.reason is None:
-            origin = (where or location.tls.cursor.current).origin()
-            self.reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})" if origin else reason
+            line = (where or location.tls.cursor.current).line()
+            self.reason = f"{reason} ({line})" if line else reason
             self.passing = passing
 
     def note_jump(self, region):

@@ -65,6 +65,11 @@ class Pieces:
         return piece
 
     @property
+    def programs(self):
+        """Those of the pieces that can be co-executed."""
+        return [piece.program for piece in self.table.values() if piece.program is not None]
+
+    @property
     def ready(self):
         """Whether any piece can be co-executed."""
         return any(piece.program is not None for piece in self.table.values())
@@ -541,7 +546,7 @@ class PieceRunner(_InPiece, PythonRunner):
         for t in survivors:
             t._owner = flight
         if found is not None:
-            verification.run_again(step, flight, found, ())
+            verification.run_again(step, flight, found)
         step.launched += 1
         step.path = hash((step.path, id(step.piece), self.path))
         step.operations += len(self.log)

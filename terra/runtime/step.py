@@ -1,6 +1,5 @@
 """A step: one call of a co-executed function, in whatever phase it is."""
 
-import os
 import sys
 import time
 from threading import get_ident
@@ -63,7 +62,8 @@ class Step:
         self._args_signature = self._shapes = None
         self.skips = self.lazy_tapes = function.options.fast_forward
         self.verifies = function.options.verify
-        self.differences = []  # from eager execution, that were found by that
+        if self.verifies:
+            self.differences = []  # from eager execution, that were found by that
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
         self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
@@ -222,8 +222,8 @@ class Step:
             mode.diverge(f"{op} runs Python code, or a dataset, that may use variables which the step has used before it")
 
     def note_fallback(self, reason):
-        origin = location.tls.cursor.current.origin()
-        if origin:
-            reason = f"{reason} ({os.path.basename(origin[0])}:{origin[1]})"
+        line = location.tls.cursor.current.line()
+        if line:
+            reason = f"{reason} ({line})"
         self.fallback_reason = reason
         self.function.note_fallback(reason)

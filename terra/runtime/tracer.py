@@ -60,6 +60,11 @@ def const_key(x, enum, shape):
     return (enum, shape, value.tobytes() if enum != STRING_ENUM and hasattr(value, "tobytes") else _string_bytes(value))
 
 
+def value_key(e):
+    """The same of an eager tensor, whatever it is."""
+    return const_key(e, e._datatype_enum(), e._shape_tuple())
+
+
 def _string_bytes(value):
     return value if isinstance(value, bytes) else repr(value.tolist()).encode() if hasattr(value, "tolist") else bytes(value)
 
@@ -318,8 +323,7 @@ class Tracer:
         keys = []
         for x, key, by_value in zip(flat, shape_key, info.value_flags):
             if by_value and not is_value(key):  # it has too many elements to be compared at each step, but not for being told once
-                e = real(x)
-                key = const_key(e, e._datatype_enum(), e._shape_tuple())
+                key = value_key(real(x))
             keys.append(key)
         shapes = output_shapes(info, [x._datatype_enum() for x in flat], keys, _handles(refs, flat), len(info.out_enums))
         if shapes is None or all(type(shape) is tuple for shape in shapes):

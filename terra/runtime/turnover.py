@@ -6,7 +6,7 @@ they were needed: from then on all traces are merged.
 
 Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, the next ones are traced
 anew, and the graph that is made of these traces alone, without branches, with more constants, replaces the old one. Should another path be taken after all, that is one more fallback,
-and next time it takes more steps.
+and next time it takes more steps. Steps in pieces become whole again in the same way, once their loops no longer vary.
 """
 
 from terra.graph.trace import RESOURCE
@@ -14,7 +14,7 @@ from terra.graph.trace import RESOURCE
 _MOST_FORGOTTEN = 100_000  # variables that are remembered
 _STEPS = 100  # in a row along one path, after which the others are forgotten
 _RARER = 8  # times as many the next time
-_MOST_TRACED = 5  # steps, for a graph of that path alone
+_MOST_TRACED = 4  # steps, for a graph of that path alone
 
 
 class Turnover:
@@ -42,8 +42,10 @@ class Turnover:
 
     def traces(self):
         """Whether the step that begins is to be traced."""
-        self._to_trace -= self._to_trace > 0
-        return self._to_trace > 0
+        if not self._to_trace:
+            return False
+        self._to_trace -= 1
+        return True
 
     def has_traced(self):
         """There are traces enough for a graph."""

@@ -9,8 +9,6 @@ The user's code must not run twice, so what could go wrong is looked at in two p
 Nothing is skipped, nothing runs ahead: it is for finding out, not for training.
 """
 
-import os
-
 import numpy as np
 
 from terra import errors
@@ -21,7 +19,7 @@ from terra.runtime.backward import Record
 from terra.runtime.opschema import get_schema
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import Argument, Attached, CallContext, Constant, Fed, Foreign, Named, Recording, Slices, Unskippable
-from terra.runtime.tracer import const_key
+from terra.runtime.tracer import value_key
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -77,7 +75,7 @@ def _reads_alike(runner, region):
     """Whether what a call has read by now is what it read when it was recorded."""
     for node, expected in region.fetches:
         value = runner.received.get(node)
-        if value is not None and expected is not None and const_key(value, value._datatype_enum(), value._shape_tuple()) != expected:
+        if value is not None and expected is not None and value_key(value) != expected:
             return False
     return True
 
@@ -100,9 +98,7 @@ def note_impure(runner, expected, reason):
 
 
 def _place(where):
-    """A location as errors name it."""
-    origin = where.origin()
-    return f"{os.path.basename(origin[0])}:{origin[1]}" if origin else "in the step's own function"
+    return where.line() or "in the step's own function"
 
 
 def _difference(expected, made):
@@ -122,17 +118,15 @@ def _difference(expected, made):
         return "gives another result than was recorded"
     if not _same(expected.masks, made.masks):
         return "leaves other masks than were recorded"
-    if not _same([*map(_unseeded, expected.records)], [*map(_unseeded, made.records)]) or not _same(expected.functions, made.functions) or not _same(expected.accessed, made.accessed):
+    if not _same(_told(expected), _told(made)):
         return "tells the gradient tape something else than was recorded"
     return None
 
 
-def _unseeded(record):
-    """What a tape was told, without seeds: they are others each time, and no gradient depends on them."""
-    if type(record) is tuple and get_schema(record[0]).draws:
-        op, ins, _, outs = record
-        return op, ins, outs
-    return record
+def _told(region):
+    """What tapes are told of a region, without seeds: they are others each time, and no gradient depends on them."""
+    records = [(r[0], r[1], r[3]) if type(r) is tuple and get_schema(r[0]).draws else r for r in region.records]
+    return records, region.functions, region.accessed
 
 
 def _same(a, b):
@@ -151,7 +145,8 @@ def _same(a, b):
     if tfi.is_variable(a):
         return a.handle is b.handle  # each assignment gives an object of its own
     if kind is EagerTensor:
-        return _same_value(a, b)
+        enum = a._datatype_enum()
+        return enum == b._datatype_enum() and enum not in (RESOURCE_ENUM, tfi.types_pb2.DT_VARIANT) and value_key(a) == value_key(b)
     if kind is Constant:
         return _same(a.tensor, b.tensor)
     if kind is Foreign or kind is Argument:
@@ -169,18 +164,12 @@ def _same(a, b):
     return bool(a == b)
 
 
-def _same_value(a, b):
-    enum = a._datatype_enum()
-    if enum != b._datatype_enum() or a._shape_tuple() != b._shape_tuple() or enum in (RESOURCE_ENUM, tfi.types_pb2.DT_VARIANT):
-        return False
-    return a.numpy().tobytes() == b.numpy().tobytes()
-
-
 # -- graphs that have run ------------------------------------------------------------------------------------------------------
 
 
 def found(runner):
-    """The variables that the nodes matched so far update, as the graph finds them: [(handle, value)]; and where they are updated, in the same order."""
+    """The variables that the nodes matched so far update, as the graph finds them: [(handle, value)]; where they are updated, in the same order; tensors that were
+    read meanwhile."""
     handles, places = {}, {}
     for node, refs, _ in runner.log:
         if node.updates:
@@ -192,17 +181,17 @@ def found(runner):
     for h, _ in before:
         del handles[id(h)]
     before += snapshot(handles.values())
-    return before, [places[id(h)] for h, _ in before]
+    return before, [places[id(h)] for h, _ in before], [t for t in runner.issued if t._value is not None]
 
 
-def run_again(step, flight, before, fetched):
-    """Run what a graph has just run again imperatively, and compare. `before`: what it has `found`; `fetched`: tensors that Python has read meanwhile."""
+def run_again(step, flight, before):
+    """Run what a graph has just run again imperatively, and compare. `before`: what it has `found`."""
     try:
         flight.outputs[0]._numpy_internal()
     except (tfi.NotOkStatusException, tfi.OpError):
         return  # it is replayed where Python waits
     record = flight.record
-    record.checkpoint, places = before
+    record.checkpoint, places, fetched = before
     given = [(t, t._hidden) for t in record.survivors] + [(t, t._value) for t in fetched]
     after = snapshot([h for h, _ in record.checkpoint])
     values = record.replay()

@@ -235,7 +235,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         given = (*args, *kwargs.values())
         if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and quick_entries.alike(runner, pattern, given, None) \
                 and region.fits(runner, _NO_INPUTS) and region.is_expected:
-            return _jump(trial, runner, region, _NO_INPUTS, fewest, lambda: call(*args, **kwargs))
+            return _jump(trial, runner, region, _NO_INPUTS, fewest, call, args, kwargs)
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arrays = Arrays(runner.step, inputs) if fewest == 1 and runner.step.arrays else None
     try:
@@ -262,7 +262,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region
                 except LookupError:
                     pass
-            return _jump(trial, runner, region, inputs, fewest, lambda: call(*args, **kwargs))
+            return _jump(trial, runner, region, inputs, fewest, call, args, kwargs)
     if expected is None and unconfirmed is None and not trial.is_due():
         return call(*args, **kwargs)
     if arrays is not None:
@@ -309,10 +309,10 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     return result
 
 
-def _jump(trial, runner, region, inputs, fewest, call):
+def _jump(trial, runner, region, inputs, fewest, call, args, kwargs):
     result = jump(runner, region, inputs)
     if result is FELL_BACK:
-        return call()
+        return call(*args, **kwargs)
     trial.jumps += 1
     trial.tries = 0
     runner.step.counts.whole_steps += fewest == 1
