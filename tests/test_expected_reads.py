@@ -84,6 +84,13 @@ def test_a_value_that_keeps_changing(length):
     assert stats.coexecuted_steps > 90 and stats.fallbacks <= 16, stats
 
 
+@pytest.mark.parametrize("every", [2, 3, 10])
+def test_a_condition_of_the_frameworks_that_keeps_changing(every):
+    """Gradients that are accumulated are applied every so often: nothing is taken for granted that has not been the same some times in a row."""
+    stats = differ(training(lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=every)), given, 90)
+    assert stats.coexecuted_steps > 80 and stats.fallbacks <= (0 if every < 4 else 5), stats
+
+
 def test_in_blocks():
     def make(tape_class):
         model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
@@ -106,6 +113,7 @@ def test_in_blocks():
     assert seen[0] == seen[1]
     stats = [f.stats() for f in terra.runtime.coexecution.instances if "test_expected_reads.py" in f.policy.name]
     assert len(stats) == 1 and stats[0].coexecuted_steps > 45 and stats[0].fast_forwards < 60 * 40
+    assert stats[0].fetches > 4 * stats[0].coexecuted_steps, "the step ended in the middle of the optimizer, at the first condition behind an update"
 
 
 def test_a_check_that_fails_raises_where_it_stands():

@@ -147,6 +147,23 @@ def test_a_guard_that_fails_to_see_a_change_is_found(monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_call_that_does_something_else_on_a_known_path_is_found(monkeypatch):
+    """Both activations are known, so that no step falls back: it is the comparison with what was recorded that tells."""
+    trainer = Trainer()
+    step, layer = terra.coexecute(trainer.step, wait_for_graph=True, verify=True), trainer.model.layers[0]
+    for activation in (keras.activations.tanh, keras.activations.sigmoid) * 2:
+        layer.activation = activation
+        assert not differences_of(step)
+    fallbacks = step.stats().fallbacks
+    monkeypatch.setattr(guards.Guard, "holds", lambda self: True)
+    errors = []
+    for activation in (keras.activations.tanh, keras.activations.sigmoid):
+        layer.activation = activation
+        errors += differences_of(step)
+    assert errors and "issues" in errors[0] and "was recorded (test_verification.py:" in errors[0]
+    assert step.stats().fallbacks == fallbacks
+
+
 def wrong_graphs(monkeypatch, op, other):
     """Have all graphs made from now on run another operation in the place of `op`."""
     original = tfi.add_function
