@@ -20,7 +20,7 @@ def python(directory, *words):
     return subprocess.run([sys.executable, *map(str, words)], cwd=directory, env=environment, capture_output=True, text=True, timeout=100)
 
 
-def both(directory, *words, options=("--stats",)):
+def both(directory, *words, options=("--stats", "--wait-for-graph")):
     """What `python` and `python -m terra run` made of the same command line."""
     return python(directory, *words), python(directory, "-m", "terra", "run", *options, *words)
 
