@@ -14,13 +14,11 @@ Wherever it ends, the program's values are those of eager execution: the rule de
 outlives the step (the loss, the tensors that a tape saved) is an output of its graph, and `tape.gradient` on a tape whose step is over runs eagerly.
 """
 
-import functools
-import sys
 import time
 from threading import get_ident
 
 from terra.graph.trace import RESOURCE
-from terra.runtime import catching, dispatch, fast_forward, frames, handlers, location, opschema, verification
+from terra.runtime import catching, dispatch, frames, handlers, location, opschema, verification
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted, collect_as_before
 from terra.runtime.graph_runner import runner
@@ -105,9 +103,10 @@ class BlockFunction(Coexecuted):
 class BlockStep(Step):
     """One run of a block, and of what follows it."""
 
+    in_block = True
+
     def __init__(self, frame, function, args, kwargs):
         super().__init__(function, args, kwargs)
-        self.lazy_tapes = False  # the tape outlives the block
         self.cursor = frames.FrameCursor(location.tls.cursor, frame)
         self.line = frame.f_lineno
         self.guarded = catching.around_step(frame)  # where it ends is not known: at its end, the program may have left the statement
@@ -151,6 +150,15 @@ class BlockStep(Step):
         location.end_step(self.came_from)
         self.view = dispatch.active = OpenEnd(self)
 
+    def call(self, function, *args, **kwargs):
+        """`function(*args, **kwargs)`, at the place in the program that the frames tell now, for all operations in it."""
+        cursor = location.tls.cursor
+        outer, cursor.current = cursor.current, self.cursor.current
+        try:
+            return function(*args, **kwargs)
+        finally:
+            cursor.current = outer
+
     def before_read(self):
         view = self.view
         if view is not None and (self.closed or (self.done() and not view.held)):  # an optimizer that looks at its schedule is not done
@@ -185,7 +193,7 @@ def _updates(event):
 class OpenEnd(View):
     """The view of a step that is open behind its block. Another thread may end it, so each operation holds the step's lock."""
 
-    open_ended = True
+    open_ended = in_block = True
 
     def __init__(self, step):
         super().__init__(step)
@@ -202,6 +210,15 @@ class OpenEnd(View):
 
     def skipping(self):
         return self.step.skipping() if self.held else None  # else another thread could end the step half-way
+
+    def call(self, function, *args, **kwargs):
+        """The same, and no other thread ends the step meanwhile."""
+        with self.step.lock:
+            outer, self.held = self.held, True
+            try:
+                return self.step.call(function, *args, **kwargs)
+            finally:
+                self.held = outer
 
     def close(self):
         self.step.close()
@@ -255,41 +272,3 @@ class OpenEnd(View):
                 return execute(handle, device, op, inputs, attrs, *rest)
         return dispatch._execute(execute, handle, device, op, inputs, attrs, *rest)
 
-
-# -- fast-forward --------------------------------------------------------------------------------------------------------------
-
-_OPTIMIZERS = (("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
-               ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
-_prepared = set()
-
-
-def prepare_optimizers():
-    """A block's code has no instrumented call sites, where calls of stock optimizers are skipped otherwise: the methods themselves look for a step."""
-    for module, name, methods in _OPTIMIZERS:
-        if module in sys.modules and module not in _prepared:
-            _prepared.add(module)
-            cls = getattr(sys.modules[module], name, None)
-            for method in methods:
-                function = vars(cls).get(method) if cls is not None else None
-                if function is not None:
-                    setattr(cls, method, _skipped_in_blocks(function))
-
-
-def _skipped_in_blocks(function):
-    skipping = fast_forward.skipping(function)
-
-    @functools.wraps(function)
-    def method(self, *args, **kwargs):
-        view = dispatch.active
-        if type(view) is BlockStep:
-            return skipping(self, *args, **kwargs)
-        if type(view) is not OpenEnd or view.thread != get_ident() or view.held:
-            return function(self, *args, **kwargs)
-        with view.step.lock:
-            view.held = True
-            try:
-                return skipping(self, *args, **kwargs)
-            finally:
-                view.held = False
-
-    return method

@@ -59,7 +59,7 @@ def substitute(callee):
         if made is not None:
             return made
         if function is tfi.tape_gradient_method:
-            return _gradient
+            return gradient
         if function not in _DRAWING:
             package = guards.stock_package(function.__module__)
             if package is None or function.__name__ not in _METHODS.get(package, ()):
@@ -315,12 +315,12 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     return result, region
 
 
-def _gradient(tape, target, sources, *args, **kwargs):
+def gradient(tape, target, sources, *args, **kwargs):
     """`tape.gradient`, skipped where what the tape recorded is known."""
     runner = running()
     lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
     if lazy is None or lazy.opaque or tape._recording:
-        return _enter(runner, lambda: tape.gradient(target, sources, *args, **kwargs))
+        return _enter(runner, lambda: tfi.tape_gradient_method(tape, target, sources, *args, **kwargs))
     jumps = runner.step.counts.fast_forwards
     more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
@@ -332,14 +332,14 @@ def _gradient(tape, target, sources, *args, **kwargs):
         runner.takes_gradients_by_function = known is False or place in runner.program.unskippable or (
             known is not None and (len(known) > MOST_REGIONS or not all([region.is_expected for regions in known.values() for region in regions])))
         try:
-            return tape.gradient(target, sources, *args, **kwargs)
+            return tfi.tape_gradient_method(tape, target, sources, *args, **kwargs)
         finally:
             runner.takes_gradients_by_function = True
 
     if known is False:
         result = _enter(runner, call)  # it was never skippable
     else:
-        result, _ = attempt_at(place, known, runner, _gradient, (target, sources, *args), kwargs, call, more)
+        result, _ = attempt_at(place, known, runner, gradient, (target, sources, *args), kwargs, call, more)
     if runner.step.counts.fast_forwards != jumps and not tape._persistent and tape._tape is not None:
         tape._watched_variables = tape._tape.watched_variables()  # as the method leaves its tape behind
         tape._tape = None

@@ -10,9 +10,9 @@ import sys
 from threading import get_ident
 
 from terra.options import Options
-from terra.runtime import dispatch, frames, handlers
+from terra.runtime import block_calls, dispatch, fast_forward, frames, handlers
 from terra.runtime import internals as tfi
-from terra.runtime.block_step import BlockFunction, BlockStep, prepare_optimizers
+from terra.runtime.block_step import BlockFunction, BlockStep
 from terra.runtime.graph_runner import runner
 
 _blocks = {}  # location of a `with` -> BlockFunction
@@ -73,7 +73,7 @@ class GradientTape(tfi.tf.GradientTape):
         try:
             dispatch.end_open_step()
             raise_late_error()
-            prepare_optimizers()
+            block_calls.prepare()
             self._outside = _block_at(frames.innermost_outside(frame), self._options)
             held = handlers.put_off()
             step = self._outside.begin(functools.partial(BlockStep, frame))
@@ -131,7 +131,13 @@ class GradientTape(tfi.tf.GradientTape):
     # -- differentiation -------------------------------------------------------------------------------------------------------
 
     def gradient(self, *args, **kwargs):
-        result = super().gradient(*args, **kwargs)
+        view = dispatch.active
+        if view is None or view.thread != get_ident():
+            result = super().gradient(*args, **kwargs)
+        elif view.in_block:
+            result = view.call(fast_forward.gradient, self, *args, **kwargs)
+        else:
+            result = fast_forward.gradient(self, *args, **kwargs)
         if self._step is not None:
             self._step.gradient_taken()
         return result

@@ -479,8 +479,14 @@ class Walk:
             self._container(value.keywords)
 
 
+def stand_in(made, function):
+    """`made` is in the place of the framework's own `function` from now on: a class that has it is as it was."""
+    made.terra_stands_for = function
+
+
 def _is_frameworks(function):
     function = getattr(function, "__func__", function)
+    function = getattr(function, "terra_stands_for", function)
     if not isinstance(function, FunctionType):
         return False
     return (function.__module__ or "").split(".", 1)[0] in tfi.FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in tfi.FRAMEWORKS

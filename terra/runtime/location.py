@@ -229,6 +229,13 @@ def set_resolver(resolve):
     _resolve = resolve
 
 
+def call_here(callee, args, kwargs):
+    """A call at the current location, as an instrumented call site makes it."""
+    there = tls.cursor.current
+    target = there.target if callee is there.callee else _resolve(there, callee)
+    return target(*args, **kwargs)
+
+
 class Cursor:
     """The current location of one thread, and what instrumented code calls to move it.
 

@@ -17,7 +17,7 @@ PATIENCE = 1.0  # seconds, then the step's thread is taken to wait for this one,
 class View:
     """What the hooks see of a step that other threads may change, in the place of the step itself."""
 
-    open_ended = False
+    open_ended = in_block = False
 
     def __init__(self, step):
         self.step = step

@@ -1,0 +1,79 @@
+"""Calls that are skipped in a tape's block, and behind it.
+
+A block's code has no instrumented call sites, where calls are skipped otherwise (see `fast_forward`). So the methods of the framework that such code calls, of layers, models, losses
+and optimizers, look for a step themselves, if it is the user's own code that calls them. What a layer of the user's calls in turn is instrumented code, if its
+`call` is reached this way.
+"""
+
+import functools
+import sys
+from threading import get_ident
+
+from terra.runtime import dispatch, fast_forward, frames, guards, location
+
+_METHODS = (
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
+    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
+_CALLABLES = (
+    ("keras.src.layers.layer", "Layer"), ("keras.src.losses.loss", "Loss"),
+    ("tf_keras.src.engine.base_layer", "Layer"), ("tf_keras.src.losses", "Loss"))
+_prepared = set()
+
+
+def prepare():
+    """Have the framework's methods look for a block's step from now on."""
+    for module, *names in (*_METHODS, *_CALLABLES):
+        if module in sys.modules and (module, *names) not in _prepared:
+            _prepared.add((module, *names))
+            cls = getattr(sys.modules[module], names[0], None)
+            if cls is None:
+                continue
+            if len(names) == 1:
+                for kind in _with_own_call(cls):
+                    _replace(kind, "__call__", _callable)
+            else:
+                for name in names[1]:
+                    _replace(cls, name, _method)
+
+
+def _with_own_call(cls):
+    """The class and the stock ones under it that define how they are called themselves."""
+    found, kinds = set(), [cls]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if guards.stock_package(kind.__module__) is not None and "__call__" in vars(kind):
+            found.add(kind)
+    return found
+
+
+def _replace(cls, name, replacement):
+    function = vars(cls).get(name)
+    if function is not None and not guards.is_foreign(function):
+        made = functools.wraps(function)(replacement(function))
+        guards.stand_in(made, function)
+        setattr(cls, name, made)
+
+
+def _method(function):
+    """A method of a stock class, skipped where it can be."""
+    skipping = fast_forward.skipping(function)
+
+    def method(self, *args, **kwargs):
+        view = dispatch.active
+        if view is None or not view.in_block or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
+            return function(self, *args, **kwargs)
+        return view.call(skipping, self, *args, **kwargs)
+
+    return method
+
+
+def _callable(function):
+    """How a layer, model or loss is called."""
+    def __call__(self, *args, **kwargs):
+        view = dispatch.active
+        if view is None or not view.in_block or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
+            return function(self, *args, **kwargs)
+        return view.call(location.call_here, self, args, kwargs)
+
+    return __call__

@@ -1,0 +1,258 @@
+"""Calls in and behind the block of a `terra.GradientTape` are skipped as those of a decorated step are, and as rightly."""
+
+import gc
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from test_gradient_tape import TerraTape
+
+import terra
+from terra.runtime import guards
+
+X = np.random.default_rng(0).normal(size=(40, 8, 5)).astype("f")
+Y = np.random.default_rng(1).integers(0, 3, (40, 8))
+KERAS = pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
+CALLS = []
+
+
+class Deep:
+    """A stock model, its loss and optimizer."""
+
+    def __init__(self, K, rate=0.01):
+        K.utils.set_random_seed(4)
+        self.K = K
+        self.layers = [K.layers.Dense(6, "tanh", kernel_regularizer=K.regularizers.L2(0.01)), K.layers.BatchNormalization(),
+                       K.layers.Dropout(0.3, seed=2), K.layers.Dense(3)]
+        self.model = K.Sequential([K.layers.InputLayer((5,)), *self.layers])
+        self.loss = K.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.optimizer = K.optimizers.Adam(rate)
+
+
+def train(K, tape_class, change=lambda i, parts: None, read_every=4):
+    """40 steps written out in a loop; gives (what it computes, the stats of the blocks)."""
+    parts, found = Deep(K), []
+    model, optimizer = parts.model, parts.optimizer
+    for i in range(len(X)):
+        change(i, parts)
+        with tape_class() as tape:
+            loss = parts.loss(Y[i], model(tf.constant(X[i]), training=True)) + sum(model.losses)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        found.append(loss)
+        if i % read_every == 0:
+            found.append(float(loss))
+    return [float(x) for x in found] + [v.numpy().tolist() for v in model.weights], tape
+
+
+@KERAS
+def test_model_loss_gradient_and_optimizer_are_skipped(K):
+    expected, _ = train(K, tf.GradientTape)
+    actual, tape = train(K, TerraTape)
+    assert actual == expected
+    stats = tape.block.stats()
+    assert stats.coexecuted_steps >= 30 and stats.fallbacks <= 1
+    assert stats.fast_forwards >= 4 * (stats.coexecuted_steps - 5)
+
+
+def freeze(i, parts):
+    parts.layers[0].trainable = not 13 <= i < 25
+
+
+def change_rate(i, parts):
+    if i == 20:
+        parts.layers[2].rate = 0.6
+
+
+def change_learning_rate(i, parts):
+    if i % 10 == 9:
+        parts.optimizer.learning_rate = 0.1 / i
+
+
+def change_activation(i, parts):
+    if i == 21:
+        parts.layers[0].activation = tf.nn.relu
+
+
+def replace_method(i, parts):
+    if i == 17:
+        call = parts.layers[3].call
+        parts.layers[3].call = lambda x, **more: call(x, **more) * 2.0
+
+
+def swap_weights(i, parts):
+    if i == 15:
+        parts.model.set_weights([w * 0.5 for w in parts.model.get_weights()])
+
+
+def replace_function(i, parts):
+    function = parts.K.layers.Dense.call
+    if i == 18:
+        parts.K.layers.Dense.call = lambda self, x, **more: function(self, x, **more) + 1.0
+        parts.original = function
+    if i == 30:
+        parts.K.layers.Dense.call = parts.original
+
+
+@KERAS
+@pytest.mark.parametrize(
+    "change", [freeze, change_rate, change_learning_rate, change_activation, replace_method, swap_weights, replace_function], ids=lambda f: f.__name__)
+def test_changes_are_seen(K, change):
+    expected, _ = train(K, tf.GradientTape, change)
+    actual, tape = train(K, TerraTape, change)
+    assert actual == expected
+    stats = tape.block.stats()
+    assert stats.coexecuted_steps >= 15 and stats.fast_forwards > 30
+
+
+class Counting(keras.Model):
+    """Python code that must run at each step, round layers that need not."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = keras.layers.Dense(6, "tanh"), keras.layers.Dense(3)
+        self.calls, self.large = 0, []
+
+    def call(self, x):
+        self.calls += 1
+        x = self.inner(x)
+        if self.calls % 7 == 0:
+            self.large.append(float(tf.reduce_max(x)))
+        return self.last(x)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_the_user_s_own_call_runs(read):
+    def run(tape_class):
+        keras.utils.set_random_seed(4)
+        net, optimizer = Counting(), keras.optimizers.SGD(0.1)
+        for x, y in zip(X, Y):
+            with tape_class() as tape:
+                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, net(x), from_logits=True))
+            optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+            if read:
+                float(loss)
+        return [net.calls, *net.large, *[w.tolist() for w in net.get_weights()]], tape
+
+    expected, _ = run(tf.GradientTape)
+    actual, tape = run(TerraTape)
+    assert actual == expected
+    stats = tape.block.stats()
+    assert stats.coexecuted_steps >= 25 and stats.fast_forwards >= 3 * (stats.coexecuted_steps - 10)
+
+
+def test_tapes_that_outlive_their_step():
+    """Asked for gradients when everything they were told of has been skipped, and the graph has run."""
+    def run(tape_class):
+        parts, kept, found = Deep(keras), [], []
+        weights = parts.model.trainable_variables
+        for i, (x, y) in enumerate(zip(X, Y)):
+            with tape_class(persistent=i % 2 == 0) as tape:
+                loss = parts.loss(y, parts.model(tf.constant(x), training=True))
+            parts.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+            found.append(float(loss))
+            if i % 2 == 0:
+                kept.append((tape, loss))
+        for tape, loss in kept:
+            found += [g.numpy().tolist() for g in tape.gradient(loss, weights)]
+        return found, kept[-1][0]
+
+    expected, _ = run(tf.GradientTape)
+    actual, tape = run(TerraTape)
+    np.testing.assert_equal(actual, expected)
+    assert tape.block.stats().fast_forwards > 50
+
+
+def test_gradients_that_are_taken_when_the_step_is_over():
+    def run(tape_class):
+        parts, found = Deep(keras), []
+        weights = parts.model.trainable_variables
+        for x, y in zip(X, Y):
+            with tape_class() as tape:
+                loss = parts.loss(y, parts.model(tf.constant(x), training=True))
+            terra.sync()  # ends the step
+            gradients = tape.gradient(loss, weights)
+            parts.optimizer.apply_gradients(zip(gradients, weights))
+            found.append(float(loss))
+        return found + [w.tolist() for w in parts.model.get_weights()], tape
+
+    expected, _ = run(tf.GradientTape)
+    actual, tape = run(TerraTape)
+    assert actual == expected
+    stats = tape.block.stats()
+    assert stats.coexecuted_steps > 30 and stats.fast_forwards > 50
+
+
+def test_evaluation_behind_the_update():
+    """Stock objects are called while the step is still open, and what they give is printed."""
+    def run(tape_class):
+        parts, found = Deep(keras), []
+        model, accuracy = parts.model, keras.metrics.SparseCategoricalAccuracy()
+        for i, (x, y) in enumerate(zip(X, Y)):
+            with tape_class() as tape:
+                loss = parts.loss(y, model(x, training=True))
+            parts.optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            accuracy.update_state(y, model(X[0], training=False))
+            if i % 5 == 4:
+                found += [float(accuracy.result()), float(loss)]
+                accuracy.reset_state()
+        return found + [w.tolist() for w in model.get_weights()], tape
+
+    expected, _ = run(tf.GradientTape)
+    actual, tape = run(TerraTape)
+    assert actual == expected
+    stats = tape.block.stats()
+    assert stats.coexecuted_steps > 25 and stats.fast_forwards >= 6 * (stats.coexecuted_steps - 10)
+
+
+@pytest.mark.parametrize("tape_class", [tf.GradientTape, terra.GradientTape])
+def test_gradients_in_a_decorated_step(tape_class):
+    """There it is just a tape; it is skipped as TensorFlow's."""
+    parts = Deep(keras)
+
+    def step(x, y):
+        seen.append(len(seen))  # so that the step as a whole is not skipped
+        with tape_class() as tape:
+            loss = parts.loss(y, parts.model(x, training=True))
+        parts.optimizer.apply_gradients(zip(tape.gradient(loss, parts.model.trainable_variables), parts.model.trainable_variables))
+        return loss
+
+    seen = []
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    losses = [float(coexecuted(tf.constant(x), tf.constant(y))) for x, y in zip(X, Y)]
+    stats = coexecuted.stats()
+    assert stats.coexecuted_steps > 30 and stats.fast_forwards >= 4 * (stats.coexecuted_steps - 5)
+    parts = Deep(keras)
+    assert losses == [float(step(tf.constant(x), tf.constant(y))) for x, y in zip(X, Y)]
+
+
+@KERAS
+def test_what_looks_for_blocks_is_still_the_framework_s(K):
+    """In traced functions, for guards, and for whoever looks at the class."""
+    train(K, TerraTape)
+    layer = K.layers.Dense(3)
+    assert layer.__call__.__name__ == "__call__" and layer.__call__.__doc__ == vars(K.layers.Layer)["__call__"].__wrapped__.__doc__
+    assert not guards.is_foreign(vars(K.layers.Layer)["__call__"])
+    traced = tf.function(lambda x: layer(x))
+    np.testing.assert_array_equal(traced(X[0]), layer(X[0]))
+    with pytest.raises((ValueError, TypeError)) as error:
+        layer(None)
+    with pytest.raises(type(error.value)) as again:
+        with TerraTape():
+            layer(None)
+    assert str(again.value) == str(error.value)
+
+
+def test_tapes_and_what_they_hold_are_freed():
+    parts = Deep(keras)
+    for x, y in zip(X, Y):
+        with TerraTape() as tape:
+            loss = parts.loss(y, parts.model(x, training=True))
+        parts.optimizer.apply_gradients(zip(tape.gradient(loss, parts.model.trainable_variables), parts.model.trainable_variables))
+        float(loss)
+    tape_type = type(tape)
+    del tape
+    gc.collect()
+    assert not [x for x in gc.get_objects() if type(x) is tape_type]
