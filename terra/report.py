@@ -73,8 +73,8 @@ def explain(function):
             lines.append(f"  {count} x {reason}")
             if advice:
                 lines.append(f"      {advice}")
-    if function.generation_error is not None:
-        lines.append(f"No graph could be generated: {function.generation_error}")
+    if function.generation.error is not None:
+        lines.append(f"No graph could be generated: {function.generation.error}")
     if function.policy.pause_left:
         until = "from now on" if function.policy.for_good else f"for the next {function.policy.pause_left} steps"
         lines.append(f"It runs imperatively {until}: {function.policy.reason}.")

@@ -45,7 +45,7 @@ def coexecuting(function, *args, calls=6):
 
 
 def terra_reason(step):
-    return step.fallback_reasons or step.generation_error
+    return step.fallback_reasons or step.generation.error
 
 
 class Stops(bdb.Bdb):

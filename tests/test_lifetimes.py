@@ -391,5 +391,5 @@ def test_parts_of_a_loss_are_left_out(seed, sometimes_empty, fallbacks):
         kept.append((np.array(losses), weights.numpy()))
     for expected, actual in zip(*kept):
         np.testing.assert_array_equal(actual, expected)
-    assert step.generation_error is None and step.stats().coexecuted_steps >= 40
+    assert step.generation.error is None and step.stats().coexecuted_steps >= 40
     assert step.stats().fallbacks <= fallbacks, step.fallback_reasons

@@ -324,7 +324,7 @@ def test_nothing_is_left():
         step(sequences(i))
     assert step.stats().recurrent_layers == 1
     reference = weakref.ref(layer)
-    step.retire()  # the thread that generates graphs is done
+    step.generation.retire()  # the thread that generates graphs is done
     del step, layer
     other = terra.coexecute(tf.identity)
     other(tf.ones(())), other(tf.ones(()))

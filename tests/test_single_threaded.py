@@ -102,7 +102,7 @@ def test_making_it_ready_runs_nothing():
     attrs = ("executor_type", EXECUTOR, *program.attrs[2:])
     terra.sync()
     for _ in range(3):
-        step._instantiate(program, attrs=attrs)
+        step.generation._instantiate(program, attrs=attrs)
     assert count.numpy() == 6
 
 

@@ -241,7 +241,7 @@ def test_it_goes_on_though_it_is_slow():
     for i in range(150):
         step(*given(i))
         if i == 10:
-            while step.generates:
+            while step.generation.runs:
                 time.sleep(0.01)
     stats = step.stats()
     assert stats.coexecuted_steps > 130 and stats.verified_graphs == stats.coexecuted_steps

@@ -12,39 +12,33 @@ import types
 import weakref
 from threading import get_ident
 
-from terra import errors
 from terra.fallback.policy import Policy
 from terra.fallback.replay import destroy
 from terra.graph import trace
-from terra.graph.generator import GraphGenerator
 from terra.options import Stats
 from terra.runtime import (
-    catching, dispatch, framework_loops, frames, handlers, interrupts, location, opschema, pieces, places, recurrent_layers, recurring, verification,
-    whole_calls,
+    catching, dispatch, framework_loops, frames, handlers, interrupts, location, pieces, recurrent_layers, recurring, verification, whole_calls,
 )
 from terra.runtime import internals as tfi
-from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.early_start import EarlyStart
-from terra.runtime.graph_runner import Queue, runner
-from terra.runtime.program import Program
+from terra.runtime.generation import Generation
+from terra.runtime.graph_runner import runner
 from terra.runtime.python_runner import PythonRunner
-from terra.runtime.registered import Registered, remove_left
-from terra.runtime.single_threaded import EXECUTOR, SingleThreaded, calls_functions
+from terra.runtime.registered import remove_left
+from terra.runtime.rolling import Rolling
+from terra.runtime.single_threaded import SingleThreaded
 from terra.runtime.step import Counts, Step
 from terra.runtime.tracer import Tracer
 from terra.runtime.turnover import Turnover
-from terra.runtime.values import dummy
 
 log = logging.getLogger("terra")
 
 tfi.replace_while_loop(framework_loops.located)
 
 
-FEW_ITERATIONS = 4  # a loop that ran no more often is unrolled for two different trip counts, too
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
 SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a graph while others of the step are not yet known
 RARELY = 200_000  # new objects between two garbage collections in a step
-FEW_TREES = 2  # traces with recursion that are merged before steps are cut into pieces
 
 
 def collect_rarely(step):
@@ -80,7 +74,6 @@ class Coexecuted:
         self.options = options
         self.store = trace.TraceStore()
         self.counts = Counts()
-        self._registered = Registered(self)
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
         self.program = None
         self.early_start = EarlyStart()
@@ -89,21 +82,14 @@ class Coexecuted:
         self.recurrences = None  # once the loops of RNN layers are one operation each: those
         self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
         self.recurring = None  # then: the structures of arguments that come again and again, each with a function of its own
-        self._recursive = set()  # locations in recursive calls
-        self.policy.otherwise = self._roll_branching
-        self._branching = set()  # ids of loops that are rolled because of the branches in them
-        self._trip_counts = {}  # (location around a loop, loop id) -> trip counts seen
+        self.rolling = Rolling(self)
+        self.policy.otherwise = self.rolling.roll_branching
         self.fallback_reasons = {}  # reason with its line -> how often
-        self.generation_error = None
         self._stats = Stats()
-        self._generating = None
-        self._generated_version = 0
+        self.generation = Generation(self)
         self.begins_anew = False  # whether the traces are to be forgotten before the next step
         self.turnover = Turnover()
-        self._lock = threading.Lock()  # of the store, between a step and the generating thread
         self.read_lock = threading.RLock()
-        self._retired = []
-        self._given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
         self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
         self._belongs_to = None  # (its instance, weakly)
@@ -182,7 +168,7 @@ class Coexecuted:
             log.warning("terra: %s %s", self.policy.name, text)
 
     def _step(self, args, kwargs):
-        if self.policy.pause_left and self._generating is None and not self._retired:
+        if self.policy.pause_left and self.generation.thread is None and not self.generation.retired:
             return self._leave_alone(args, kwargs)
         if self.recurring is not None and not self.policy.pause_left:
             return self._rolled_step(args, kwargs)
@@ -211,26 +197,15 @@ class Coexecuted:
             if self.keeps_last:
                 self.last = function.last
             if known.ran_by_itself(structure, coexecuted, start, time.perf_counter()):
-                self._retired += function.retire()
+                self.generation.retired += function.generation.retire()
 
-    def _for_structure(self):
+    def for_structure(self):
         """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to this one."""
         made = Coexecuted(self.__wrapped__, self._python, dataclasses.replace(self.options, loops="unroll"), self.located)
         instances.discard(made)
-        made._stats, made.counts, made.fallback_reasons, made._registered = self._stats, self.counts, self.fallback_reasons, self._registered
+        made._stats, made.counts, made.fallback_reasons, made.generation.registered = self._stats, self.counts, self.fallback_reasons, self.generation.registered
         made.policy = recurring.Trust(self.policy.name)
         return made
-
-    @property
-    def generates(self):
-        """Whether a graph is being generated for it."""
-        return self._generating is not None and self._generating.is_alive()
-
-    def retire(self):
-        """It is used no more: returns its programs."""
-        if self._generating is not None:
-            self._generating.join()
-        return [*self._retired, *([] if self.program is None else [self.program])]
 
     def _one_step(self, args, kwargs):
         start = time.perf_counter()
@@ -291,22 +266,21 @@ class Coexecuted:
         """Begin a step of class `kind` on this thread, whose operations belong to it until `_leave`; None if it is to run imperatively."""
         stats = self._stats
         stats.steps += 1
-        if self._generating is not None and (self.options.wait_for_graph or not self._generating.is_alive()):
-            self._generating.join()
-            self._generating = None
-        if self.begins_anew and self._generating is None:
+        generation = self.generation
+        generation.settle(self.options.wait_for_graph)
+        if self.begins_anew and generation.thread is None:
             self.begins_anew = False
-            self._forget_traces()
+            self.forget_traces()
         remove_left()
-        if self._retired:
-            self._remove_retired()
+        if generation.retired:
+            generation.remove_retired()
         if self.program is not None and self.program.compiled is not None:
             self.program.compiled.advance(self.options.wait_for_graph)
         if self.pieces is not None and kind is Step:
             kind = pieces.PiecewiseStep
-            waiting = self._generating is not None and not self.pieces.ready
+            waiting = generation.thread is not None and not self.pieces.ready
         else:
-            waiting = self.program is None and self._generating is not None
+            waiting = self.program is None and generation.thread is not None
         if waiting or self._cannot_be_ordered() or self.policy.imperative() or (
                 not self.options.wait_for_graph and not self.options.verify and self.policy.wants_sample()):
             stats.imperative_steps += 1
@@ -382,16 +356,16 @@ class Coexecuted:
             if self.recurring is not None and len(self.store.graph) <= recurring.LARGEST:
                 self._path = step.mode.path
             self.early_start.ends(time.perf_counter() - step.mode.waited, self.counts.python_stall - step.mode.waited)
-            if self._generating is None and (self._lacks_early_form(self.program) or self.single_threaded.lacks_attrs(self.program)):
-                self._generate()
+            if self.generation.thread is None and self.generation.lacks_form(self.program):
+                self.generation.begin()
             compiled = step.mode.program.compiled
             if compiled is not None:
                 self._stats.compiled_steps += compiled.used
-                if compiled.reason is not None and self._generating is None and step.mode.program is self.program:
-                    self._given_up = compiled, len(self.store.graph.nodes)
-                    self._generate()  # graphs that XLA may compile are somewhat slower if it does not
+                if compiled.reason is not None and self.generation.thread is None and step.mode.program is self.program:
+                    self.generation.given_up = compiled, len(self.store.graph.nodes)
+                    self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
             self.policy.coexecuted()
-            if self.store.n_traces > 1 and self.turnover.has_settled(step.mode.path) and self._generating is None and not self.options.jit_compile:
+            if self.store.n_traces > 1 and self.turnover.has_settled(step.mode.path) and self.generation.thread is None and not self.options.jit_compile:
                 self._narrow()
             step.mode = None
             return
@@ -436,7 +410,7 @@ class Coexecuted:
             self.policy.coexecuted()
             if step.operations <= recurring.LARGEST:
                 self._path = step.path
-                if self.options.loops == "auto" and self.turnover.has_settled(step.path) and self._generating is None:
+                if self.options.loops == "auto" and self.turnover.has_settled(step.path) and self.generation.thread is None:
                     self._unroll()
             if self.keeps_last:
                 self.last = pieces.LastPieces(step.kept)
@@ -449,18 +423,13 @@ class Coexecuted:
         step.mode = None
         if self.pieces is None:
             return
-        if not step.launched:  # else only a part of what ran is known
-            self.note_loops(step.locations)
-        varying = self._varying(at_once=True)
-        if not varying <= self.pieces.places.varying:
-            self._roll(varying)
-        elif self.pieces.dirty and self._generating is None:
+        if not self.rolling.after_pieces(step) and self.pieces.dirty and self.generation.thread is None:
             if fell_back or not step.learned:
                 self.pieces.due = set(self.pieces.dirty)
             elif not self.pieces.ready:  # iterations of a loop need not wait for what comes once in a step
                 self.pieces.due = {piece for piece in self.pieces.dirty if piece.quiet >= SETTLED}
             if self.pieces.due:
-                self._generate()
+                self.generation.begin()
 
     def _look_for_failure(self, step):
         if step.failed is not None:
@@ -474,69 +443,31 @@ class Coexecuted:
         if self.begins_anew:
             return
         if self.located and type(step) is Step and self.options.loops != "unroll":
-            locations = {event.location for event in raw.events}
-            self.note_loops(locations)
-            varying = self._varying()
-            recursive = {here for here in locations if places.is_recursive(here)}
-            deeper = recursive - self._recursive  # layers inside of layers of their own class recurse, too, but always in the same way
-            self._recursive |= recursive
-            if varying or (deeper and self.store.n_traces >= FEW_TREES):
-                self._roll(varying)
+            if self.rolling.after_trace({event.location for event in raw.events}):
                 return
         if self.turnover.is_due(self.store, raw):
             log.info("terra: step %d of %s uses other variables than those before: their traces are forgotten", self._stats.steps, self.policy.name)
-            if self._generating is not None:
+            if self.generation.thread is not None:
                 self.begins_anew = True
                 return
-            self._forget_traces()
+            self.forget_traces()
             fell_back = False  # what was unknown before tells nothing of this path
-        with self._lock:
+        with self.generation.lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)
         if not fell_back:
             self.policy.traced(not changed)
-        elif changed or self._generating is None:  # else the graph that knows this path is being generated
+        elif changed or self.generation.thread is None:  # else the graph that knows this path is being generated
             self.policy.fell_back(step.fallback_reason)
-        if self.store.version != self._generated_version and (fell_back or not changed) and self._generating is None:
-            self._generate()
+        if self.store.version != self.generation.version and (fell_back or not changed) and self.generation.thread is None:
+            self.generation.begin()
 
-    def note_loops(self, locations):
-        """Remember how often the loops ran in a step that issued operations at these locations."""
-        for key, count in places.trip_counts(locations).items():
-            self._trip_counts.setdefault(key, set()).add(count)
-
-    def _varying(self, at_once=False):
-        """Ids of the loops to roll: empty unless one of them has varied so much that unrolling it is a loss; then all whose trip count has varied.
-
-        Two trip counts are few enough to unroll, if the loop is short.
-        """
-        if not any(self.is_loss(counts, at_once) for counts in self._trip_counts.values()) and not self._branching:
-            return set()
-        of_loop = {}
-        for (_, loop_id), counts in self._trip_counts.items():
-            of_loop.setdefault(loop_id, set()).update(counts)
-        return {loop_id for loop_id, counts in of_loop.items() if len(counts) > 1 or loop_id in self._branching}
-
-    def is_loss(self, counts, at_once=False):
-        """Whether unrolling a loop that ran so many times is a loss."""
-        return len(counts) > 1 and (at_once or self.options.loops == "roll" or len(counts) > 2 or max(counts) > FEW_ITERATIONS)
-
-    def take_layers_as_one(self):
-        """From the next step on, the loop of an RNN layer is one operation: it runs another number of times each time."""
-        self.recurrences = recurrent_layers.Recurrences()
-        self.begins_anew = True
-        if self.pieces is not None:
-            self.recurrences.computes_again = True
-        elif self.located:
-            self._look_for_recurring(recurring.SHARE_OF_WHOLE)
-        log.info("terra: the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", self.policy.name)
-
-    def _forget_traces(self):
+    def forget_traces(self):
         """Begin anew: there is another way to run the steps. No graph is being generated."""
         self.store = trace.TraceStore()
-        self._generated_version = 0
+        self.generation.version = 0
         if self.program is not None:
-            self._retired.append(self.program)
+            self.generation.retired.append(self.program)
             self.program = None
 
     def _narrow(self):
@@ -545,47 +476,22 @@ class Coexecuted:
         self.turnover.narrow()
         version = self.store.version + 1
         self.store = trace.TraceStore()
-        self.store.version = self._generated_version = version
+        self.store.version = self.generation.version = version
         self.early_start, self.single_threaded = EarlyStart(), SingleThreaded()
 
-    def _look_for_recurring(self, share):
-        if self.recurring is None and self.options.loops != "roll":
-            self.recurring = recurring.Recurring(self._for_structure, share)
-
-    def _roll_branching(self):
-        """Roll the loops in which paths part, because each iteration has branches of its own: whether there are any."""
-        if not self.located or self.pieces is not None or self.options.loops == "unroll":
-            return False
-        ways = [after.payload for node in self.store.graph.nodes if len(node.succ) > 1 for after in node.succ if after.payload is not None]
-        self._branching.update([loop_id for way in ways for loop_id, count in way.event.location.loop_ids if count > 1])
-        if self._branching:
-            self._roll(self._varying())
-        return bool(self._branching)
-
-    def _roll(self, varying):
-        """From the next step on, cut steps into pieces at these loops and at recursive calls."""
-        if self.pieces is not None:
-            self._retired += self.pieces.programs
-        self.pieces = pieces.Pieces(varying)
-        if self.recurrences is not None:
-            self.recurrences.computes_again = True  # what gradients need of a loop is no part of another piece
-        self._look_for_recurring(recurring.SHARE)
-        self._stats.rolled_loops = len(varying)
-        why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
-        log.info("terra: %s is co-executed in pieces from now on: %d loops %s", self.policy.name, len(varying), why)
-
     def _unroll(self):
-        """From the next step on, steps are whole again: their loops have run equally often for long."""
         log.info("terra: step %d of %s: all loops have run equally often for long; they are unrolled", self._stats.steps, self.policy.name)
-        self.turnover.narrow()
-        self._retired += self.pieces.programs
-        for function in self.recurring.functions.values():
-            self._retired += [] if function is None else function.retire()
-        self.pieces = self.recurring = self._path = None
-        self._trip_counts.clear()
-        self._branching.clear()
-        self._stats.rolled_loops = 0
-        self._forget_traces()
+        self._path = None
+        self.rolling.unroll()
+
+    def note_rolled(self, loops):
+        """So many loops are rolled from now on."""
+        self._stats.rolled_loops = loops
+
+    def note_generated(self, graphs, seconds):
+        """So many graphs were made, in so long a time."""
+        self._stats.graphs += graphs
+        self._stats.generation_s += seconds
 
     def note_fallback(self, reason):
         self._stats.fallbacks += 1
@@ -597,158 +503,11 @@ class Coexecuted:
             del self.fallback_reasons[next(iter(self.fallback_reasons))]
         log.info("terra: step %d of %s fell back: %s", self._stats.steps, self.policy.name, reason)
 
-    def _generate(self):
-        self.turnover.has_traced()
-        self._generating = threading.Thread(target=self._generate_in_thread, name="terra-generate", daemon=True)
-        self._generating.start()
-
-    def _generate_in_thread(self):
-        start = time.perf_counter()
-        try:
-            with dispatch.internal_thread():
-                if self.pieces is not None:
-                    self._generate_pieces(self.pieces)
-                    return
-                if self.single_threaded.lacks_attrs(self.program) and self.store.version == self.program.version:
-                    self._make_single_threaded(self.program)
-                    return
-                if self._lacks_early_form(self.program) and self._add_early_form():
-                    return
-                with self._lock:
-                    program = self._make_program(self.store)
-                    self._generated_version = program.version
-                for form in program.forms:
-                    self._instantiate(program, form)
-                if self.single_threaded.lacks_attrs(program) and not self._compiles():
-                    self._make_single_threaded(program)
-        except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
-            if self.recurrences is not None and not self.recurrences.computes_again:
-                log.info("terra: no graph for %s: %s; its RNN layers compute their loops again for gradients", self.policy.name, error)
-                self.recurrences.computes_again = self.begins_anew = True
-                return
-            self.generation_error = error
-            self._generated_version = self.store.version
-            log.warning("terra: no graph for %s: %s", self.policy.name, error)
-            self.policy.cannot(f"its graph could not be generated ({error})")
-            return
-        finally:
-            self._stats.generation_s += time.perf_counter() - start
-        if self.program is not None:
-            self._retired.append(self.program)
-        self._stats.graphs += 1
-        if self._compiles():
-            before = None if self.program is None else self.program.compiled
-            program.compiled = Compiled(program, functools.partial(self._instantiate, program, None), before)
-        self.program = program
-
-    def _generate_pieces(self, of):
-        """Programs for the pieces that are due: one generation."""
-        while of.due:
-            piece = of.due.pop()
-            of.dirty.discard(piece)
-            with self._lock:
-                program = self._make_program(piece.store)
-                piece.version = program.version
-            self._instantiate(program)
-            if piece.program is not None:
-                self._retired.append(piece.program)
-            piece.program = program
-        self._stats.graphs += 1
-
-    def _make_program(self, store):
-        early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
-        compiles = self._compiles()
-        generator = GraphGenerator(store, early, NotingQueue if compiles else Queue, self.options.optimize, compiles)
-        generated = generator.generate()
-        program = Program(store, generated)
-        program.handles = dict(generator.handles)
-        program.attrs = ("executor_type", "", "config_proto", tfi.call_config(self.options.optimize))
-        self._registered.hold(generated.library)
-        for fdef in generated.fdefs:
-            self._registered.add(fdef)
-        if self.pieces is None and not compiles and self._lacks_early_form(program):
-            program.early_form = self._make_early_form(program, store)
-        return program
-
-    def _compiles(self):
-        """Whether XLA may compile what is generated now."""
-        return self.options.jit_compile and (self._given_up is None or len(self.store.graph.nodes) >= GROWN * self._given_up[1])
-
     @property
     def compiled(self):
         """What `jit_compile` has made of the program in use, or why that was given up; None without it."""
         of_program = None if self.program is None else self.program.compiled
-        return of_program if of_program is not None or self._given_up is None else self._given_up[0]
-
-    def _lacks_early_form(self, program):
-        """Whether the early form of this program's graph is due: it is compared with the better way to run the late one."""
-        return self.early_start.lacks_form(program) and self.single_threaded.is_decided()
-
-    def _make_early_form(self, program, store):
-        """The early form of a graph that has a late one; None if there is none."""
-        generator = GraphGenerator(store, True, Queue, self.options.optimize)
-        try:
-            form = generator.generate()
-        except (errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError) as error:
-            self.early_start.cannot(error)
-            return None
-        program.handles.update(generator.handles)
-        for fdef in form.fdefs:
-            self._registered.add(fdef)
-        return form
-
-    def _add_early_form(self):
-        """Give the program in use its early form. False if there are new traces, so that a new program is due."""
-        program = self.program
-        with self._lock:
-            if self.store.version != program.version:
-                return False
-            form = self._make_early_form(program, self.store)
-        if form is not None:
-            self._instantiate(program, form)
-            program.early_form = form
-        return True
-
-    def _make_single_threaded(self, program):
-        """Have the runtime build the program's function for one thread, if that is possible."""
-        if calls_functions(program.generated.fdefs[-1]):
-            self.single_threaded.cannot("it calls functions (branches among them)")
-            return
-        attrs = ("executor_type", EXECUTOR, *program.attrs[2:])
-        try:
-            self._instantiate(program, attrs=attrs)
-        except tfi.tf.errors.OpError as error:
-            self.single_threaded.cannot(f"TensorFlow refuses ({error.message})")
-            return
-        program.single_threaded_attrs = attrs
-
-    @staticmethod
-    def _instantiate(program, form=None, name=None, n_outputs=None, attrs=None):
-        """Have the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
-        form = form or program.generated
-        args = []
-        for spec in form.arg_specs:
-            kind = spec[0]
-            if kind in ("arg", "feed"):
-                args.append(dummy(spec[2]))
-            elif kind == "res":
-                args.append(program.handles[spec[1]])
-            elif kind == "queue":
-                args.append(spec[1].ref)
-            else:
-                args.append(tfi.tf.constant(program.late_selects_default, dtype=tfi.tf.int32))
-        tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)
-
-    def _remove_retired(self):
-        if runner.flights:
-            return
-        busy = [program for program in self._retired if program.compiled is not None and program.compiled.busy]
-        retired, self._retired = [program for program in self._retired if program not in busy], busy
-        for program in retired:
-            if program.compiled is not None:
-                program.compiled.remove()
-            for form in program.forms:
-                self._registered.remove(form.fdefs)
+        return of_program if of_program is not None or self.generation.given_up is None else self.generation.given_up[0]
 
     # -- what users ask --------------------------------------------------------------------------------------------------------
 

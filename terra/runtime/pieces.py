@@ -185,7 +185,7 @@ class PiecewiseStep(Step):
         raw.creates_variables = False
         if function.begins_anew:
             return
-        with function._lock:
+        with function.generation.lock:
             new = piece.store.add(raw, may_grow=piece.store.n_traces < function.options.max_traces)
         piece.quiet = 0 if new else piece.quiet + 1
         self.learned |= new

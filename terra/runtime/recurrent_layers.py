@@ -46,8 +46,8 @@ def _in_one(original, in_stateless_scope):
         if step is not None and calls_stock_cell(step_function) and not in_stateless_scope():
             function = step.function
             if function.recurrences is None:
-                if function.options.loops != "unroll" and _has_shape(inputs) and function.is_loss(_lengths(step, step_function, inputs)):
-                    function.take_layers_as_one()
+                if function.options.loops != "unroll" and _has_shape(inputs) and function.rolling.is_loss(_lengths(step, step_function, inputs)):
+                    function.rolling.take_layers_as_one()
             else:
                 made = function.recurrences.find(original, step_function, inputs, initial_states, options)
                 if function.recurrences.batches_vary:

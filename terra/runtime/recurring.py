@@ -140,7 +140,7 @@ class Recurring:
             self._last = None
         function = self.functions.get(structure)
         if function is not None:
-            return function if function.options.wait_for_graph or not function.generates else None
+            return function if function.options.wait_for_graph or not function.generation.runs else None
         seen = self._seen.get(structure)
         if seen is None or seen.times < seen.needed or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
             return None

@@ -1,0 +1,213 @@
+"""The graphs of a step function: made of its traces in a helper thread, while training goes on, and removed when they are used no more."""
+
+import functools
+import logging
+import threading
+import time
+
+from terra import errors
+from terra.graph.generator import GraphGenerator
+from terra.runtime import dispatch, opschema
+from terra.runtime import internals as tfi
+from terra.runtime.compiled import GROWN, Compiled, NotingQueue
+from terra.runtime.graph_runner import Queue, runner
+from terra.runtime.program import Program
+from terra.runtime.registered import Registered
+from terra.runtime.single_threaded import EXECUTOR, calls_functions
+from terra.runtime.values import dummy
+
+log = logging.getLogger("terra")
+
+_REFUSED = errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError
+
+
+class Generation:
+    """What makes the programs of one step function."""
+
+    def __init__(self, function):
+        self._function = function
+        self.thread = None  # that generates, or has just done so
+        self.version = 0  # of the traces that the last graph was made of
+        self.error = None  # why there is none
+        self.lock = threading.Lock()  # of the traces, between a step and the thread
+        self.registered = Registered(function)
+        self.retired = []  # programs that are used no more
+        self.given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
+
+    # -- the thread ------------------------------------------------------------------------------------------------------------
+
+    def begin(self):
+        """Generate what is due."""
+        self._function.turnover.has_traced()
+        self.thread = threading.Thread(target=self._run, name="terra-generate", daemon=True)
+        self.thread.start()
+
+    @property
+    def runs(self):
+        return self.thread is not None and self.thread.is_alive()
+
+    def settle(self, wait):
+        """Between two steps: notice that the thread is through."""
+        if self.thread is not None and (wait or not self.thread.is_alive()):
+            self.thread.join()
+            self.thread = None
+
+    def _run(self):
+        function, start, made = self._function, time.perf_counter(), 0
+        try:
+            with dispatch.internal_thread():
+                if function.pieces is not None:
+                    self._generate_pieces(function.pieces)
+                    made = 1
+                    return
+                current = function.program
+                if function.single_threaded.lacks_attrs(current) and function.store.version == current.version:
+                    self._make_single_threaded(current)
+                    return
+                if self._lacks_early_form(current) and self._add_early_form(current):
+                    return
+                with self.lock:
+                    program = self._make_program(function.store)
+                    self.version = program.version
+                for form in program.forms:
+                    self._instantiate(program, form)
+                if function.single_threaded.lacks_attrs(program) and not self._compiles():
+                    self._make_single_threaded(program)
+                made = 1
+        except _REFUSED as error:
+            if function.recurrences is not None and not function.recurrences.computes_again:
+                log.info("terra: no graph for %s: %s; its RNN layers compute their loops again for gradients", function.policy.name, error)
+                function.recurrences.computes_again = function.begins_anew = True
+                return
+            self.error = error
+            self.version = function.store.version
+            log.warning("terra: no graph for %s: %s", function.policy.name, error)
+            function.policy.cannot(f"its graph could not be generated ({error})")
+            return
+        finally:
+            function.note_generated(made, time.perf_counter() - start)
+        before = function.program
+        if before is not None:
+            self.retired.append(before)
+        if self._compiles():
+            program.compiled = Compiled(program, functools.partial(self._instantiate, program, None), None if before is None else before.compiled)
+        function.program = program
+
+    def _generate_pieces(self, of):
+        """Programs for the pieces that are due: one generation."""
+        while of.due:
+            piece = of.due.pop()
+            of.dirty.discard(piece)
+            with self.lock:
+                program = self._make_program(piece.store)
+                piece.version = program.version
+            self._instantiate(program)
+            if piece.program is not None:
+                self.retired.append(piece.program)
+            piece.program = program
+
+    def _make_program(self, store):
+        early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
+        compiles, optimize = self._compiles(), self._function.options.optimize
+        generator = GraphGenerator(store, early, NotingQueue if compiles else Queue, optimize, compiles)
+        generated = generator.generate()
+        program = Program(store, generated)
+        program.handles = dict(generator.handles)
+        program.attrs = ("executor_type", "", "config_proto", tfi.call_config(optimize))
+        self.registered.hold(generated.library)
+        for fdef in generated.fdefs:
+            self.registered.add(fdef)
+        if self._function.pieces is None and not compiles and self._lacks_early_form(program):
+            program.early_form = self._make_early_form(program, store)
+        return program
+
+    def _compiles(self):
+        """Whether XLA may compile what is generated now."""
+        function = self._function
+        return function.options.jit_compile and (self.given_up is None or len(function.store.graph.nodes) >= GROWN * self.given_up[1])
+
+    # -- other forms -----------------------------------------------------------------------------------------------------------
+
+    def lacks_form(self, program):
+        """Whether another form of this program's graph is due."""
+        return self._lacks_early_form(program) or self._function.single_threaded.lacks_attrs(program)
+
+    def _lacks_early_form(self, program):
+        """Whether the early one is: it is compared with the better way to run the late one."""
+        return self._function.early_start.lacks_form(program) and self._function.single_threaded.is_decided()
+
+    def _make_early_form(self, program, store):
+        """The early form of a graph that has a late one; None if there is none."""
+        generator = GraphGenerator(store, True, Queue, self._function.options.optimize)
+        try:
+            form = generator.generate()
+        except _REFUSED as error:
+            self._function.early_start.cannot(error)
+            return None
+        program.handles.update(generator.handles)
+        for fdef in form.fdefs:
+            self.registered.add(fdef)
+        return form
+
+    def _add_early_form(self, program):
+        """Give the program in use its early form. False if there are new traces, so that a new program is due."""
+        store = self._function.store
+        with self.lock:
+            if store.version != program.version:
+                return False
+            form = self._make_early_form(program, store)
+        if form is not None:
+            self._instantiate(program, form)
+            program.early_form = form
+        return True
+
+    def _make_single_threaded(self, program):
+        """Have the runtime build the program's function for one thread, if that is possible."""
+        single_threaded = self._function.single_threaded
+        if calls_functions(program.generated.fdefs[-1]):
+            single_threaded.cannot("it calls functions (branches among them)")
+            return
+        attrs = ("executor_type", EXECUTOR, *program.attrs[2:])
+        try:
+            self._instantiate(program, attrs=attrs)
+        except tfi.tf.errors.OpError as error:
+            single_threaded.cannot(f"TensorFlow refuses ({error.message})")
+            return
+        program.single_threaded_attrs = attrs
+
+    @staticmethod
+    def _instantiate(program, form=None, name=None, n_outputs=None, attrs=None):
+        """Have the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
+        form = form or program.generated
+        args = []
+        for spec in form.arg_specs:
+            kind = spec[0]
+            if kind in ("arg", "feed"):
+                args.append(dummy(spec[2]))
+            elif kind == "res":
+                args.append(program.handles[spec[1]])
+            elif kind == "queue":
+                args.append(spec[1].ref)
+            else:
+                args.append(tfi.tf.constant(program.late_selects_default, dtype=tfi.tf.int32))
+        tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)
+
+    # -- programs that are used no more ----------------------------------------------------------------------------------------
+
+    def retire(self):
+        """The step function itself is used no more: gives all its programs."""
+        self.settle(True)
+        program = self._function.program
+        return [*self.retired, *([] if program is None else [program])]
+
+    def remove_retired(self):
+        """Remove the functions of programs that no step in flight uses."""
+        if runner.flights:
+            return
+        busy = [program for program in self.retired if program.compiled is not None and program.compiled.busy]
+        retired, self.retired = [program for program in self.retired if program not in busy], busy
+        for program in retired:
+            if program.compiled is not None:
+                program.compiled.remove()
+            for form in program.forms:
+                self.registered.remove(form.fdefs)
