@@ -76,7 +76,7 @@ class First(Mode):
     def run_round(self, steps):
         self.step = terra.coexecute(self.job.step)
         self.seconds.append(self.run(2) / 2)
-        while self.step.stats().graphs == 0 and self.step.generation_error is None:
+        while self.step.stats().graphs == 0 and self.step.generation.error is None:
             time.sleep(0.001)
         self.generation.append(self.step.stats().generation_s)
 

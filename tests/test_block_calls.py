@@ -143,6 +143,67 @@ def test_the_user_s_own_call_runs(read):
     assert stats.coexecuted_steps >= 25 and stats.fast_forwards >= 3 * (stats.coexecuted_steps - 10)
 
 
+class Scaled(keras.layers.Layer):
+    """Nothing but computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale = keras.layers.Dense(5, "tanh"), 1.0
+
+    def call(self, x):
+        return x + self.scale * self.inner(x)
+
+
+class Pure(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.last = [Scaled() for _ in range(4)], keras.layers.Dense(3)
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def rescale(net):
+    net.blocks[2].scale = 0.5
+
+
+def drop_block(net):
+    net.blocks = list(net.blocks)[:3]
+
+
+def other_call(net):
+    Scaled.call = lambda self, x: x * 1.5 + self.scale * self.inner(x)
+
+
+@pytest.mark.parametrize("change", [rescale, drop_block, other_call], ids=lambda f: f.__name__)
+def test_the_user_s_own_call_is_skipped_where_it_is_pure(change, monkeypatch):
+    def run(tape_class):
+        monkeypatch.setattr(Scaled, "call", Scaled.call)
+        keras.utils.set_random_seed(4)
+        net, optimizer, found, jumps = Pure(), keras.optimizers.SGD(0.1), [], []
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        for i, (x, y) in enumerate(zip(X, Y)):
+            if i == 25:
+                change(net)
+            with tape_class() as tape:
+                loss = loss_of(y, net(tf.constant(x)))
+            variables = net.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            found.append(float(loss))
+            if tape_class is TerraTape:
+                jumps.append(tape.block.stats().fast_forwards)
+        monkeypatch.undo()
+        return found + [w.tolist() for w in net.get_weights()], jumps, tape
+
+    expected, _, _ = run(tf.GradientTape)
+    actual, jumps, tape = run(TerraTape)
+    assert actual == expected
+    assert jumps[23] - jumps[22] == 4  # the model as a whole, the loss, the gradient, the optimizer
+    assert tape.block.stats().coexecuted_steps >= 30
+
+
 def test_tapes_that_outlive_their_step():
     """Asked for gradients when everything they were told of has been skipped, and the graph has run."""
     def run(tape_class):
@@ -205,6 +266,44 @@ def test_evaluation_behind_the_update():
     assert actual == expected
     stats = tape.block.stats()
     assert stats.coexecuted_steps > 25 and stats.fast_forwards >= 6 * (stats.coexecuted_steps - 10)
+
+
+BATCHES = {
+    "loss": lambda y, logits: keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, logits),
+    "function": lambda y, logits: tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)),
+    "operation": lambda y, logits: tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)),
+    "one_hot": lambda y, logits: -tf.reduce_mean(tf.one_hot(y, 3) * tf.nn.log_softmax(logits)),
+    "arithmetic": lambda y, logits: tf.reduce_mean((tf.cast(y + 1, tf.float32)[:, None] - logits) ** 2),
+    "python_looks": lambda y, logits: tf.reduce_mean(logits[:int(tf.reduce_sum(y)) % 4 + 1] ** 2),
+}
+
+
+@pytest.mark.parametrize("of_dataset", [True, False], ids=["dataset", "tensors"])
+@pytest.mark.parametrize("loss_of", BATCHES.values(), ids=BATCHES)
+def test_batches_of_integers(loss_of, of_dataset):
+    """Small as they are, they are not taken for constants."""
+    x, y = np.reshape(X[:36], (18, 16, 5)), np.reshape(Y[:36], (18, 16))
+
+    def run(tape_class):
+        keras.utils.set_random_seed(4)
+        model, optimizer = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(3)]), keras.optimizers.SGD(0.1)
+        found, jumps, weights = [], [], model.trainable_variables
+        batches = tf.data.Dataset.from_tensor_slices((x, y)) if of_dataset else ((tf.constant(a), tf.constant(b)) for a, b in zip(x, y))
+        for a, b in batches:
+            with tape_class() as tape:
+                loss = loss_of(b, model(a))
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+            found.append(float(loss))
+            if tape_class is TerraTape:
+                jumps.append(tape.block.stats().fast_forwards)
+        return found + [w.tolist() for w in model.get_weights()], jumps, tape
+
+    expected, _, _ = run(tf.GradientTape)
+    actual, jumps, tape = run(TerraTape)
+    assert actual == expected
+    assert tape.block.stats().coexecuted_steps >= 10
+    if loss_of is not BATCHES["python_looks"]:
+        assert 3 <= jumps[-1] - jumps[-2] <= 6 and jumps[-2] - jumps[-3] == jumps[-1] - jumps[-2]
 
 
 @pytest.mark.parametrize("tape_class", [tf.GradientTape, terra.GradientTape])

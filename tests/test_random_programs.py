@@ -251,7 +251,7 @@ def check(text, folder, late):
     for k, (a, b) in enumerate(zip(expected, actual, strict=True)):
         assert a == b, f"observation {k} ({'late' if late else 'now'}), {stats}, {step.fallback_reasons}"
     assert stats.steps == stats.tracing_steps + stats.coexecuted_steps + stats.imperative_steps
-    assert step.generation_error is None, step.generation_error
+    assert step.generation.error is None, step.generation.error
     totals["steps"] += stats.steps
     totals["coexecuted"] += stats.coexecuted_steps
     totals["programs"] += 1
@@ -287,7 +287,7 @@ def test_random_programs_in_pieces(folder):
         actual, step = run(text, folder, late, terra.coexecute(wait_for_graph=True, loops="roll"))
         for k, (a, b) in enumerate(zip(expected, actual, strict=True)):
             assert close(a, b), f"observation {k} ({'late' if late else 'now'}), {step.stats()}, {step.fallback_reasons}"
-        assert step.generation_error is None, step.generation_error
+        assert step.generation.error is None, step.generation.error
         if step.stats().pieces:
             rolled["programs"] += 1
             rolled["coexecuted"] += step.stats().coexecuted_steps

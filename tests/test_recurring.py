@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime import recurring
+from terra.runtime import generation, recurring
 
 
 @pytest.fixture(autouse=True)
@@ -265,9 +265,8 @@ def test_time_is_bounded(monkeypatch):
 def test_functions_that_do_not_pay(pays):
     """The first functions are compared with the pieces: if steps take as long as before, no further structure gets one."""
     class Function:
-        generates = False
-
         def __init__(self):
+            self.generation = generation.Generation(self)
             self.policy = recurring.Trust("a step")
             self.options = terra.options.Options()
 

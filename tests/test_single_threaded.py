@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime import coexecution, internals, trial
+from terra.runtime import generation, internals, trial
 from terra.runtime.graph_runner import runner
 from terra.runtime.single_threaded import EXECUTOR, LEARNED
 from terra.runtime.trial import BLOCK, ROUNDS
@@ -81,7 +81,7 @@ def test_the_choice_holds_for_the_next_graph():
         step(tf.ones(3))
     first = step.program
     step.store.version += 1  # as if there were more to know
-    step._generate()
+    step.generation.begin()
     for i in range(6):
         step(tf.ones(3))
     stats = step.stats()
@@ -180,19 +180,19 @@ def test_given_up_when_a_step_fails(monkeypatch):
 
 
 def test_tensorflow_refuses(monkeypatch):
-    instantiate = coexecution.Coexecuted._instantiate
+    instantiate = generation.Generation._instantiate
 
     def refuses(program, form=None, name=None, n_outputs=None, attrs=None):
         if attrs is not None:
             raise tf.errors.InvalidArgumentError(None, None, "no")
         instantiate(program, form, name, n_outputs)
 
-    monkeypatch.setattr(coexecution.Coexecuted, "_instantiate", staticmethod(refuses))
+    monkeypatch.setattr(generation.Generation, "_instantiate", staticmethod(refuses))
     w = tf.Variable(1.0)
     step = made(lambda x: x * w)
     for _ in range(6):
         np.testing.assert_array_equal(step(tf.ones(3)).numpy(), np.ones(3))
-    assert "TensorFlow refuses (no)" in step.single_threaded.reason and step.generation_error is None
+    assert "TensorFlow refuses (no)" in step.single_threaded.reason and step.generation.error is None
     assert step.stats().single_threaded_steps == 0 and step.stats().coexecuted_steps == 4
 
 

@@ -68,7 +68,7 @@ def _identity(runner, x):
     known = runner.fed.get(id(x))
     if known is not None:
         return known[0]
-    if type(x) is EagerTensor and id(x) not in runner.step.data:
+    if type(x) is EagerTensor and not runner.step.is_data(x):
         enum, shape = x._datatype_enum(), x._shape_tuple()
         if is_small_constant(enum, shape):
             return const_key(x, enum, shape)

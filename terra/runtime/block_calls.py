@@ -13,7 +13,8 @@ from terra.runtime import dispatch, fast_forward, frames, guards, location
 
 _METHODS = (
     ("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
-    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
+    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)),
+    ("keras.src.metrics.metric", "Metric", ("update_state",)))
 _CALLABLES = (
     ("keras.src.layers.layer", "Layer"), ("keras.src.losses.loss", "Loss"),
     ("tf_keras.src.engine.base_layer", "Layer"), ("tf_keras.src.losses", "Loss"))
@@ -28,22 +29,22 @@ def prepare():
             cls = getattr(sys.modules[module], names[0], None)
             if cls is None:
                 continue
-            if len(names) == 1:
-                for kind in _with_own_call(cls):
+            for kind in _stock_classes(cls):
+                if len(names) == 1:
                     _replace(kind, "__call__", _callable)
-            else:
-                for name in names[1]:
-                    _replace(cls, name, _method)
+                else:
+                    for name in names[1]:
+                        _replace(kind, name, _method)
 
 
-def _with_own_call(cls):
-    """The class and the stock ones under it that define how they are called themselves."""
+def _stock_classes(cls):
+    """The class, and the stock ones under it."""
     found, kinds = set(), [cls]
     while kinds:
         kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        if guards.stock_package(kind.__module__) is not None and "__call__" in vars(kind):
+        if kind not in found and guards.stock_package(kind.__module__) is not None:
             found.add(kind)
+            kinds += kind.__subclasses__()
     return found
 
 
@@ -63,7 +64,7 @@ def _method(function):
         view = dispatch.active
         if view is None or not view.in_block or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
             return function(self, *args, **kwargs)
-        return view.call(skipping, self, *args, **kwargs)
+        return view.call(skipping, self, *view.with_batches(args), **kwargs)
 
     return method
 
@@ -74,6 +75,8 @@ def _callable(function):
         view = dispatch.active
         if view is None or not view.in_block or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
             return function(self, *args, **kwargs)
+        if guards.is_stock_object(self):
+            args = view.with_batches(args)
         return view.call(location.call_here, self, args, kwargs)
 
     return __call__

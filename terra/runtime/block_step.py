@@ -24,8 +24,10 @@ from terra.runtime.coexecution import Coexecuted, collect_as_before
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import View
 from terra.runtime.step import Step
+from terra.runtime.tensor import noted
 from terra.runtime.tracer import Tracer
 
+MOST_SETTINGS = 8  # elements: a longer tensor that the program makes anew for each block is a batch, a shorter one may be a shape
 LONGEST = 20_000  # operations behind a block that may still belong to its step
 _ITERATORS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "MultiDeviceIteratorGetNextFromShard"])
 _LOCK_PATIENCE = 5.0  # seconds another thread waits for the step's thread to leave an operation
@@ -53,9 +55,12 @@ class BlockFunction(Coexecuted):
         block.__name__ = block.__qualname__ = name
         super().__init__(block, block, options)
         self._last = None  # when the last step began, and how many there were of each kind then
+        self.fresh = range(0)  # numbers of the tensors that were made between the beginning of the last step and that of this one
 
     def begin(self, *args):
         self._note_time()
+        now = tfi.next_tensor_id()
+        self.fresh = range(self.fresh.stop or now, now)
         return super().begin(*args)
 
     def _note_time(self):
@@ -109,11 +114,22 @@ class BlockStep(Step):
         super().__init__(function, args, kwargs)
         self.cursor = frames.FrameCursor(location.tls.cursor, frame)
         self.line = frame.f_lineno
+        self._fresh = function.fresh
         self.guarded = catching.around_step(frame)  # where it ends is not known: at its end, the program may have left the statement
         self.view = None  # what the hooks see once the block is done
         self.closed = False
         self.tape_is_gone = False
         self._gradient_at = None  # how many operations the step had when the gradient was taken
+
+    def is_data(self, x):
+        return id(x) in self.data or (type(x) is tfi.EagerTensor and x._id in self._fresh and x._num_elements() > MOST_SETTINGS)
+
+    def with_batches(self, args):
+        """The arguments of a call of a stock object; where they are integers of a batch, tensors that tell whether Python reads them."""
+        if not self.takes_tensors():
+            return args
+        return [self.hold_data(noted(x)) if type(x) is tfi.EagerTensor and x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not vars(x) and self.is_data(x)
+                else x for x in args]
 
     def note_fallback(self, reason):
         line = self.cursor.current.line()
@@ -219,6 +235,9 @@ class OpenEnd(View):
                 return self.step.call(function, *args, **kwargs)
             finally:
                 self.held = outer
+
+    def with_batches(self, args):
+        return args
 
     def close(self):
         self.step.close()

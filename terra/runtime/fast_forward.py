@@ -158,7 +158,7 @@ def _unread(runner, owner, args, kwargs):
     if type(owner) is FunctionType:
         position, name = INDICES.get(owner, (None, None))
         return () if name is None else args[position:position + 1] or (kwargs.get(name),)
-    return [x for x in args[:1] if _looks_up(owner) and id(x) in runner.step.data]  # the layer's operations on other ones run on the host
+    return [x for x in args[:1] if _looks_up(owner) and runner.step.is_data(x)]  # the layer's operations on other ones run on the host
 
 
 def form_of(callee):

@@ -81,6 +81,7 @@ try:
     _delete_executor = pywrap_tfe.TFE_DeleteExecutor
     INTERN_DTYPES = dtypes._INTERN_TABLE  # dtype enum -> DType, the table that EagerTensor.dtype itself uses
     get_name_scope = ops.get_name_scope
+    next_tensor_id = ops.uid  # takes one of the numbers that TensorFlow gives eager tensors, in order
     ConfigProto = config_pb2.ConfigProto
 except (ImportError, AttributeError) as missing:
     raise errors.UnsupportedTensorFlowError(

@@ -457,7 +457,7 @@ def _plan(mode, path, fed_forward, records, given, results, ones):
 
 def _is_constant(x, step):
     """Whether a small tensor was made by Python from shapes and attributes, and so is the same each time on this path."""
-    return type(x) is EagerTensor and id(x) not in step.data and x._num_elements() <= SMALL
+    return type(x) is EagerTensor and not step.is_data(x) and x._num_elements() <= SMALL
 
 
 _scalar_ones = {}

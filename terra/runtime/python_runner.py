@@ -436,7 +436,7 @@ class PythonRunner:
                 return False
         elif type(x) is not EagerTensor:
             return False
-        return id(x) not in self.step.args and id(x) not in self.step.data
+        return id(x) not in self.step.args and not self.step.is_data(x)
 
     def _speculated_alike(self, node, flat):
         """Whether a trace would have the inputs as constants and as fed values just where `node` has them."""

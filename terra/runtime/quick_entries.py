@@ -171,7 +171,7 @@ def alike(runner, pattern, given, foreign):
                 return False
             note_mask(runner, x)
         elif kind is _CONSTANT:
-            if type(x) is not EagerTensor or id(x) in runner.step.data or mask_of(x) is not None or (
+            if type(x) is not EagerTensor or runner.step.is_data(x) or mask_of(x) is not None or (
                     x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
                 return False
             foreign.append(x)
@@ -361,7 +361,7 @@ def pattern(runner, x, foreign=None, region=None):
         foreign.append(x)
         if not any(kind is Foreign and place == index for kind, place, _ in region.checks):
             return _FOREIGN, kind, (identity, runner._from_outside(x))
-        if kind is TerraTensor or id(x) in runner.step.data:
+        if kind is TerraTensor or runner.step.is_data(x):
             raise LookupError
         return _CONSTANT, const_key(x, enum, shape), x
     if x is None or kind is bool or x is Ellipsis or kind is tfi.tf.DType or tfi.is_variable(x):

@@ -31,7 +31,8 @@ def mask_of(x):
 
 def note_mask(runner, x):
     """Have the observer of the run, if there is one, know the mask of a tensor from outside of the step: the next time it may be another."""
-    if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args and id(x) not in runner.step.data:
+    if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args \
+            and not runner.step.is_data(x):
         runner.observer.masks.setdefault(id(x), (x, mask_of(x)))
 
 
@@ -184,7 +185,7 @@ class Inputs:
 
 def known_to_host(runner, x):
     """What identifies the value of a tensor that was fed, if operations on it may run on the host at once (see `tracer.host_static`); else None."""
-    if type(x) is not EagerTensor or id(x) in runner.step.data:
+    if type(x) is not EagerTensor or runner.step.is_data(x):
         return None
     enum, shape = x._datatype_enum(), x._shape_tuple()
     return const_key(x, enum, shape) if enum in opschema.HOST_KNOWN_ENUMS and is_small_constant(enum, shape) else None
@@ -377,7 +378,7 @@ class Recording:
         if place is not None:
             self.unused.discard(place)
             return Foreign(place)
-        if type(x) is not EagerTensor or id(x) in self.runner.step.data or id(x) in self.runner.step.args:
+        if type(x) is not EagerTensor or self.runner.step.is_data(x) or id(x) in self.runner.step.args:
             raise Unskippable
         self.region.checks.append((EagerTensor, x, None))
         return Constant(x)
@@ -455,7 +456,7 @@ class Recording:
             return Argument(argument[0])
         if id(x) in self.runner.fed:
             return self._fed_key(x)
-        if type(x) is not EagerTensor or id(x) in self.runner.step.data:
+        if type(x) is not EagerTensor or self.runner.step.is_data(x):
             if id(x) not in self.places:
                 raise Unskippable
             self._check(Foreign, self.places[id(x)], x, True)

@@ -123,6 +123,10 @@ class Step:
         self.data[id(tensor)] = tensor
         return tensor
 
+    def is_data(self, x):
+        """Whether a tensor is to be taken for another one in each step, though Python holds it."""
+        return id(x) in self.data
+
     def note_indices(self, x):
         """`x` is about to be looked up in a table by a layer of the framework's."""
 

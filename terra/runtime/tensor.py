@@ -187,7 +187,11 @@ class Noted:
 
 def tensor_of(array):
     """The tensor that TensorFlow makes of an array of numbers, as a TerraTensor."""
-    value = tfi.eager_constant(array, None)
+    return noted(tfi.eager_constant(array, None))
+
+
+def noted(value):
+    """A TerraTensor with the value of an EagerTensor: it tells whether Python has read it."""
     t = make_tensor(value.dtype, value._datatype_enum(), value._shape_tuple(), None, Noted(), None)
     t._value = value
     return t

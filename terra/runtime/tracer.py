@@ -414,7 +414,7 @@ class Tracer:
         if arg is not None:
             return (ARG, arg[0], enum), (const_key(e, enum, shape) if needs_value and is_small_constant(enum, shape) else shape)
         small = is_small_constant(enum, shape)
-        if small and id(x) not in self.step.data:
+        if small and not self.step.is_data(x):
             key = const_key(e, enum, shape)
             return (CONST, Const(self._number(x), key, e)), key if needs_value else shape
         return (FEED, self._number(x), enum), (const_key(e, enum, shape) if needs_value and small else shape)
@@ -497,11 +497,11 @@ def host_static(schema, op, flat, owner):
         return STATIC_SHAPE
     if schema.category != opschema.GRAPH or not flat or schema.is_function:
         return None
-    args, data = owner.step.args, owner.step.data
+    step = owner.step
     for x in flat:
-        if type(x) is not EagerTensor or id(x) in args or id(x) in data:
+        if type(x) is not EagerTensor or x._datatype_enum() not in HOST_KNOWN_ENUMS or x._num_elements() > SMALL:
             return None
-        if x._datatype_enum() not in HOST_KNOWN_ENUMS or x._num_elements() > SMALL:
+        if id(x) in step.args or step.is_data(x):
             return None
     return HOST_STATIC
 

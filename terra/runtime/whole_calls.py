@@ -204,10 +204,14 @@ def call_layer(runner, wrapped, args, kwargs):
 
 
 def _is_inner(runner):
-    """Whether the step's function as a whole is known to be impure, so that its parts are to be tried."""
-    if type(runner.step) is not Step or runner.observer is not None or runner.step.function.options.fast_forward == "framework":
+    """Whether parts of the step are to be tried: its function as a whole is known to be impure, or it is a block, and has none."""
+    step = runner.step
+    if runner.observer is not None or step.function.options.fast_forward == "framework":
         return False
-    return runner.program.whole is not None and runner.program.whole.tries > 1 and not runner.program.whole.regions
+    if type(step) is not Step:
+        return step.in_block
+    whole = runner.program.whole
+    return whole is not None and whole.tries > 1 and not whole.regions
 
 
 def _is_traced():
