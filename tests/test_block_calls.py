@@ -355,3 +355,32 @@ def test_tapes_and_what_they_hold_are_freed():
     del tape
     gc.collect()
     assert not [x for x in gc.get_objects() if type(x) is tape_type]
+
+
+def test_updates_by_hand():
+    """Operators and methods of variables behind the block; somebody replaces one of them in between."""
+    def run(tape_class):
+        w, average, jumps, found = tf.Variable(tf.fill((5, 3), 0.1)), tf.Variable(tf.zeros((5, 3))), [], []
+        original = type(w).assign_sub
+        for i, x in enumerate(X):
+            if i == 25:
+                type(w).assign_sub = lambda self, delta, **more: original(self, delta * 0.5, **more)
+            if i == 32:
+                type(w).assign_sub = original
+            with tape_class() as tape:
+                loss = tf.reduce_mean(tf.tanh(tf.matmul(x, w)) ** 2)
+            gradient = tape.gradient(loss, w)
+            w.assign_sub(0.1 * gradient + 0.01 * w)
+            average.assign(0.9 * average + 0.1 * w)
+            if i % 3 == 0:
+                found.append(float(loss))
+            if tape_class is TerraTape:
+                jumps.append(tape.block.stats().fast_forwards)
+        assert type(w).assign_sub is original
+        return found + [w.numpy().tolist(), average.numpy().tolist()], jumps, tape
+
+    expected, _, _ = run(tf.GradientTape)
+    actual, jumps, tape = run(TerraTape)
+    assert actual == expected
+    assert tape.block.stats().coexecuted_steps >= 30
+    assert jumps[24] - jumps[23] == 10  # `** 2`, the gradient, and for each update three operators and the method

@@ -9,37 +9,40 @@ import functools
 import sys
 from threading import get_ident
 
-from terra.runtime import dispatch, fast_forward, frames, guards, location
+from terra.runtime import dispatch, fast_calls, fast_forward, frames, guards, location
+from terra.runtime import internals as tfi
 
-_METHODS = (
+_ENTRIES = (
+    ("keras.src.layers.layer", "Layer", ("__call__",)),
+    ("keras.src.losses.loss", "Loss", ("__call__",)),
+    ("keras.src.backend.common.variables", "Variable", ("assign", "assign_add", "assign_sub")),
+    ("keras.src.backend.common.variables", "KerasVariable", ("assign", "assign_add", "assign_sub")),  # of older ones
+    ("keras.src.metrics.metric", "Metric", ("update_state",)),
     ("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
-    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)),
-    ("keras.src.metrics.metric", "Metric", ("update_state",)))
-_CALLABLES = (
-    ("keras.src.layers.layer", "Layer"), ("keras.src.losses.loss", "Loss"),
-    ("tf_keras.src.engine.base_layer", "Layer"), ("tf_keras.src.losses", "Loss"))
-_prepared = set()
+    ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
+    ("tf_keras.src.losses", "Loss", ("__call__",)),
+    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
+_prepared = set()  # entries
 
 
 def prepare():
     """Have the framework's methods look for a block's step from now on."""
-    for module, *names in (*_METHODS, *_CALLABLES):
-        if module in sys.modules and (module, *names) not in _prepared:
-            _prepared.add((module, *names))
-            cls = getattr(sys.modules[module], names[0], None)
-            if cls is None:
-                continue
-            for kind in _stock_classes(cls):
-                if len(names) == 1:
-                    _replace(kind, "__call__", _callable)
-                else:
-                    for name in names[1]:
-                        _replace(kind, name, _method)
+    for entry in _ENTRIES:
+        module, name, methods = entry
+        if module in sys.modules and entry not in _prepared:
+            _prepared.add(entry)
+            for kind in _stock_classes(getattr(sys.modules[module], name, None)):
+                for method in methods:
+                    _replace(kind, method, _callable if method == "__call__" else _method)
+    if tfi.ResourceVariable not in _prepared:
+        _prepared.add(tfi.ResourceVariable)
+        for method in fast_calls.VARIABLE_METHODS:
+            _replace(tfi.ResourceVariable, method, _variable_method)
 
 
 def _stock_classes(cls):
-    """The class, and the stock ones under it."""
-    found, kinds = set(), [cls]
+    """The class, if this Keras has it, and the stock ones under it."""
+    found, kinds = set(), [] if cls is None else [cls]
     while kinds:
         kind = kinds.pop()
         if kind not in found and guards.stock_package(kind.__module__) is not None:
@@ -49,7 +52,7 @@ def _stock_classes(cls):
 
 
 def _replace(cls, name, replacement):
-    function = vars(cls).get(name)
+    function = vars(cls).get(name) if cls is not tfi.ResourceVariable else getattr(cls, name)
     if function is not None and not guards.is_foreign(function):
         made = functools.wraps(function)(replacement(function))
         guards.stand_in(made, function)
@@ -65,6 +68,18 @@ def _method(function):
         if view is None or not view.in_block or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
             return function(self, *args, **kwargs)
         return view.call(skipping, self, *view.with_batches(args), **kwargs)
+
+    return method
+
+
+def _variable_method(function):
+    skipping = fast_calls.skipping_variable_method(function)
+
+    def method(self, *args, **kwargs):
+        view = dispatch.active
+        if view is None or not view.in_block or type(self) is not tfi.ResourceVariable or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
+            return function(self, *args, **kwargs)
+        return view.call(skipping, self, *args, **kwargs)
 
     return method
 

@@ -10,11 +10,12 @@ the user's among the arguments makes a call unskippable, as everywhere.
 
 import functools
 import sys
+from threading import get_ident
 from types import FunctionType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward
+from terra.runtime import dispatch, fast_forward, guards
 from terra.runtime import internals as tfi
 from terra.runtime.quick_entries import NONE, attempt
 from terra.runtime.tensor import TerraTensor
@@ -28,7 +29,7 @@ _OPERATORS = tuple(
     f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor") for side in ("", "r")
 ) + ("__neg__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__getitem__")
 _CONVERTING = frozenset(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "matmul") for side in ("", "r"))
-_VARIABLE_METHODS = frozenset(["assign", "assign_add", "assign_sub", "read_value", "value"])
+VARIABLE_METHODS = frozenset(["assign", "assign_add", "assign_sub", "read_value", "value"])
 
 _exported = {}  # id -> function
 _replacements = {}
@@ -64,13 +65,18 @@ def substitute(callee):
     return made
 
 
+def skipping_variable_method(function):
+    """The method of a variable, but jumping where it can."""
+    return _replacements.setdefault(function, _skipping(function))
+
+
 def substitute_method(callee):
     """What to call in place of the function of the method `callee`, if it is one of a variable; else None."""
-    function = callee.__func__
+    function = guards.original(callee.__func__)
     made = _replacements.get(function)
-    if made is None and getattr(function, "__name__", None) in _VARIABLE_METHODS and type(function) is FunctionType:
+    if made is None and getattr(function, "__name__", None) in VARIABLE_METHODS and type(function) is FunctionType:
         if type(callee.__self__) is tfi.ResourceVariable and _is_of("tensorflow", function.__globals__["__name__"]):
-            made = _replacements[function] = _skipping(function)
+            made = skipping_variable_method(function)
     return made
 
 
@@ -179,6 +185,9 @@ def _operator(base, name):
             operands = _converted(*operands)
         runner = fast_forward.running()
         if runner is None or function not in known:  # somebody has replaced it
+            view = dispatch.active
+            if view is not None and view.open_ended and not view.held and view.thread == get_ident():
+                return view.call(operator, *operands)  # then it may be skipped
             return function(*operands)
         return attempt(runner, function, operands, NONE)
 

@@ -484,9 +484,13 @@ def stand_in(made, function):
     made.terra_stands_for = function
 
 
+def original(function):
+    """The framework's function that `function` is in the place of, if it is."""
+    return getattr(function, "terra_stands_for", function)
+
+
 def _is_frameworks(function):
-    function = getattr(function, "__func__", function)
-    function = getattr(function, "terra_stands_for", function)
+    function = original(getattr(function, "__func__", function))
     if not isinstance(function, FunctionType):
         return False
     return (function.__module__ or "").split(".", 1)[0] in tfi.FRAMEWORKS and function.__globals__.get("__name__", "").split(".", 1)[0] in tfi.FRAMEWORKS
