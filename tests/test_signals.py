@@ -62,11 +62,13 @@ def test_handlers_that_use_variables(options, early, same):
         target.assign_add(THOUSAND)
         read.append(target.numpy())
 
+    results = []
     with Alarms(handler, 0.002):
-        results = [float(step(tf.constant(1.0))) for _ in range(300)]
+        while len(results) < 300 or (len(calls) <= 5 and len(results) < 20_000):
+            results.append(float(step(tf.constant(1.0))))
     terra.sync()
-    assert results == [11.0] * 300 and len(calls) > 5
-    assert counter.numpy() == 308 + (1000 * len(calls) if same else 0)
+    assert results == [11.0] * len(results) and len(calls) > 5
+    assert counter.numpy() == 8 + len(results) + (1000 * len(calls) if same else 0)
     assert other.numpy() == (0 if same else 1000 * len(calls))
     assert len(read) == len(calls) and min(read) >= 1000
     assert step.stats().coexecuted_steps >= 150

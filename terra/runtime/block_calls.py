@@ -59,25 +59,34 @@ def _replace(cls, name, replacement):
         setattr(cls, name, made)
 
 
+def _calls(view):
+    """Whether it is the user's own code, in or behind a block, that calls the caller of this."""
+    return view.in_block and view.thread == get_ident() and frames.is_users(sys._getframe(2))
+
+
 def _method(function):
     """A method of a stock class, skipped where it can be."""
     skipping = fast_forward.skipping(function)
+    takes_data = function.__name__ == "update_state"
 
     def method(self, *args, **kwargs):
         view = dispatch.active
-        if view is None or not view.in_block or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
+        if view is None or not _calls(view):
             return function(self, *args, **kwargs)
-        return view.call(skipping, self, *view.with_batches(args), **kwargs)
+        if takes_data:
+            args = view.with_batches(args)
+        return view.call(skipping, self, *args, **kwargs)
 
     return method
 
 
 def _variable_method(function):
+    """The same of a variable."""
     skipping = fast_calls.skipping_variable_method(function)
 
     def method(self, *args, **kwargs):
         view = dispatch.active
-        if view is None or not view.in_block or type(self) is not tfi.ResourceVariable or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
+        if view is None or type(self) is not tfi.ResourceVariable or not _calls(view):
             return function(self, *args, **kwargs)
         return view.call(skipping, self, *args, **kwargs)
 
@@ -88,7 +97,7 @@ def _callable(function):
     """How a layer, model or loss is called."""
     def __call__(self, *args, **kwargs):
         view = dispatch.active
-        if view is None or not view.in_block or view.thread != get_ident() or not frames.is_users(sys._getframe(1)):
+        if view is None or not _calls(view):
             return function(self, *args, **kwargs)
         if guards.is_stock_object(self):
             args = view.with_batches(args)

@@ -126,17 +126,20 @@ class BlockStep(Step):
 
     def with_batches(self, args):
         """The arguments of a call of a stock object; where they are integers of a batch, tensors that tell whether Python reads them."""
-        if not self.takes_tensors():
-            return args
-        return [self.hold_data(noted(x)) if type(x) is tfi.EagerTensor and x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not vars(x) and self.is_data(x)
-                else x for x in args]
+        return [self._with_batch(x) for x in args] if self.takes_tensors() else args
 
-    def note_fallback(self, reason):
-        line = self.cursor.current.line()
-        if line:
-            reason = f"{reason} ({line})"
-        self.fallback_reason = reason
-        self.function.note_fallback(reason)
+    def _with_batch(self, x):
+        kind = type(x)
+        if kind is list or kind is tuple:
+            return kind([self._with_batch(y) for y in x])
+        if kind is dict:
+            return {name: self._with_batch(y) for name, y in x.items()}
+        if kind is tfi.EagerTensor and x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not vars(x) and self.is_data(x):
+            return self.hold_data(noted(x))
+        return x
+
+    def here(self):
+        return self.cursor.current
 
     def began_in(self):
         return self.cursor.frame, self.line
@@ -166,7 +169,7 @@ class BlockStep(Step):
         location.end_step(self.came_from)
         self.view = dispatch.active = OpenEnd(self)
 
-    def call(self, function, *args, **kwargs):
+    def call(self, function, /, *args, **kwargs):
         """`function(*args, **kwargs)`, at the place in the program that the frames tell now, for all operations in it."""
         cursor = location.tls.cursor
         outer, cursor.current = cursor.current, self.cursor.current
@@ -227,7 +230,7 @@ class OpenEnd(View):
     def skipping(self):
         return self.step.skipping() if self.held else None  # else another thread could end the step half-way
 
-    def call(self, function, *args, **kwargs):
+    def call(self, function, /, *args, **kwargs):
         """The same, and no other thread ends the step meanwhile."""
         with self.step.lock:
             outer, self.held = self.held, True

@@ -226,8 +226,12 @@ class Step:
         if isinstance(mode, PythonRunner) and mode.conflicts(None, mode.program.handles.values()):
             mode.diverge(f"{op} runs Python code, or a dataset, that may use variables which the step has used before it")
 
+    def here(self):
+        """The location in the program."""
+        return location.tls.cursor.current
+
     def note_fallback(self, reason):
-        line = location.tls.cursor.current.line()
+        line = self.here().line()
         if line:
             reason = f"{reason} ({line})"
         self.fallback_reason = reason
