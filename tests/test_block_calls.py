@@ -10,7 +10,8 @@ import tf_keras
 from test_gradient_tape import TerraTape
 
 import terra
-from terra.runtime import guards
+from terra.runtime import guards, script
+from terra.runtime.gradient_tape import blocks
 
 X = np.random.default_rng(0).normal(size=(40, 8, 5)).astype("f")
 Y = np.random.default_rng(1).integers(0, 3, (40, 8))
@@ -48,13 +49,21 @@ def train(K, tape_class, change=lambda i, parts: None, read_every=4):
 
 
 @KERAS
-def test_model_loss_gradient_and_optimizer_are_skipped(K):
+@pytest.mark.parametrize("instruments", [False, True], ids=["", "instrumented"])
+def test_model_loss_gradient_and_optimizer_are_skipped(K, instruments):
     expected, _ = train(K, tf.GradientTape)
-    actual, tape = train(K, TerraTape)
+    jumps = []
+    actual, tape = (script.instrumented(train) if instruments else train)(K, TerraTape, lambda i, parts: jumps.append(of_blocks().fast_forwards))
     assert actual == expected
-    stats = tape.block.stats()
-    assert stats.coexecuted_steps >= 30 and stats.fallbacks <= 1
-    assert stats.fast_forwards >= 4 * (stats.coexecuted_steps - 5)
+    assert jumps[24] - jumps[16] >= 8 * 4 and tape.block.stats().coexecuted_steps >= 30
+
+
+def of_blocks():
+    """The sum of the stats of all blocks."""
+    total = terra.Stats()
+    for block in blocks().values():
+        total.add(block.stats())
+    return total
 
 
 def freeze(i, parts):
@@ -278,9 +287,9 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("of_dataset", [True, False], ids=["dataset", "tensors"])
+@pytest.mark.parametrize("how", ["dataset", "tensors", "made before", "used twice"])
 @pytest.mark.parametrize("loss_of", BATCHES.values(), ids=BATCHES)
-def test_batches_of_integers(loss_of, of_dataset):
+def test_batches_of_integers(loss_of, how):
     """Small as they are, they are not taken for constants."""
     x, y = np.reshape(X[:36], (18, 16, 5)), np.reshape(Y[:36], (18, 16))
 
@@ -288,7 +297,13 @@ def test_batches_of_integers(loss_of, of_dataset):
         keras.utils.set_random_seed(4)
         model, optimizer = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(3)]), keras.optimizers.SGD(0.1)
         found, jumps, weights = [], [], model.trainable_variables
-        batches = tf.data.Dataset.from_tensor_slices((x, y)) if of_dataset else ((tf.constant(a), tf.constant(b)) for a, b in zip(x, y))
+        batches = ((tf.constant(a), tf.constant(b)) for a, b in zip(x, y))
+        if how == "dataset":
+            batches = tf.data.Dataset.from_tensor_slices((x, y))
+        elif how == "made before":
+            batches = list(batches)
+        elif how == "used twice":
+            batches = (batch for batch in batches for _ in range(2))
         for a, b in batches:
             with tape_class() as tape:
                 loss = loss_of(b, model(a))
@@ -357,7 +372,8 @@ def test_tapes_and_what_they_hold_are_freed():
     assert not [x for x in gc.get_objects() if type(x) is tape_type]
 
 
-def test_updates_by_hand():
+@pytest.mark.parametrize("instruments", [False, True], ids=["", "instrumented"])
+def test_updates_by_hand(instruments):
     """Operators and methods of variables behind the block; somebody replaces one of them in between."""
     def run(tape_class):
         w, average, jumps, found = tf.Variable(tf.fill((5, 3), 0.1)), tf.Variable(tf.zeros((5, 3))), [], []
@@ -380,7 +396,7 @@ def test_updates_by_hand():
         return found + [w.numpy().tolist(), average.numpy().tolist()], jumps, tape
 
     expected, _, _ = run(tf.GradientTape)
-    actual, jumps, tape = run(TerraTape)
+    actual, jumps, tape = (script.instrumented(run) if instruments else run)(TerraTape)
     assert actual == expected
     assert tape.block.stats().coexecuted_steps >= 30
-    assert jumps[24] - jumps[23] == 10  # `** 2`, the gradient, and for each update three operators and the method
+    assert jumps[24] - jumps[23] >= 10  # `** 2`, the gradient, and for each update three operators and the method

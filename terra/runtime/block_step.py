@@ -27,7 +27,8 @@ from terra.runtime.step import Step
 from terra.runtime.tensor import noted
 from terra.runtime.tracer import Tracer
 
-MOST_SETTINGS = 8  # elements: a longer tensor that the program makes anew for each block is a batch, a shorter one may be a shape
+MOST_SETTINGS = 8  # elements: a longer tensor that is another one for each block is a batch, a shorter one may be a shape
+MOST_BATCHES = 10_000  # tensors that are remembered
 LONGEST = 20_000  # operations behind a block that may still belong to its step
 _ITERATORS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "MultiDeviceIteratorGetNextFromShard"])
 _LOCK_PATIENCE = 5.0  # seconds another thread waits for the step's thread to leave an operation
@@ -45,6 +46,38 @@ class _Closed:
         return dispatch._execute(execute, *args)
 
 
+class Batches:
+    """Which tensors from outside of a block are another one in each step, told by the numbers that TensorFlow gives its tensors.
+
+    Those that were made between two blocks, and those that the last step did not use. Once a batch, a tensor remains one: it may be used in several steps.
+    """
+
+    def __init__(self):
+        self._known = {}  # numbers of batches
+        self._begun = self._last_begun = None  # the number that the next tensor had when the block began, and when the one before did
+        self._used = self._last_used = None  # numbers of other tensors that this step has used, and the last one
+
+    def begin_block(self):
+        now = tfi.next_tensor_id()
+        self._last_begun, self._begun = now if self._begun is None else self._begun, now
+
+    def begin_step(self):
+        self._last_used, self._used = self._used, set()
+
+    def __contains__(self, number):
+        if number >= self._begun:
+            return False  # made in the block: perhaps of shapes and constants
+        if number in self._known:
+            return True
+        if number >= self._last_begun or (self._last_used is not None and number not in self._last_used):
+            if len(self._known) >= MOST_BATCHES:
+                del self._known[next(iter(self._known))]
+            self._known[number] = True
+            return True
+        self._used.add(number)
+        return False
+
+
 class BlockFunction(Coexecuted):
     """All steps of one `with` statement: what a co-executed function is to its calls."""
 
@@ -55,12 +88,11 @@ class BlockFunction(Coexecuted):
         block.__name__ = block.__qualname__ = name
         super().__init__(block, block, options)
         self._last = None  # when the last step began, and how many there were of each kind then
-        self.fresh = range(0)  # numbers of the tensors that were made between the beginning of the last step and that of this one
+        self.batches = Batches()
 
     def begin(self, *args):
         self._note_time()
-        now = tfi.next_tensor_id()
-        self.fresh = range(self.fresh.stop or now, now)
+        self.batches.begin_block()
         return super().begin(*args)
 
     def _note_time(self):
@@ -114,7 +146,8 @@ class BlockStep(Step):
         super().__init__(function, args, kwargs)
         self.cursor = frames.FrameCursor(location.tls.cursor, frame)
         self.line = frame.f_lineno
-        self._fresh = function.fresh
+        self.batches = function.batches
+        self.batches.begin_step()
         self.guarded = catching.around_step(frame)  # where it ends is not known: at its end, the program may have left the statement
         self.view = None  # what the hooks see once the block is done
         self.closed = False
@@ -122,7 +155,7 @@ class BlockStep(Step):
         self._gradient_at = None  # how many operations the step had when the gradient was taken
 
     def is_data(self, x):
-        return id(x) in self.data or (type(x) is tfi.EagerTensor and x._id in self._fresh and x._num_elements() > MOST_SETTINGS)
+        return id(x) in self.data or (type(x) is tfi.EagerTensor and x._num_elements() > MOST_SETTINGS and x._id in self.batches)
 
     def with_batches(self, args):
         """The arguments of a call of a stock object; where they are integers of a batch, tensors that tell whether Python reads them."""

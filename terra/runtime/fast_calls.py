@@ -90,11 +90,17 @@ def _skipping(function):
                 args, kwargs = convert(step, args, kwargs)
         runner = fast_forward.running()
         if runner is None:
-            return function(*args, **kwargs)
+            return dispatch.active.call(call, *args, **kwargs) if _is_behind_block() else function(*args, **kwargs)
         return attempt(runner, function, args, kwargs)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     return call
+
+
+def _is_behind_block():
+    """Whether a call is behind a tape's block, and may only be skipped if no other thread can end the step meanwhile."""
+    view = dispatch.active
+    return view is not None and view.open_ended and not view.held and view.thread == get_ident()
 
 
 def _conversion(function):
@@ -185,10 +191,7 @@ def _operator(base, name):
             operands = _converted(*operands)
         runner = fast_forward.running()
         if runner is None or function not in known:  # somebody has replaced it
-            view = dispatch.active
-            if view is not None and view.open_ended and not view.held and view.thread == get_ident():
-                return view.call(operator, *operands)  # then it may be skipped
-            return function(*operands)
+            return dispatch.active.call(operator, *operands) if _is_behind_block() else function(*operands)
         return attempt(runner, function, operands, NONE)
 
     operator.__name__ = operator.__qualname__ = name
