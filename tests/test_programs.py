@@ -14,6 +14,7 @@ from examples.benchmark.measure import TOLERANCE, max_rel_diff
 from examples.benchmark.state import python_state, state_difference
 from examples.check import run
 from examples.console import error_line
+from terra.runtime.gradient_tape import blocks
 
 SEED = 1
 STEPS = 12
@@ -45,7 +46,6 @@ BEYOND_AUTOGRAPH = {
     "music_transformer": "loss_value is a tensor without a value",
 }
 
-
 def coexecute(step):
     return terra.coexecute(step, wait_for_graph=True)
 
@@ -68,6 +68,22 @@ def test_co_executed_equals_eager(name):
     assert stats.steps == steps
     assert stats.coexecuted_steps >= steps // 2, terra.explain(ours.step)
     assert (stats.traces, stats.fallbacks) <= (traces, fallbacks) and stats.fallbacks <= fallbacks, terra.explain(ours.step)
+
+
+@pytest.mark.parametrize("name", programs.NAMES)
+def test_blocks_equal_eager(name, monkeypatch):
+    """The same with `terra.GradientTape` in a step that is not decorated."""
+    def coexecuted():
+        stats = [block.stats() for block in blocks().values()]
+        return sum(s.coexecuted_steps for s in stats), sum(s.fast_forwards for s in stats)
+
+    eager, before = eager_run(name), coexecuted()
+    monkeypatch.setattr(tf, "GradientTape", functools.partial(terra.GradientTape, wait_for_graph=True))
+    ours = run(programs.load(name), "test", SEED, len(eager.losses), lambda step: step)
+    assert max_rel_diff(ours.losses, eager.losses) <= TOLERANCE
+    assert state_difference(ours.state, eager.state, TOLERANCE) is None
+    steps, jumps = (b - a for a, b in zip(before, coexecuted()))
+    assert steps >= len(eager.losses) // 3 and jumps > 0
 
 
 @pytest.mark.parametrize("name", BEYOND_AUTOGRAPH)
