@@ -1,6 +1,6 @@
 """Check one program: the same losses, variables and Python state co-executed as eagerly, from the same seed.
 
-    python -m examples.check NAME [NAME ...] [--size test] [--steps 12] [--explain] [--no-tf-function]
+    python -m examples.check NAME [NAME ...] [--blocks] [--size test] [--steps 12] [--explain] [--no-tf-function]
 
 For each program: the differences, Terra's statistics, ms per step, and what tf.function does with the step as it is.
 Exits with 1 where Terra differs from eager or has co-executed nothing.
@@ -11,7 +11,9 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notes would hide the result
 
 import argparse
+import contextlib
 import dataclasses
+import functools
 import importlib
 import statistics
 import time
@@ -88,15 +90,19 @@ def check(name, options):
     module = importlib.import_module(f"examples.programs.{name}")  # also one that is not listed yet
     eager = run(module, options.size, options.seed, options.steps, lambda step: step)
     try:
-        ours = run(module, options.size, options.seed, options.steps, lambda step: terra.coexecute(step, wait_for_graph=True))
+        with blocks_are_steps() if options.blocks else contextlib.nullcontext([]) as steps:
+            wrap = (lambda step: step) if options.blocks else functools.partial(terra.coexecute, wait_for_graph=True)
+            ours = run(module, options.size, options.seed, options.steps, wrap)
     except Exception:
         traceback.print_exc()
         print(f"{name}: TERRA IS WRONG: it raises where eager does not")
         return False
 
-    stats = ours.step.stats()
+    stats = terra.Stats()
+    for step in steps if options.blocks else [ours.step]:
+        stats.add(step.stats())
     difference = max_rel_diff(ours.losses, eager.losses)
-    tolerance = tolerance_of(ours.step)
+    tolerance = TOLERANCE if options.blocks else tolerance_of(ours.step)
     in_state = state_difference(ours.state, eager.state, tolerance)
     variables = sorted(variable_differences(ours.variables, eager.variables), reverse=True)
     print(f"{name}, size {options.size}, {options.steps} steps")
@@ -106,7 +112,8 @@ def check(name, options):
     for field, value in dataclasses.asdict(stats).items():
         print(f"  {field:<18} {value:.3f}" if isinstance(value, float) else f"  {field:<18} {value}")
     if options.explain:
-        print(terra.explain(ours.step))
+        for step in steps if options.blocks else [ours.step]:
+            print(terra.explain(step))
 
     # A gradient that is zero but for rounding moves its variable under Adam: then only the losses tell.
     wrong = []
@@ -122,6 +129,18 @@ def check(name, options):
     if options.tf_function:
         print(f"  tf.function    {tf_function_outcome(module, options, eager)}", flush=True)
     return not wrong
+
+
+@contextlib.contextmanager
+def blocks_are_steps():
+    """While it lasts, `tf.GradientTape` is `terra.GradientTape`; gives a list, which then has the steps of all blocks that were run."""
+    original, steps, before = tf.GradientTape, [], set(terra.runtime.gradient_tape.blocks())
+    tf.GradientTape = functools.partial(terra.GradientTape, wait_for_graph=True)
+    try:
+        yield steps
+    finally:
+        tf.GradientTape = original
+        steps += [block for place, block in terra.runtime.gradient_tape.blocks().items() if place not in before]
 
 
 def first_different(losses, expected, tolerance):
@@ -147,6 +166,7 @@ def tf_function_outcome(module, options, eager):
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m examples.check", description=__doc__.splitlines()[0])
     parser.add_argument("names", metavar="NAME", nargs="+", help="module in examples/programs")
+    parser.add_argument("--blocks", action="store_true", help="the step as it is, with terra.GradientTape in the place of its tapes")
     parser.add_argument("--size", default="test", help="test, benchmark or paper (default %(default)s)")
     parser.add_argument("--steps", type=int, default=12, help="default %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
