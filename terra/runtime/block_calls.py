@@ -100,7 +100,7 @@ def _callable(function):
     """How a layer, model or loss is called."""
     def __call__(self, *args, **kwargs):
         view = dispatch.active
-        if view is None or not _calls(view):
+        if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one
             return function(self, *args, **kwargs)
         if guards.is_stock_object(self):
             args = view.with_batches(args)

@@ -89,6 +89,7 @@ class BlockFunction(Coexecuted):
         super().__init__(block, block, options)
         self._last = None  # when the last step began, and how many there were of each kind then
         self.batches = Batches()
+        self.used_by = None  # a thread
 
     def begin(self, *args):
         self._note_time()

@@ -217,7 +217,10 @@ class Known(dict):
 
     def is_fruitless(self, small):
         """Whether calls at this place are recorded again and again, but seldom jumped over. `small`: whether they are calls of a single function."""
-        return self.recorded > (_FRUITLESS_SMALL if small else _FRUITLESS) and self.recorded > self.jumps + sum(quick.jumps for quick in self.quick)
+        return self.recorded > (_FRUITLESS_SMALL if small else _FRUITLESS) and self.recorded > self.all_jumps()
+
+    def all_jumps(self):
+        return self.jumps + sum(quick.jumps for quick in self.quick)
 
 
 def attempt(runner, function, owner, args, kwargs, call):
@@ -249,6 +252,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
     may_be_empty: whether a call that issues no operation is skipped, too.
     """
+    if known is None and len(place) == 4 and not runner.program.may_have_owner(place):
+        return _enter(runner, call), None
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
     keep = [owner]
@@ -306,6 +311,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     region.guard, region.keep, region.context = guard, keep, context.changes
     if known is None:
         known = program.regions[place] = Known()
+        if len(place) == 4:
+            program.add_owner(place)
     if unconfirmed is not None:
         known.differing += not region.confirms(unconfirmed)
         known[signature].remove(unconfirmed)
@@ -322,7 +329,8 @@ def gradient(tape, target, sources, *args, **kwargs):
     if lazy is None or lazy.opaque or tape._recording:
         return _enter(runner, lambda: tfi.tape_gradient_method(tape, target, sources, *args, **kwargs))
     jumps = runner.step.counts.fast_forwards
-    more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, tuple(lazy.events), tape._persistent, *runner.fed_signature(),
+    more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, runner.tapes.told(lazy), tape._persistent,
+            *runner.by_value, *runner.fed_signature(),
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
     place = runner.node, tfi.tape_gradient_method, runner.cursor.current
     known = runner.program.regions.get(place)

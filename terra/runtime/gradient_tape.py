@@ -7,6 +7,7 @@ import atexit
 import functools
 import os
 import sys
+import threading
 from threading import get_ident
 
 from terra.options import Options
@@ -15,7 +16,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep
 from terra.runtime.graph_runner import runner
 
-_blocks = {}  # location of a `with` -> BlockFunction
+_blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time
 defaults = {}  # options, by name, of the tapes that are not given them
 _errors = []  # errors of steps that ended where nothing could be raised
 
@@ -155,11 +156,19 @@ class GradientTape(tfi.tf.GradientTape):
 def _block_at(frame, options):
     code = frame.f_code
     key = code.co_filename, frame.f_lineno, code.co_name, code.co_code if code.co_filename.startswith("<") else None
-    found = _blocks.get(key)
-    if found is None:
-        name = f"the block at {os.path.basename(code.co_filename)}:{frame.f_lineno}"
-        found = _blocks[key] = BlockFunction(name, options)
-    return found
+    thread, functions = threading.current_thread(), _blocks.setdefault(key, [])
+    for function in functions:
+        if function.used_by is thread:
+            return function
+    for function in functions:
+        if not function.used_by.is_alive():
+            function.used_by = thread
+            return function
+    # Two threads at work in one block as a rule have variables of their own. Each has its graph, so that none writes what the other one has just updated.
+    function = BlockFunction(f"the block at {os.path.basename(code.co_filename)}:{frame.f_lineno}", options)
+    function.used_by = thread
+    functions.append(function)
+    return function
 
 
 def set_defaults(options):
@@ -170,13 +179,13 @@ def set_defaults(options):
 
 
 def blocks():
-    """{(file, line): steps} of all `with` statements that were steps so far."""
-    return {key[:2]: block for key, block in _blocks.items()}
+    """{(file, line): steps} of all `with` statements that were steps so far; where several threads were at work in one, those of the first."""
+    return {key[:2]: functions[0] for key, functions in _blocks.items()}
 
 
 def begun():
     """How many blocks were steps so far."""
-    return sum(block.stats().steps for block in _blocks.values())
+    return sum(function.stats().steps for functions in _blocks.values() for function in functions)
 
 
 def raise_late_error():

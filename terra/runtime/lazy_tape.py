@@ -12,7 +12,8 @@ from threading import get_ident
 
 from terra.runtime import backward
 from terra.runtime import internals as tfi
-from terra.runtime.tensor import record_on_tapes
+from terra.runtime.regions import Same
+from terra.runtime.tensor import TerraTensor, record_on_tapes
 
 _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
 
@@ -61,7 +62,9 @@ class Tapes:
 
     def begun(self, tape, watches_variables):
         """The lazy tape for a new one."""
-        return LazyTape(tape, self.owner.node, self.owner.path, len(self.accessed))
+        made = LazyTape(tape, self.owner.node, self.owner.path, len(self.accessed))
+        made.events.append(("begun", watches_variables))
+        return made
 
     def record(self, op, inputs, attrs, outputs):
         """An operation that the active tapes are to know of."""
@@ -169,7 +172,18 @@ class Tapes:
         """The program watches a tensor or variable."""
         self.flush(lazy)
         self.watched_ids.add(id(thing))
-        lazy.events.append((name, getattr(thing, "_key", None) or id(thing)))
+        lazy.events.append((name, self.owner.node, Same(thing)))
+
+    def told(self, lazy):
+        """What was done with a tape explicitly, and where: comparable with other steps."""
+        return tuple([(*event[:-1], self._identity(event[-1].thing)) if type(event[-1]) is Same else event for event in lazy.events])
+
+    def _identity(self, thing):
+        """What tells a tensor that is watched from others, in all steps that took the same path; a variable, or what was not used, tells itself."""
+        if type(thing) is TerraTensor and thing._owner is self.owner:
+            return thing._key
+        argument, known = self.step.args.get(id(thing)), self.owner.fed.get(id(thing))
+        return argument[0] if argument is not None else known[0] if known is not None else Same(thing)
 
     def gradient(self, lazy, tape, *args):
         """What `tape.gradient` asks of the tape itself."""

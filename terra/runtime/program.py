@@ -11,6 +11,7 @@ from terra.runtime.catching import SAFE
 from terra.runtime.tracer import CHECK, value_positions
 
 DTYPES = tfi.INTERN_DTYPES
+_MOST_OWNERS = 32  # objects of which calls are recorded at one place
 
 
 class ValueKey:
@@ -102,6 +103,7 @@ class Program:
         self._may_fail = None
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.whole = None  # the one of the step's own function, in the last step
+        self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
         self.unskippable = {}  # such a place -> how often a call could not be recorded
 
     @property
@@ -129,11 +131,27 @@ class Program:
     def forget_regions(self):
         """What fast-forward has recorded does not hold any more."""
         self.regions.clear()
+        self.owners.clear()
         self.unskippable.clear()
         self.trials.clear()
         self.whole = None
         for node in self._nodes:
             node.express = None
+
+    def may_have_owner(self, place):
+        """Whether calls of one more object are recorded at a place."""
+        return self.owners.get((place[0], place[1], place[3]), place) is not None
+
+    def add_owner(self, place):
+        """A call at this place was recorded. What is recorded keeps the object, so there is a limit for those that do not come back."""
+        key = place[0], place[1], place[3]
+        places = self.owners.setdefault(key, [])
+        places.append(place)
+        if len(places) > _MOST_OWNERS:
+            gone = [other for other in places[:-1] if not self.regions.get(other) or not self.regions[other].all_jumps()]
+            self.owners[key] = None if len(gone) > _MOST_OWNERS // 2 else [other for other in places[1:] if other not in gone]
+            for other in gone or places[:1]:
+                self.regions.pop(other, None)
 
     def _key(self, node, out):
         key = self._keys.get((node, out))

@@ -59,6 +59,7 @@ class PythonRunner:
         self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor), in order
         self.fed_by_key = {}
         self._fed_signature = []
+        self.by_value = []  # the values of what was fed, where they decide the shape of a result
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not self.form.early
         self.waited = 0.0  # seconds that it took to run the graph, if that was run and not dispatched
@@ -301,6 +302,7 @@ class PythonRunner:
                     refs.append(x)
                     if type(shape) is tuple and slot.needs_value and is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
                         shape = const_key(real(x), real(x)._datatype_enum(), shape)
+                        self.by_value.append(shape)
                 if key is not slot.key and (slot.multi is None or self.latest.get(slot.multi) is not key):
                     return None
                 shape_key.append(shape)
@@ -346,6 +348,7 @@ class PythonRunner:
                 shape = key = None if enum == RESOURCE_ENUM else x._shape_tuple()
                 if slot.needs_value and is_small_constant(enum, shape) and (self.computed_by_value or type(x) is EagerTensor):
                     key = const_key(e, enum, shape)
+                    self.by_value.append(key)
                 if x is not seeds:
                     refs.append(x)
                 if kind is FEED:

@@ -114,6 +114,21 @@ class Unskippable(Exception):
     """A call depends on, or gives, something that a region cannot hold."""
 
 
+class Same:
+    """Stands for an object itself, and keeps it: another one at its address is not it."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def __eq__(self, other):
+        return type(other) is Same and other.thing is self.thing
+
+    def __hash__(self):
+        return id(self.thing)
+
+
 class Inputs:
     """The tensors among the arguments of a call."""
 
@@ -178,7 +193,7 @@ class Inputs:
         if id(x) in runner.tapes.watched_ids and is_small_constant(enum, shape):  # a gradient is asked for this very object, not for its value
             if type(x) is not EagerTensor:
                 raise Unskippable
-            watched = id(x)
+            watched = Same(x)
         self.foreign.append(x)
         found.append((enum, shape, runner._from_outside(x), watched))
 
@@ -196,7 +211,7 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "confirmed", "missed")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "confirmed", "missed", "by_value")
 
     def __init__(self):
         self.context = {}  # what it sets in Keras' call context
@@ -252,6 +267,7 @@ class Recording:
     def __init__(self, runner):
         self.runner = runner
         self.start = runner.node
+        self.by_value = len(runner.by_value)
         self.log_length = len(runner.log)
         self.n_chosen = len(runner.chosen)
         self.issued_length = len(runner.issued)
@@ -288,6 +304,7 @@ class Recording:
         self.made = set()
         self.region = region = Region()
         region.patches, region.feeds, region.checks = [], [], []
+        region.by_value = runner.by_value[self.by_value:]
         region.fetches = self._fetches()
         region.entries = [self._entry(k, *entry) for k, entry in enumerate(runner.log[self.log_length:])]
         if len(region.feeds) != runner.step.counts.feeds - self.feeds:
@@ -585,6 +602,7 @@ def advance(runner, region, foreign):
         runner.latest[multi] = key
     runner.node = region.end
     runner.expected = region.end.expected
+    runner.by_value += region.by_value
     runner.tapes.skipped(region)
     if region.context:
         call_context().update(region.context)
