@@ -1,6 +1,8 @@
 """Calls in and behind the block of a `terra.GradientTape` are skipped as those of a decorated step are, and as rightly."""
 
 import gc
+import threading
+import weakref
 
 import keras
 import numpy as np
@@ -10,7 +12,7 @@ import tf_keras
 from test_gradient_tape import TerraTape
 
 import terra
-from terra.runtime import guards, script
+from terra.runtime import coexecution, guards, script
 from terra.runtime.gradient_tape import blocks
 
 X = np.random.default_rng(0).normal(size=(40, 8, 5)).astype("f")
@@ -400,3 +402,185 @@ def test_updates_by_hand(instruments):
     assert actual == expected
     assert tape.block.stats().coexecuted_steps >= 30
     assert jumps[24] - jumps[23] >= 10  # `** 2`, the gradient, and for each update three operators and the method
+
+
+class CountsItself(keras.layers.Dense):
+    def __init__(self):
+        super().__init__(3)
+        self.calls = 0
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        return super().__call__(*args, **kwargs)
+
+
+def test_a_user_s_own_way_to_be_called():
+    """It calls the framework's in turn."""
+    def run(tape_class):
+        keras.utils.set_random_seed(4)
+        layer, optimizer, found = CountsItself(), keras.optimizers.SGD(0.1), []
+        for x in X[:20]:
+            with tape_class() as tape:
+                loss = tf.reduce_mean(layer(tf.constant(x)) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables))
+            found.append(float(loss))
+        return found, layer.calls, tape
+
+    expected, actual = run(tf.GradientTape), run(TerraTape)
+    assert actual[:2] == expected[:2]
+    assert actual[2].block.stats().coexecuted_steps >= 15
+
+
+def watch_one_of_two(i, tape, x, y):
+    tape.watch(x if i % 3 else y)
+
+
+def watch_early_or_late(i, tape, x, y):
+    if i % 3:
+        tape.watch(x)
+
+
+def watch_what_is_computed(i, tape, x, y):
+    if i % 3 == 1:
+        tape.watch(y)
+
+
+@pytest.mark.parametrize("in_step", [False, True], ids=["block", "step"])
+@pytest.mark.parametrize("watch", [watch_one_of_two, watch_early_or_late, watch_what_is_computed], ids=lambda f: f.__name__)
+def test_what_a_tape_watches_and_when(watch, in_step):
+    """Tensors that are made anew each time, perhaps where another one was."""
+    w = tf.Variable(tf.fill((5, 3), 0.2))
+
+    def part(i, tape_class, x, y):
+        with tape_class() as tape:
+            watch(i, tape, x, y)
+            loss = tf.reduce_sum(tf.matmul(x * 2.0, w) ** 2) + tf.reduce_sum(tf.sin(y))
+            if watch is watch_early_or_late and not i % 3:
+                tape.watch(x)
+            loss = loss + tf.reduce_sum(x ** 3)
+        gradients = tape.gradient(loss, [x, y, w])
+        return loss, [None if g is None else g + 0.0 for g in gradients], tape
+
+    def run(tape_class, step):
+        found = []
+        for i, x in enumerate(X):
+            loss, gradients, tape = step(i, tape_class, tf.constant(x), tf.constant(x[:1] * 0.5))
+            found.append([float(loss), *[None if g is None else g.numpy().tolist() for g in gradients]])
+        return found, tape
+
+    if in_step:
+        step = terra.coexecute(lambda i, *args: (len(seen), *part(i, *args))[1:], wait_for_graph=True)
+        seen = []
+        actual, _ = run(tf.GradientTape, step)
+        stats = step.stats()
+    else:
+        actual, tape = run(TerraTape, part)
+        stats = tape.block.stats()
+    assert actual == run(tf.GradientTape, part)[0]
+    assert stats.coexecuted_steps >= 15
+
+
+@pytest.mark.parametrize("in_step", [False, True], ids=["block", "step"])
+def test_variables_are_watched_in_some_steps_only(in_step):
+    parts = Deep(keras)
+    weights = parts.model.trainable_variables
+
+    def part(i, tape_class):
+        with tape_class(watch_accessed_variables=i % 2 == 0) as tape:
+            loss = tf.reduce_mean(parts.model(X[i]) ** 2)
+        return tape.gradient(loss, weights), tape
+
+    def run(tape_class, step):
+        found = []
+        for i in range(len(X)):
+            gradients, tape = step(i, tape_class)
+            found.append([g is None for g in gradients])
+        return found, tape
+
+    step = terra.coexecute(part, wait_for_graph=True)
+    actual, tape = run(tf.GradientTape, step) if in_step else run(TerraTape, part)
+    assert actual == run(tf.GradientTape, part)[0]
+    assert (step if in_step else tape.block).stats().coexecuted_steps >= 15
+
+
+@pytest.mark.parametrize("in_step", [False, True], ids=["block", "step"])
+def test_values_that_decide_shapes(in_step):
+    """Paddings of ten elements, others in each step: as many as a batch has."""
+    w = tf.Variable(tf.ones((1, 1, 1, 2, 2)))
+
+    def part(tape_class, paddings):
+        with tape_class() as tape:
+            padded = tf.pad(w * 2.0, paddings)
+            loss = tf.reduce_sum(padded * padded)
+        gradient = tape.gradient(loss, w)
+        w.assign_sub(0.01 * gradient)
+        return loss, tf.shape(padded), tape
+
+    def run(tape_class, step):
+        w.assign(tf.ones(w.shape))
+        found = []
+        for i in range(40):
+            paddings = tf.constant([[0, i % 2], [i % 3, 0], [0, 0], [1, i % 2], [0, 1]])
+            loss, shape, tape = step(tape_class, paddings)
+            found.append((float(loss), shape.numpy().tolist()))
+        return found, tape
+
+    step = terra.coexecute(part, wait_for_graph=True)
+    actual, tape = run(tf.GradientTape, step) if in_step else run(TerraTape, part)
+    assert actual == run(tf.GradientTape, part)[0]
+    assert (step if in_step else tape.block).stats().coexecuted_steps >= 20
+
+
+def test_objects_made_anew_in_each_step_are_freed():
+    parts, losses = Deep(keras), []
+    for i in range(200):
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        losses.append(weakref.ref(loss_of))
+        with TerraTape() as tape:
+            loss = loss_of(Y[i % 40], parts.model(X[i % 40]))
+        parts.optimizer.apply_gradients(zip(tape.gradient(loss, parts.model.trainable_variables), parts.model.trainable_variables))
+    float(loss)
+    del loss_of
+    gc.collect()
+    assert sum(loss_of() is not None for loss_of in losses) <= 40
+    assert tape.block.stats().coexecuted_steps > 190
+
+
+def test_threads_at_work_in_one_block():
+    """With variables of their own."""
+    def work(k, tape_class, results):
+        w = tf.Variable(tf.fill((5, 3), 0.1 * k))
+        for x in X:
+            with tape_class() as tape:
+                loss = tf.reduce_mean(tf.tanh(tf.matmul(x, w)) ** 2)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+        results[k] = w.numpy().tolist()
+
+    expected, actual = {}, {}
+    for k in range(3):
+        work(k, tf.GradientTape, expected)
+    before = set(coexecution.instances)
+    threads = [threading.Thread(target=work, args=(k, TerraTape, actual)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert actual == expected
+    assert sum(function.stats().coexecuted_steps for function in set(coexecution.instances) - before) > 0
+
+
+def test_lines_with_the_number_of_the_step(tmp_path):
+    def run(tape_class, path):
+        parts = Deep(keras)
+        for i, (x, y) in enumerate(zip(X, Y)):
+            with tape_class() as tape:
+                loss = parts.loss(y, parts.model(x))
+                tf.print(f"step {i}:", loss, output_stream=f"file://{path}")
+            parts.optimizer.apply_gradients(zip(tape.gradient(loss, parts.model.trainable_variables), parts.model.trainable_variables))
+        terra.sync()
+        return path.read_text(), tape
+
+    expected, _ = run(tf.GradientTape, tmp_path / "eager")
+    actual, tape = run(TerraTape, tmp_path / "terra")
+    assert actual == expected and actual.count("\n") == 40
+    assert tape.block.stats().coexecuted_steps > 30

@@ -248,3 +248,24 @@ def test_batches_that_are_objects_are_told_by_what_they_hold():
     assert first == second != third
     variables = [tf.Variable(0.0), tf.Variable(0.0)]
     assert structure_of(variables[:1], {}) != structure_of(variables[1:], {})
+
+
+def test_metrics_made_for_each_epoch():
+    """More of them than a step may have traces."""
+    def run(step):
+        keras.utils.set_random_seed(3)
+        model, optimizer, found = new_model(), keras.optimizers.SGD(0.01), []
+        for _ in range(10):
+            mean = keras.metrics.Mean()
+            for i in range(10):
+                step(model, optimizer, tf.constant(X[i % 4]), mean)
+            found.append(float(mean.result()))
+        return found
+
+    def with_metric(model, optimizer, x, mean):
+        mean.update_state(train(model, optimizer, x))
+
+    step = terra.coexecute(with_metric, wait_for_graph=True, max_traces=4)
+    assert run(step) == run(with_metric)
+    stats = step.stats()
+    assert stats.traces <= 4 and stats.fallbacks <= 10 and stats.coexecuted_steps >= 70

@@ -445,7 +445,7 @@ class Coexecuted:
         if self.located and type(step) is Step and self.options.loops != "unroll":
             if self.rolling.after_trace({event.location for event in raw.events}):
                 return
-        if self.turnover.is_due(self.store, raw):
+        if self.turnover.is_due(self.store, raw, self.store.n_traces >= self.options.max_traces):
             log.info("terra: step %d of %s uses other variables than those before: their traces are forgotten", self._stats.steps, self.policy.name)
             if self.generation.thread is not None:
                 self.begins_anew = True

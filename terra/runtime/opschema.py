@@ -40,6 +40,7 @@ STATELESS_TWIN = {
 
 _UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in each eager call, have no effect
 _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUniform"])  # random, though not registered as stateful
+_PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
 
 _CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
 
@@ -111,7 +112,7 @@ class Schema:
             return VARIABLE
         if name in STATELESS_TWIN:
             return RANDOM
-        if (op_def.is_stateful and name not in _CHECKS) or name in _DRAWING or "Dataset" in name or name.startswith(_HOST_PREFIXES):
+        if (op_def.is_stateful and name not in _CHECKS) or name in _DRAWING or name == _PRINTED or "Dataset" in name or name.startswith(_HOST_PREFIXES):
             return HOST
         return GRAPH
 

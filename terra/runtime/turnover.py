@@ -2,7 +2,7 @@
 
 One that goes on with other variables (the next model of a cross-validation, of a search) needs none of those before. Merged with the new ones they would make a graph
 that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the old variables come back (models that take turns),
-they were needed: from then on all traces are merged.
+they were needed: from then on all traces are merged. A few new variables at a time (metrics that are made for each epoch) are merged until `max_traces` is reached.
 
 Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, the next ones are traced
 anew, and the graph that is made of these traces alone, without branches, with more constants, replaces the old one. Should another path be taken after all, that is one more fallback,
@@ -51,18 +51,19 @@ class Turnover:
         """There are traces enough for a graph."""
         self._to_trace = 0
 
-    def is_due(self, store, raw):
-        """Whether what is in the TraceStore is to be forgotten, because most variables of the new trace `raw` are others."""
+    def is_due(self, store, raw, is_full):
+        """Whether what is in the TraceStore is to be forgotten: because most variables of the new trace `raw` are others; or some, and the store `is_full`."""
         if self.takes_turns:
             return False
         known = store.resources()
         used = {id(ref[1]): ref[1] for event in raw.events for ref in event.refs if ref[0] == RESOURCE}
-        if not known or 2 * len(known.keys() & used.keys()) >= len(used):
+        new = [handle for key, handle in used.items() if key not in known]
+        if not known or not new or (2 * len(new) <= len(used) and not is_full):
             return False
-        if 2 * sum(handle._id in self._forgotten for handle in used.values()) >= len(used):
+        if 2 * sum(handle._id in self._forgotten for handle in new) >= len(new):
             self.takes_turns = True
             return False
         if len(self._forgotten) > _MOST_FORGOTTEN:
             self._forgotten.clear()
-        self._forgotten.update([handle._id for handle in known.values()])
+        self._forgotten.update([handle._id for key, handle in known.items() if key not in used])
         return True
