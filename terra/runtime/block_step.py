@@ -327,4 +327,3 @@ class OpenEnd(View):
             if self._is_ending(op, inputs):
                 return execute(handle, device, op, inputs, attrs, *rest)
         return dispatch._execute(execute, handle, device, op, inputs, attrs, *rest)
-

@@ -15,8 +15,9 @@ What must hold for a jump (else the call simply runs, and every operation is val
 * the recorded call used no value of the step that it was not given, read nothing but conditions that it has computed (for which a jump waits), ran nothing
   imperatively, drew from no generator of Python's or numpy's, and changed none of that Python state itself; what it fed came with its
   arguments, or was made by the framework out of what is compared anyway;
-* for `tape.gradient`: the tape was begun in the step at the same place, with the same path since, and recorded no Python function but the framework's own
-  (see `backward`); the tensors fed so far, and the arguments of the step, have the same shapes.
+* for `tape.gradient`: the tape was begun in the step at the same place and in the same way, with the same path since, was told to watch the same at the same
+  places, and recorded no Python function but the framework's own (see `backward`); the tensors fed so far, and the arguments of the step, have the same
+  shapes, and those that decide shapes the same values.
 """
 
 import sys
