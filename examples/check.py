@@ -29,6 +29,7 @@ from examples.benchmark.measure import TF_FUNCTION_TOLERANCE, TOLERANCE, finish,
 from examples.benchmark.state import python_state, state_difference
 from examples.console import error_line
 from examples.programs import Job
+from terra.runtime.gradient_tape import blocks
 
 FIRST_MEASURED = 6  # a step before is a part of the warm-up, if there are enough of them
 
@@ -98,9 +99,10 @@ def check(name, options):
         print(f"{name}: TERRA IS WRONG: it raises where eager does not")
         return False
 
+    steps = steps or [(ours.step, ours.step.stats())]
     stats = terra.Stats()
-    for step in steps if options.blocks else [ours.step]:
-        stats.add(step.stats())
+    for _, of_step in steps:
+        stats.add(of_step)
     difference = max_rel_diff(ours.losses, eager.losses)
     tolerance = TOLERANCE if options.blocks else tolerance_of(ours.step)
     in_state = state_difference(ours.state, eager.state, tolerance)
@@ -112,7 +114,7 @@ def check(name, options):
     for field, value in dataclasses.asdict(stats).items():
         print(f"  {field:<18} {value:.3f}" if isinstance(value, float) else f"  {field:<18} {value}")
     if options.explain:
-        for step in steps if options.blocks else [ours.step]:
+        for step, _ in steps:
             print(terra.explain(step))
 
     # A gradient that is zero but for rounding moves its variable under Adam: then only the losses tell.
@@ -133,14 +135,17 @@ def check(name, options):
 
 @contextlib.contextmanager
 def blocks_are_steps():
-    """While it lasts, `tf.GradientTape` is `terra.GradientTape`; gives a list, which then has the steps of all blocks that were run."""
-    original, steps, before = tf.GradientTape, [], set(terra.runtime.gradient_tape.blocks())
+    """While it lasts, `tf.GradientTape` is `terra.GradientTape`; gives a list, which then has (block, what its `Stats` have grown by) of all that were run."""
+    original, steps, before = tf.GradientTape, [], {place: block.stats() for place, block in blocks().items()}
     tf.GradientTape = functools.partial(terra.GradientTape, wait_for_graph=True)
     try:
         yield steps
     finally:
         tf.GradientTape = original
-        steps += [block for place, block in terra.runtime.gradient_tape.blocks().items() if place not in before]
+        for place, block in blocks().items():
+            grown, old = block.stats(), before.get(place, terra.Stats())
+            if grown.steps > old.steps:
+                steps.append((block, terra.Stats(**{name: value - getattr(old, name) for name, value in dataclasses.asdict(grown).items()})))
 
 
 def first_different(losses, expected, tolerance):

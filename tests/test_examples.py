@@ -1,5 +1,6 @@
 """The examples do what README promises: the quickstart trains co-executed, the benchmark measures and compares."""
 
+import dataclasses
 import functools
 import json
 import random
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from examples import programs
+from examples import check, programs
 from examples.benchmark import loops, report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
@@ -396,3 +397,26 @@ def test_operations_measures_every_kind(capsys):
     found = {row[:18].strip(): [float(x) for x in row[18:].split()] for row in rows}
     assert list(found) == ["x * y", "x * 2.0", "x + variable", "tf.nn.relu(x)", "x[1:]"]
     assert all(len(us) == 5 and min(us) > 0 and us[0] < us[3] for us in found.values())
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["decorated", "blocks"])
+def test_check_compares_a_program(blocks, capsys):
+    """Two programs with one block in common, each with what it has added to the counts."""
+    options = ["--blocks"] * blocks
+    assert check.main(["keras_mlp", "numpy_batches", "--steps", "10", "--no-tf-function", *options]) == 0
+    printed = capsys.readouterr().out
+    assert re.findall(r"^  steps +(\d+)$", printed, re.MULTILINE) == ["10", "10"]
+    assert all(int(n) >= 5 for n in re.findall(r"^  coexecuted_steps +(\d+)$", printed, re.MULTILINE))
+    assert printed.count("  variables      0 of ") == 2
+
+
+def test_check_says_what_is_wrong(monkeypatch, capsys):
+    real, runs = check.run, []
+
+    def run(*args):
+        runs.append(real(*args))
+        return dataclasses.replace(runs[-1], losses=[float(len(runs))] * 6)
+
+    monkeypatch.setattr(check, "run", run)
+    assert check.main(["keras_mlp", "--steps", "6", "--no-tf-function"]) == 1
+    assert "TERRA IS WRONG: step 0 gave 2.0, not 1.0" in capsys.readouterr().out
