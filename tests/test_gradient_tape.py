@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -681,7 +682,7 @@ def test_a_kernel_error_names_the_user_s_line():
     assert tape.block.stats().coexecuted_steps >= 3
     here = open(__file__).read().split("\n")
     line = next(k for k, text_ in enumerate(here, 1) if text_.endswith("# this line"))
-    assert f"test_gradient_tape.py:{line}" in text
+    assert f"test_gradient_tape.py:{line}" in text or sys.version_info < (3, 11)  # which has no notes
     assert np.isfinite(w.numpy()).all()
 
 

@@ -182,6 +182,10 @@ class BlockStep(Step):
         if not self.closed:
             self._gradient_at = len(self._operations())
 
+    def length(self):
+        """How many operations there were so far, those that were skipped among them."""
+        return 0 if self.closed else len(self._operations())
+
     def _operations(self):
         return self.mode.events if isinstance(self.mode, Tracer) else self.mode.log
 
@@ -250,7 +254,7 @@ class OpenEnd(View):
 
     def __init__(self, step):
         super().__init__(step)
-        self.operations = 0
+        self.begun = step.length()
         self.held = False  # whether its thread holds the lock for a whole call
         self.busy = False  # whether an operation is on its way: what comes meanwhile comes from a finalizer, and cannot end the step
 
@@ -267,11 +271,16 @@ class OpenEnd(View):
     def call(self, function, /, *args, **kwargs):
         """The same, and no other thread ends the step meanwhile."""
         with self.step.lock:
+            if not self.step.closed and not self.busy and not self.held and self._is_long():
+                self.step.close()
             outer, self.held = self.held, True
             try:
                 return self.step.call(function, *args, **kwargs)
             finally:
                 self.held = outer
+
+    def _is_long(self):
+        return self.step.length() - self.begun >= LONGEST
 
     def with_batches(self, args):
         return args
@@ -290,9 +299,8 @@ class OpenEnd(View):
         """Ends the step if `op` is not to be part of it."""
         step = self.step
         if not step.closed and not self.busy and op != "DestroyResourceOp":  # (which the garbage collector may run at any time)
-            self.operations += 1
             schema = opschema.get_schema(op)
-            if self.operations > LONGEST or (
+            if self._is_long() or (
                     schema is not None and schema.category == opschema.HOST and (op in _ITERATORS or schema.hides_variables or step.done())):
                 step.close()
         return step.closed
