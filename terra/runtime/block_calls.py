@@ -1,7 +1,7 @@
 """Calls that are skipped in a tape's block, and behind it.
 
-A block's code has no instrumented call sites, where calls are skipped otherwise (see `fast_forward`). So the methods of the framework that such code calls, of layers, models, losses
-and optimizers, look for a step themselves, if it is the user's own code that calls them. What a layer of the user's calls in turn is instrumented code, if its
+A block's code has no instrumented call sites, where calls are skipped otherwise (see `fast_forward`). So the methods of the framework that such code calls, of layers, models, losses,
+metrics, optimizers and variables, look for a step themselves, if it is the user's own code that calls them. What a layer of the user's calls in turn is instrumented code, if its
 `call` is reached this way.
 """
 
@@ -22,22 +22,24 @@ _ENTRIES = (
     ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
     ("tf_keras.src.losses", "Loss", ("__call__",)),
     ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
-_prepared = set()  # entries
+_waiting = [*_ENTRIES]  # for their modules to be imported
+_variables = [tfi.ResourceVariable]  # until they are prepared
 
 
 def prepare():
     """Have the framework's methods look for a block's step from now on."""
-    for entry in _ENTRIES:
+    for entry in [entry for entry in _waiting if entry[0] in sys.modules]:
+        _waiting.remove(entry)
         module, name, methods = entry
-        if module in sys.modules and entry not in _prepared:
-            _prepared.add(entry)
-            for kind in _stock_classes(getattr(sys.modules[module], name, None)):
-                for method in methods:
-                    _replace(kind, method, _callable if method == "__call__" else _method)
-    if tfi.ResourceVariable not in _prepared:
-        _prepared.add(tfi.ResourceVariable)
-        for method in fast_calls.VARIABLE_METHODS:
-            _replace(tfi.ResourceVariable, method, _variable_method)
+        for kind in _stock_classes(getattr(sys.modules[module], name, None)):
+            for method in methods:
+                function = vars(kind).get(method)
+                if function is not None:
+                    _replace(kind, method, function, _callable if method == "__call__" else _method)
+    if _variables:
+        kind = _variables.pop()
+        for method in fast_calls.VARIABLE_METHODS:  # which it inherits, as others do
+            _replace(kind, method, getattr(kind, method), _variable_method)
 
 
 def _stock_classes(cls):
@@ -51,10 +53,10 @@ def _stock_classes(cls):
     return found
 
 
-def _replace(cls, name, replacement):
-    function = vars(cls).get(name) if cls is not tfi.ResourceVariable else getattr(cls, name)
-    if function is not None and not guards.is_foreign(function):
-        made = functools.wraps(function)(replacement(function))
+def _replace(cls, name, function, make):
+    """Put what `make` makes of the framework's `function` in its place, if nobody else has."""
+    if not guards.is_foreign(function):
+        made = functools.wraps(function)(make(function))
         guards.stand_in(made, function)
         setattr(cls, name, made)
 
@@ -67,14 +69,14 @@ def _calls(view):
     return frames.is_users(frame) or (view.open_ended and not view.held and frame.f_globals["__name__"].startswith("terra.runtime."))
 
 
-def _method(function):
-    """A method of a stock class, skipped where it can be."""
-    skipping = fast_forward.skipping(function)
+def _method(function, skipping=None, kind=None):
+    """A method of the framework's, which is `skipping` where it can be; for objects of no other class than `kind`, if that is given."""
+    skipping = skipping or fast_forward.skipping(function)
     takes_data = function.__name__ == "update_state"
 
     def method(self, *args, **kwargs):
         view = dispatch.active
-        if view is None or not _calls(view):
+        if view is None or (kind is not None and type(self) is not kind) or not _calls(view):
             return function(self, *args, **kwargs)
         if takes_data:
             args = view.with_batches(args)
@@ -84,16 +86,7 @@ def _method(function):
 
 
 def _variable_method(function):
-    """The same of a variable."""
-    skipping = fast_calls.skipping_variable_method(function)
-
-    def method(self, *args, **kwargs):
-        view = dispatch.active
-        if view is None or type(self) is not tfi.ResourceVariable or not _calls(view):
-            return function(self, *args, **kwargs)
-        return view.call(skipping, self, *args, **kwargs)
-
-    return method
+    return _method(function, fast_calls.skipping_variable_method(function), tfi.ResourceVariable)
 
 
 def _callable(function):

@@ -28,7 +28,6 @@ from terra.runtime.tensor import noted
 from terra.runtime.tracer import Tracer
 
 MOST_SETTINGS = 8  # elements: a longer tensor that is another one for each block is a batch, a shorter one may be a shape
-MOST_BATCHES = 10_000  # tensors that are remembered
 LONGEST = 20_000  # operations behind a block that may still belong to its step
 _ITERATORS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "MultiDeviceIteratorGetNextFromShard"])
 _LOCK_PATIENCE = 5.0  # seconds another thread waits for the step's thread to leave an operation
@@ -47,35 +46,27 @@ class _Closed:
 
 
 class Batches:
-    """Which tensors from outside of a block are another one in each step, told by the numbers that TensorFlow gives its tensors.
+    """Which tensors from outside of a block are another one in each step: those that the step before did not use, or used as such.
 
-    Those that were made between two blocks, and those that the last step did not use. Once a batch, a tensor remains one: it may be used in several steps.
+    They are told by the numbers that TensorFlow gives its tensors, in the order in which they are made.
     """
 
     def __init__(self):
-        self._known = {}  # numbers of batches
-        self._begun = self._last_begun = None  # the number that the next tensor had when the block began, and when the one before did
+        self._begun = None  # the number that the next tensor had when the step began
         self._used = self._last_used = None  # numbers of other tensors that this step has used, and the last one
 
-    def begin_block(self):
-        now = tfi.next_tensor_id()
-        self._last_begun, self._begun = now if self._begun is None else self._begun, now
-
     def begin_step(self):
+        self._begun = tfi.next_tensor_id()
         self._last_used, self._used = self._used, set()
 
-    def __contains__(self, number):
+    def has(self, number):
+        """Whether the tensor of this number, which the step uses, is one."""
         if number >= self._begun:
             return False  # made in the block: perhaps of shapes and constants
-        if number in self._known:
-            return True
-        if number >= self._last_begun or (self._last_used is not None and number not in self._last_used):
-            if len(self._known) >= MOST_BATCHES:
-                del self._known[next(iter(self._known))]
-            self._known[number] = True
-            return True
-        self._used.add(number)
-        return False
+        if self._last_used is None or number in self._last_used:
+            self._used.add(number)
+            return False
+        return True
 
 
 class BlockFunction(Coexecuted):
@@ -93,7 +84,6 @@ class BlockFunction(Coexecuted):
 
     def begin(self, *args):
         self._note_time()
-        self.batches.begin_block()
         return super().begin(*args)
 
     def _note_time(self):
@@ -156,7 +146,7 @@ class BlockStep(Step):
         self._gradient_at = None  # how many operations the step had when the gradient was taken
 
     def is_data(self, x):
-        return id(x) in self.data or (type(x) is tfi.EagerTensor and x._num_elements() > MOST_SETTINGS and x._id in self.batches)
+        return id(x) in self.data or (type(x) is tfi.EagerTensor and x._num_elements() > MOST_SETTINGS and self.batches.has(x._id))
 
     def with_batches(self, args):
         """The arguments of a call of a stock object; where they are integers of a batch, tensors that tell whether Python reads them."""

@@ -140,7 +140,7 @@ class Program:
 
     def may_have_owner(self, place):
         """Whether calls of one more object are recorded at a place."""
-        return self.owners.get((place[0], place[1], place[3]), place) is not None
+        return self.owners.get((place[0], place[1], place[3]), ()) is not None
 
     def add_owner(self, place):
         """A call at this place was recorded. What is recorded keeps the object, so there is a limit for those that do not come back."""
