@@ -10,9 +10,8 @@ import sys
 import types
 
 from terra.options import LOOPS, Options
-from terra.report import explain
+from terra.report import explain, used
 from terra.runtime import script
-from terra.runtime.coexecution import instances
 from terra.transform import to_code
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."
@@ -106,9 +105,9 @@ def _run(options):
     finally:
         sys.stdout.flush()
         if options.stats:
-            print(statistics(instances), file=sys.stderr)
+            print(statistics(), file=sys.stderr)
         if options.explain:
-            print(explanations(instances), file=sys.stderr)
+            print(explain(), file=sys.stderr)
     return code
 
 
@@ -124,13 +123,9 @@ def _report(error):
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _used(functions):
-    return sorted((f for f in functions if f.stats().steps), key=lambda f: (-f.stats().steps, f.policy.name))
-
-
-def statistics(functions):
-    """A table of what happened in the steps of these functions, as text."""
-    rows = [(f.policy.name, f.stats()) for f in _used(functions)]
+def statistics():
+    """A table of what happened in all steps, as text."""
+    rows = [(f.policy.name, f.stats()) for f in used()]
     if not rows:
         return "terra: no step was run; is there a tf.GradientTape or a co-executed function in the script?"
     total = {title: sum(getattr(stats, field) for _, stats in rows) for title, field in _COLUMNS.items()}
@@ -140,11 +135,6 @@ def statistics(functions):
     for name, stats in rows:
         lines.append("".join(f"{getattr(stats, field):>{max(len(title), 6) + 2}}" for title, field in _COLUMNS.items()) + f"  {name}")
     return "\n".join(lines)
-
-
-def explanations(functions):
-    """The reports of `terra.explain` on these functions, as text."""
-    return "\n\n".join(explain(f) for f in _used(functions)) or "terra: no step was run, there is nothing to explain."
 
 
 # -- code ----------------------------------------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from collections import Counter
 
 from terra.graph.trace import CONST
-from terra.runtime.coexecution import BoundStep, Coexecuted
+from terra.runtime.coexecution import BoundStep, Coexecuted, instances
+from terra.runtime.gradient_tape import GradientTape
 from terra.runtime.tracer import CHECK, FETCH
+
+_MOST_LINES = 12  # of one list
 
 _ADVICE = (
     ("was a constant so far", "The value is fed from now on; nothing to change."),
@@ -18,32 +21,56 @@ _ADVICE = (
 )
 
 
-def explain(function):
-    """A report on a function made by `terra.coexecute`.
+def explain(function=None):
+    """A report on a function made by `terra.coexecute`, on the block of a `terra.GradientTape`, or, without an argument, on all steps of this process.
 
-    It tells what was traced, how large the TraceGraph is, where the step reads values (fetch points) and takes values in (feed points), why each fallback
-    happened (file:line) with what to do about it, and why there is no graph if there is none.
+    It tells what was traced, how large the TraceGraph is, where the step reads values (fetch points) and takes values in (feed points), which calls are not
+    skipped and why, why each fallback happened (file:line) with what to do about it, and why there is no graph if there is none. Of a method asked through
+    its class, it reports on each instance that is still there.
 
     Returns: the text, as one string.
-    Raises: TypeError if `function` was not made by `terra.coexecute`.
+    Raises: TypeError if `function` is none of these, or a tape that was no step.
     """
-    function = function.__func__ if isinstance(function, BoundStep) else function
+    if function is None:
+        return "\n\n".join(map(explain, used())) or "terra: no step was run, there is nothing to explain."
+    if isinstance(function, GradientTape) and function.block is not None:
+        return _explain(function.block)
+    own = isinstance(function, BoundStep)
+    function = function.__func__ if own else function
     if not isinstance(function, Coexecuted):
-        raise TypeError(f"terra.explain takes a function made by terra.coexecute, not {function!r}.")
+        raise TypeError(f"terra.explain takes a function made by terra.coexecute, or the tape of a block that was a step, not {function!r}.")
+    parts = [] if own else function.of_instances()
+    if not parts:
+        return _explain(function)
+    return "\n\n".join([f"{function.policy.name}: {_steps(function.stats())} Each of its {len(parts)} instances has a graph of its own:",
+                        *map(_explain, parts), *([_explain(function)] if function.store.n_traces else [])])
+
+
+def used():
+    """The co-executed functions and blocks that have run a step, those with the most steps first."""
+    return sorted((f for f in instances if f.stats().steps), key=lambda f: (-f.stats().steps, f.policy.name))
+
+
+def _steps(stats):
+    return f"{stats.steps} steps, of them {stats.coexecuted_steps} co-executed, {stats.tracing_steps} traced, {stats.imperative_steps} imperative."
+
+
+def _explain(function):
     stats = function.stats()
     graph = function.trace_graph
+    full = stats.traces >= function.options.max_traces
     lines = [
-        f"{function.policy.name}: {stats.steps} steps, of them {stats.coexecuted_steps} co-executed, {stats.tracing_steps} traced, "
-        f"{stats.imperative_steps} imperative.",
+        f"{function.policy.name}: {_steps(stats)}",
         f"TraceGraph: {stats.traces} traces, {len(graph)} nodes, {sum(c.n_choices > 1 for c in graph.switch_cases())} switch-cases; "
         f"{stats.graphs} graphs generated in {stats.generation_s * 1e3:.0f} ms.",
     ]
+    if full:
+        lines.append(f"max_traces ({function.options.max_traces}) is reached: no path is added any more, unless the step uses other variables.")
     if function.pieces is not None:
         table = function.pieces.table.values()
         nodes = sum(len(piece.store.graph) for piece in table)
-        lines.append(
-            f"Steps are cut into pieces, because {stats.rolled_loops} loops run another number of times each time or branch anew in each iteration, or functions "
-            f"are recursive: {len(table)} pieces with {nodes} nodes in all, {len(function.pieces.programs)} of them with a graph.")
+        why = f"{stats.rolled_loops} loops run another number of times each time or branch anew in each iteration" if stats.rolled_loops else "functions are recursive"
+        lines.append(f"Steps are cut into pieces, because {why}: {len(table)} pieces with {nodes} nodes in all, {len(function.pieces.programs)} of them with a graph.")
     elif function.program is not None:
         if function.program.early:
             lines.append("The graph starts with the step, because Python reads values in the middle.")
@@ -59,7 +86,8 @@ def explain(function):
         lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")
     if function.compiled is not None:
         lines.append(function.compiled.describe())
-    lines += _own_code(function, stats)
+    programs = [p for p in ([function.program] if function.pieces is None else function.pieces.programs) if p is not None]
+    lines += _own_code(function, stats, programs)
     lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()])
     fetches, checks = ([n for n in graph.nodes if n.payload.event.info.op_type == kind] for kind in (FETCH, CHECK))
     feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]
@@ -70,32 +98,57 @@ def explain(function):
         lines.append(f"Fallbacks ({stats.fallbacks}):")
         for reason, count in function.fallback_reasons.items():
             advice = next((text for key, text in _ADVICE if key in reason), "")
+            if full and "known from now on" in advice:
+                advice = "A new path, which is not added, because max_traces is reached: raise it, or lift what differs each time out of the step."
             lines.append(f"  {count} x {reason}")
             if advice:
                 lines.append(f"      {advice}")
+    if function.raised:
+        lines.append("Steps that taught nothing while they were traced: " + ", ".join(f"{count} x {why}" for why, count in function.raised.items()) + ".")
     if function.generation.error is not None:
         lines.append(f"No graph could be generated: {function.generation.error}")
-    if function.policy.pause_left:
-        until = "from now on" if function.policy.for_good else f"for the next {function.policy.pause_left} steps"
-        lines.append(f"It runs imperatively {until}: {function.policy.reason}.")
+    policy = function.policy
+    if policy.pause_left:
+        until = "from now on" if policy.for_good else f"for the next {policy.pause_left} steps"
+        lines.append(f"It runs imperatively {until}: {policy.reason}.")
+    elif policy.pauses:
+        lines.append(f"It ran imperatively for a while {'once' if policy.pauses == 1 else f'{policy.pauses} times'}, most recently because {policy.reason}.")
     return "\n".join(lines)
 
 
-def _own_code(function, stats):
-    """Whether the step's own Python is skipped, and why not."""
+def _own_code(function, stats, programs):
+    """Whether the step's own Python is skipped, and which calls are not; and why not."""
     whole = function.program.whole if function.program is not None and function.pieces is None else None
     lines = []
     if stats.whole_steps:
         lines.append(f"The step's own code was skipped in {stats.whole_steps} steps: it does nothing but compute, and nothing that it reads had changed.")
-    if whole is not None and whole.reason is not None and not whole.regions:
+    if whole is not None and whole.regions:
+        return lines
+    if whole is not None and whole.reason is not None:
         lines.append(f"The step's own code runs at each step, because it {whole.reason}.")
+    theirs = [(f"{trial.name}{_at(place[2])}", trial.reason) for program in programs for place, trial in program.trials.items()
+              if trial is not program.whole and trial.reason is not None and not trial.regions]
+    frameworks = [(f"{place[1].__qualname__}{_at(place[-1])}", why) for program in programs for place, why in program.reasons.items()
+                  if why and not program.regions.get(place)]
+    for title, found in (("Functions of the program's own that run at each step", theirs), ("Calls of the framework that run operation by operation", frameworks)):
+        counts = Counter(f"{name}, because it {why}" for name, why in found)
+        if counts:
+            lines.append(title + ":")
+            lines += [f"  {text}" for text in list(counts)[:_MOST_LINES]]
+            if len(counts) > _MOST_LINES:
+                lines.append(f"  ... and {len(counts) - _MOST_LINES} more")
     return lines
+
+
+def _at(location):
+    line = location.line()
+    return f" ({line})" if line else ""
 
 
 def _assumptions(stores):
     """What is speculated of tensors from outside, most special first: their values, their shapes (which are only remembered, never built in), their types."""
     constants = sum(kind[0] == CONST for store in stores for node in store.graph.nodes for kind in node.payload.kinds)
-    relaxed = [location for store in stores for (_, location), _, _ in store.relaxed]
+    relaxed = [location.line() for store in stores for (_, location), _, _ in store.relaxed]
     lines = [f"Assumed: {constants} inputs are small constants, whose values are part of the graph (compared at each step); the types of all others. "
              "Shapes are not assumed: a new one is looked up."]
     if relaxed:
@@ -106,10 +159,10 @@ def _assumptions(stores):
 def _places(title, nodes):
     if not nodes:
         return []
-    return [f"{title}: {_lines_of(node.payload.event.location for node in nodes)}."]
+    return [f"{title}: {_lines_of(node.payload.event.line or node.payload.event.location.line() for node in nodes)}."]
 
 
-def _lines_of(locations):
-    """The lines of these locations, each with how many there are, if more than one."""
-    counts = Counter(location.line() or "the step's own function" for location in locations)
+def _lines_of(lines):
+    """These lines, each with how many there are, if more than one."""
+    counts = Counter(line or "the step's own function" for line in lines)
     return ", ".join(line if n == 1 else f"{line} ({n})" for line, n in counts.items())

@@ -10,6 +10,7 @@ import trace
 import traceback
 import warnings
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -241,3 +242,54 @@ def test_linecache_is_enough():
         form(1)
     shown = [(f.name, f.lineno, f.line) for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == name]
     assert shown == [("cell", 2, "y = helper(x)"), ("helper", 6, "raise ValueError('in the cell')")]
+
+
+# -- messages that tell the number of the step ---------------------------------------------------------------------------------
+
+
+def checked(wrap, where, steps=30, bad=25, **options):
+    """(losses, message of the failure) of steps that check their numbers, with another message each time; the input of step `bad` is not finite."""
+    w = tf.Variable(tf.eye(3))
+
+    def check(x, k):
+        return tf.debugging.check_numerics(x, f"in step {k}")
+
+    def step(x, k):
+        with tf.GradientTape() as tape:
+            y = x @ w
+            if where == "rolled":
+                for _ in range(1 + k % 5):
+                    y = check(tf.tanh(y), k)
+            elif where == "function":
+                y = check(tf.tanh(y), k)
+            elif where == "gradient":
+                y = tf.sqrt(tf.abs(tf.debugging.check_numerics(y, f"in step {k}")))  # whose gradient is infinite at 0
+            else:
+                y = tf.debugging.check_numerics(tf.tanh(y), message=f"in step {k}")
+            loss = tf.reduce_sum(y)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    step = wrap(step, **options)
+    losses, message = [], None
+    for k in range(steps):
+        x = np.random.default_rng(k).normal(size=(2, 3)).astype(np.float32)
+        if k == bad:
+            x = x * (0 if where == "gradient" else np.nan)
+        try:
+            losses.append(float(step(tf.constant(x), k)))
+        except tf.errors.InvalidArgumentError as error:
+            message = error.message
+            break
+    return losses, message, w.numpy().tolist(), step
+
+
+@pytest.mark.parametrize("where", ["plain", "function", "gradient", "rolled"])
+def test_a_check_with_another_message_each_time(where):
+    expected = checked(lambda step: step, where)[:3]
+    *actual, step = checked(terra.coexecute, where, wait_for_graph=True)
+    assert expected[1] is not None and "in step 25" in expected[1]
+    assert actual == list(expected)
+    stats = step.stats()
+    assert stats.coexecuted_steps >= (12 if where == "rolled" else 20), (stats, terra.explain(step))
+    assert stats.traces <= 2 or where == "rolled"

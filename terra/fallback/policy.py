@@ -13,7 +13,8 @@ LONGEST_PAUSE = 10_000
 PATIENCE = 40  # tracing steps in a row without a covered trace
 SAMPLES = 15  # step times that are kept of either way to run
 FEW_SAMPLES = 5  # of imperative steps, to compare with
-CLOSE = 0.5  # co-execution that takes less than so many times as long needs no other imperative steps to compare with
+CLOSE = 0.25  # co-execution that takes less than so many times as long needs no other imperative steps to compare with
+ALWAYS = 20  # steps in a row that raised, and taught nothing
 SLOWER = 1.15  # co-execution that takes so many times as long is a loss
 
 
@@ -26,6 +27,7 @@ class Policy:
         self._pause = FIRST_PAUSE
         self._window = []
         self._uncovered = 0
+        self._raised = 0
         self._imperative_times = collections.deque(maxlen=SAMPLES)
         self._coexecuted_times = collections.deque(maxlen=SAMPLES)
         self._since_compared = 0
@@ -34,6 +36,7 @@ class Policy:
         self.told = False
         self.for_good = False
         self.reason = None  # why it last gave up
+        self.pauses = 0  # times that it did
         self.otherwise = None  # called when steps keep leaving the known paths: whether they are co-executed in another way from now on
 
     def imperative(self):
@@ -45,6 +48,7 @@ class Policy:
 
     def coexecuted(self):
         self._note(0)
+        self._raised = 0
 
     def took(self, coexecuted, seconds):
         """What a step took, in either way; co-execution that does not pay is given up."""
@@ -77,13 +81,21 @@ class Policy:
         self._asked = self._asked or wanted
         return wanted
 
+    def raised(self, error):
+        """A step raised `error`, be it that it was traced or that it had to fall back because of that."""
+        self._raised += 1
+        if self._raised >= ALWAYS:
+            self._give_up(f"{ALWAYS} steps in a row raised (the last one: {type(error).__name__})")
+
     def fell_back(self, reason):
         self._note(1)
+        self._raised = 0
         if sum(self._window) >= TOO_MANY and not self._goes_on_otherwise():
             self._give_up(f"{sum(self._window)} of the last {len(self._window)} steps left the known paths (the last one: {reason})")
 
     def traced(self, covered):
         self._uncovered = 0 if covered else self._uncovered + 1
+        self._raised = 0
         if self._uncovered >= PATIENCE and not self._goes_on_otherwise():
             self._give_up(f"{PATIENCE} steps in a row took a path that was never seen")
 
@@ -111,10 +123,11 @@ class Policy:
 
     def _give_up(self, reason):
         self.reason = reason
+        self.pauses += 1
         self.pause_left = self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._window = []
-        self._uncovered = 0
+        self._uncovered = self._raised = 0
         if not self.told:
             self.told = True
             if self.for_good:

@@ -23,12 +23,13 @@ class unrecorded:
             tfi.tape_restart()
 
 
-def execute_again(node, inputs, random_attrs):
-    """Run a matched operation imperatively; an error carries a note with the line that issued it."""
+def execute_again(node, inputs, own_attrs):
+    """Run a matched operation imperatively, with the attributes that it had in this step if they may vary; an error carries a note with the line that issued
+    it."""
     attrs = node.info.exec_attrs
-    if random_attrs is not None:
-        attrs = random_attrs + tuple(
-            a for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in random_attrs[::2] for a in pair)
+    if own_attrs is not None:
+        attrs = own_attrs + tuple(
+            a for pair in zip(attrs[::2], attrs[1::2]) if pair[0] not in own_attrs[::2] for a in pair)
     # Through a generated wrapper, the fast path adds the op's name to the message.
     error = None
     try:
@@ -104,11 +105,11 @@ class Record:
             restore(self.checkpoint)
         values = {}
         with unrecorded():
-            for node, refs, random_attrs in self.log:
+            for node, refs, own_attrs in self.log:
                 if node.category == opschema.FETCH:
                     continue
                 inputs = [values[x] if type(x) is ValueKey else real(x if type(x) is not int else self.arguments[x]) for x in refs]
-                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, random_attrs)):
+                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, own_attrs)):
                     values[key] = value
         for t in self.survivors:
             t._value = t._hidden = values[t._key]

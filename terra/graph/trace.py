@@ -36,12 +36,12 @@ class RawEvent:
 
     refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
     (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it depends on
-    data.
+    data. line: `file.py:12`, for events that no instrumented call site need be near to.
     """
 
-    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device")
+    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line")
 
-    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device=""):
+    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device="", line=None):
         self.info = info
         self.location = location
         self.refs = refs
@@ -52,6 +52,7 @@ class RawEvent:
         self.fast_attrs = fast_attrs
         self.grad_attrs = grad_attrs
         self.device = device  # where the outputs live
+        self.line = line
 
     @property
     def signature(self):

@@ -85,6 +85,7 @@ class Coexecuted:
         self.rolling = Rolling(self)
         self.policy.otherwise = self.rolling.roll_branching
         self.fallback_reasons = {}  # reason with its line -> how often
+        self.raised = {}  # the same, of the steps that raised while they were traced
         self._stats = Stats()
         self.generation = Generation(self)
         self.begins_anew = False  # whether the traces are to be forgotten before the next step
@@ -115,6 +116,7 @@ class Coexecuted:
         except TypeError:  # without a dict, or without weak references: all such instances share
             return self
         made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
+        instances.discard(made)  # it counts as part of this one
         # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
         name = f"__terra__{self.__qualname__}"
         if isinstance(instance, type):  # of a class method: the class's dict is read-only
@@ -384,6 +386,10 @@ class Coexecuted:
     def _abort_alone(self, step, error):
         if step.mode is None:
             return
+        self.policy.raised(error)
+        why = f"the step raised {type(error).__name__}"
+        if step.fallback_reason is None and not isinstance(step.mode, PythonRunner):
+            self.raised[why] = self.raised.get(why, 0) + 1
         if isinstance(step, pieces.PiecewiseStep):
             self._stats.tracing_steps += 1
             try:
@@ -393,7 +399,7 @@ class Coexecuted:
                 step.mode = None
             return
         if isinstance(step.mode, PythonRunner):
-            step.mode.diverge(f"the step raised {type(error).__name__}")
+            step.mode.diverge(why)
         if isinstance(step.mode, Tracer):
             step.mode.finish()
             destroy(step.deferred_destroys)
@@ -517,9 +523,13 @@ class Coexecuted:
         snapshot.traces = self.store.n_traces
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         snapshot.recurrent_layers = 0 if self.recurrences is None else len(self.recurrences)
-        for own in (self._gone, *(made.stats() for made in list(self._instances.values()))):
+        for own in (self._gone, *(made.stats() for made in self.of_instances())):
             snapshot.add(own)
         return snapshot
+
+    def of_instances(self):
+        """Of a method asked through its class: the functions of the instances that are still there."""
+        return list(self._instances.values())
 
     def run_graph_alone(self, *args, **kwargs):
         """Run the graph of a step without its skeleton, and wait: the physical limit of a step, for benchmarks. Variables change as by a step.

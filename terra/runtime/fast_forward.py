@@ -261,7 +261,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     try:
         describe(runner, args, found, keep, inputs)
         describe(runner, kwargs, found, keep, inputs)
-    except Unskippable:
+    except Unskippable as error:
+        runner.program.note_unskippable(place, str(error))
         return _enter(runner, call), None
     if more is not None:
         found += more
@@ -281,29 +282,34 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     recording, users = Recording(runner), []
     try:
         guard = guards.Guard(owner, keep[1:], users)
-    except Unskippable:
-        guard = None
+    except Unskippable as error:
+        guard, why = None, str(error)
     context = CallContext() if guard is not None else None
     if guard is not None and users:
         result, guard.reads = user_code.observe(runner, users, lambda: _enter(runner, call))
         if guard.reads is None:
-            guard = None
+            guard, why = None, "runs functions of the user's that do more than compute"
     elif guard is not None:
         result, alone, warned = user_code.watch(lambda: _enter(runner, call))
         if alone is None:
             return result, None
         if not alone:
-            guard = None
+            guard, why = None, "runs functions of the user's that were not looked for"
         elif warned:
             user_code.note_filters(guard.containers.add)
     else:
         result = _enter(runner, call)
     try:
-        if guard is None or not context.without_changes(guard.holds) or inputs.known_elsewhere(runner, guard):
-            raise Unskippable
+        if guard is None:
+            raise Unskippable(why)
+        if not context.without_changes(guard.holds):
+            raise Unskippable("changes what it reads")
+        if inputs.known_elsewhere(runner, guard):
+            raise Unskippable("reads a tensor that is among its arguments as well")
         may_be_empty = may_be_empty or guards.is_stock_object(owner)  # dropout does nothing in inference
         region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))
-    except Unskippable:
+    except Unskippable as error:
+        program.note_unskippable(place, str(error))
         if known is None and len(program.unskippable) < 10_000:
             count = program.unskippable[place] = program.unskippable.get(place, 0) + 1
             if count >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
@@ -319,6 +325,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         known[signature].remove(unconfirmed)
     known.add(signature, region)
     if known.differing >= _MOST_USELESS or known.is_fruitless(type(owner) is FunctionType and more is None):
+        program.note_unskippable(place, "depends on something that is another one nearly each time")
         program.regions[place] = False
     return result, region
 
@@ -368,7 +375,7 @@ def describe(runner, value, found, keep, inputs):
             describe(runner, x, found, keep, inputs)
     elif kind is dict:
         if not all(type(x) in SCALARS for x in value):  # comparing other keys may run the user's code
-            raise Unskippable
+            raise Unskippable("is given a dict with keys of a special type")
         found.append((kind, *value, *map(type, value)))
         for x in value.values():
             describe(runner, x, found, keep, inputs)
@@ -393,7 +400,7 @@ def describe(runner, value, found, keep, inputs):
     elif isinstance(value, np.generic) or (isinstance(value, type) and issubclass(value, np.generic)):
         found.append((kind, str(value)))
     else:
-        raise Unskippable
+        raise Unskippable(f"is given an object of type {kind.__name__}" if kind is not np.ndarray else "is given an array that is too large to be compared")
 
 
 def install():

@@ -6,6 +6,7 @@ is at. Coarser than what instrumented code keeps (loops have no counters here), 
 its inputs come from. A walk costs 30 ns a frame.
 """
 
+import os
 import sys
 
 from terra.runtime import location
@@ -36,6 +37,16 @@ class _Code(dict):
 def is_users(frame):
     """Whether a frame runs the user's code, not a library's."""
     return _look_up(frame) is not None
+
+
+def line_inside(stop):
+    """`file.py:12`: where the user's code is, in frames inside of the one that runs the code object `stop`; None if there is none of it."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not stop:
+        if is_users(frame):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
 
 
 def _look_up(frame):

@@ -203,7 +203,7 @@ def contents(array):
 def noted(array):
     """(the array, its contents). Raises Unskippable if they cannot be compared, or not cheaply."""
     if array.nbytes > _MOST_BYTES or array.dtype.hasobject or array.dtype.names is not None:
-        raise Unskippable
+        raise Unskippable("uses an array that is too large to be compared")
     return array, contents(array)
 
 
@@ -383,7 +383,7 @@ class Walk:
         while self.todo:
             self._value(self.todo.pop())
             if len(self.containers) > _MOST_CONTAINERS:
-                raise Unskippable
+                raise Unskippable("belongs to an object that holds too much to be compared")
 
     def _variable(self, variable):
         if id(variable) not in self.seen:
@@ -396,7 +396,7 @@ class Walk:
     def _attributes(self, owner):
         kind = type(owner)
         if kind.__name__ in _NEVER and not self.reading and (self.users is None or kind.__name__ != "Lambda"):
-            raise Unskippable
+            raise Unskippable(f"uses a {kind.__name__}, which may do anything")
         for cls in kind.__mro__[:-1]:
             if stock_package(cls.__module__) is not None:
                 modules.watch(cls)
@@ -425,7 +425,7 @@ class Walk:
             return
         elif kind is BuiltinFunctionType:
             if not self.reading and not isinstance(value.__self__, (ModuleType, type, type(None))):
-                raise Unskippable  # a method, which may change its object
+                raise Unskippable("may call a method, which may change its object")
         elif isinstance(value, partial):
             self._partial(value)
         elif kind is np.ndarray:
@@ -442,7 +442,7 @@ class Walk:
                     self.users.append(kind)
             if package is None:
                 if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)):
-                    raise Unskippable
+                    raise Unskippable(f"may call an object of type {kind.__name__}")
             elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)
@@ -451,7 +451,7 @@ class Walk:
         """A function or method that the framework may call."""
         if not _is_frameworks(function):
             if self.users is None:
-                raise Unskippable  # the user's function might do anything
+                raise Unskippable(f"may call {getattr(function, '__qualname__', function)}, which may do anything")
             self.users.append(function)
         elif id(function) not in self.seen:
             self.seen.add(id(function))

@@ -42,7 +42,7 @@ _UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in
 _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUniform"])  # random, though not registered as stateful
 _PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
 
-_CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
+CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
 
 # Output shapes depend on data: Python has to fetch them if it asks.
 DATA_DEPENDENT_SHAPE = frozenset([
@@ -112,7 +112,7 @@ class Schema:
             return VARIABLE
         if name in STATELESS_TWIN:
             return RANDOM
-        if (op_def.is_stateful and name not in _CHECKS) or name in _DRAWING or name == _PRINTED or "Dataset" in name or name.startswith(_HOST_PREFIXES):
+        if (op_def.is_stateful and name not in CHECKS) or name in _DRAWING or name == _PRINTED or "Dataset" in name or name.startswith(_HOST_PREFIXES):
             return HOST
         return GRAPH
 
@@ -174,6 +174,11 @@ class Schema:
     def draws(self):
         """Whether seeds, which are others each time, are among its attributes."""
         return self.category == RANDOM or self.name in _UNUSED_SEEDS
+
+    @property
+    def varies(self):
+        """Whether attributes that are no part of its identity, seeds or a message, may be others each time: each call's are kept."""
+        return self.category == RANDOM or self.name in CHECKS
 
     @property
     def hides_variables(self):
@@ -486,7 +491,7 @@ _MOST_CALLS = 1000  # ways to call one op that are remembered
 
 
 def op_info(schema, attr_pairs, device):
-    """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes)."""
+    """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes; nor is the message of a check)."""
     key = (attr_pairs, device)
     try:
         info = schema.infos.get(key)
@@ -503,14 +508,16 @@ def op_info(schema, attr_pairs, device):
 
 def _op_info(schema, attr_pairs, device):
     attrs, raw = {}, {}
-    skip_seeds = schema.draws
+    skip_seeds, is_check = schema.draws, schema.name in CHECKS
     for name, value in zip(attr_pairs[::2], attr_pairs[1::2]):
         if skip_seeds and name in ("seed", "seed2"):
             continue
-        if name not in attrs:
+        if name not in raw:
             if value is None and schema.attr_types.get(name) != "shape":  # the fast path's way to say "the default"
                 value = default_value(schema.attr_defs[name])
             raw[name] = value
+            if is_check and name == "message":
+                continue
             attrs[name] = normalise_attr(value, schema.attr_types.get(name, "string"))
     attrs = dict(sorted(attrs.items()))
     key = (schema.identity, tuple(attrs.items()), device)

@@ -58,9 +58,9 @@ class PlanRecord:
     def replay(self):
         values = {}
         with unrecorded():
-            for node, refs, random_attrs in self.plan.log:
+            for node, refs, own_attrs in self.plan.log:
                 inputs = [values[x] if type(x) is ValueKey else real(self.sources[x.index]) if type(x) is Fed else real(x) for x in refs]
-                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, random_attrs)):
+                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, own_attrs)):
                     values[key] = value
         for t in self.survivors:
             t._value = t._hidden = values[t._key]
@@ -390,9 +390,9 @@ def _plan(mode, path, fed_forward, records, given, results, ones):
     plan.program, plan.feeds, plan.log = program, [], []
     plan.targets = set()
     fed, constants = {}, []
-    for node, refs, random_attrs in mode.log:
-        if len(refs) != len(node.slots):
-            return None  # it draws random numbers
+    for node, refs, own_attrs in mode.log:
+        if len(refs) != len(node.slots) or node.info.schema.varies:
+            return None  # it draws random numbers, or tells this step's message
         refs = list(refs)
         for k, slot in enumerate(node.slots):
             source = origin.get(id(refs[k])) if type(refs[k]) is not ValueKey else None
@@ -412,7 +412,7 @@ def _plan(mode, path, fed_forward, records, given, results, ones):
                 refs[k] = Fed(fed[id(source)])
             elif source is not None and slot.kind is VALUE:
                 return None
-        plan.log.append((node, refs, random_attrs))
+        plan.log.append((node, refs, own_attrs))
     selects = list(mode.selects)
     for switch_case, case in mode.node.end_selects:
         k = program.generated.select_index.get(switch_case)

@@ -251,6 +251,8 @@ def _path(composite, mode):
             if any(type(t) is TerraTensor for t in outputs):
                 return None
             continue  # small integers that the host computed
+        if op in opschema.CHECKS:
+            return None  # its gradient tells this step's message
         named = []
         for x in inputs:
             if type(x) is TerraTensor and x._owner is mode:
@@ -271,12 +273,12 @@ def records_of(composite):
     tensors = dict(composite.held)
     values = {key: real(t) for key, t in tensors.items()}
     with unrecorded():  # what was not kept is computed again from what was
-        for node, refs, random_attrs in composite.log:
+        for node, refs, own_attrs in composite.log:
             keys = [key for _, _, key in node.outs]
             if node.category == opschema.VARIABLE or all(key in values for key in keys):
                 continue
             inputs = [values[x] if type(x) is ValueKey else real(x) for x in refs]
-            for key, value in zip(keys, execute_again(node, inputs, random_attrs)):
+            for key, value in zip(keys, execute_again(node, inputs, own_attrs)):
                 values.setdefault(key, value)
     ids = {key: uid for uid, key in composite.outputs}
 

@@ -11,6 +11,7 @@ from terra.runtime.catching import SAFE
 from terra.runtime.tracer import CHECK, value_positions
 
 DTYPES = tfi.INTERN_DTYPES
+_MOST_REASONS = 1000  # that are remembered
 _MOST_OWNERS = 32  # objects of which calls are recorded at one place
 
 
@@ -105,6 +106,7 @@ class Program:
         self.whole = None  # the one of the step's own function, in the last step
         self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
         self.unskippable = {}  # such a place -> how often a call could not be recorded
+        self.reasons = {}  # such a place -> why the last one there could not, for reports
 
     @property
     def early(self):
@@ -133,10 +135,16 @@ class Program:
         self.regions.clear()
         self.owners.clear()
         self.unskippable.clear()
+        self.reasons.clear()
         self.trials.clear()
         self.whole = None
         for node in self._nodes:
             node.express = None
+
+    def note_unskippable(self, place, why):
+        """A call could not be recorded at this place, because it...; empty if that cannot be said."""
+        if place in self.reasons or len(self.reasons) < _MOST_REASONS:
+            self.reasons[place] = why
 
     def may_have_owner(self, place):
         """Whether calls of one more object are recorded at a place."""
@@ -184,9 +192,9 @@ class Program:
         else:
             schema = info.schema
             p.n_in, p.has_lists = schema.n_inputs, schema.has_lists
-            random = info.category == opschema.RANDOM
-            p.fast_attrs = None if random else event.fast_attrs
-            p.exec_attrs = None if random or event.fast_attrs is not None else event.grad_attrs
+            varies = schema.varies
+            p.fast_attrs = None if varies else event.fast_attrs
+            p.exec_attrs = None if varies or event.fast_attrs is not None else event.grad_attrs
             needs_value = list(value_positions(schema, info, len(event.refs))) + [False] * len(event.refs)
         p.outs = tuple((DTYPES[e], e, self._key(node, k)) for k, e in enumerate(event.out_enums))
         slots, value = [], 0

@@ -59,7 +59,7 @@ class PythonRunner:
         self.fed = {}  # id of a fed tensor -> (its value key, shape, the tensor), in order
         self.fed_by_key = {}
         self._fed_signature = []
-        self.by_value = []  # the values of what was fed, where they decide the shape of a result
+        self.by_value = []  # the values of what was fed, where they decide the shape of a result, and other attributes than those of the trace
         self.latest = {}  # slot with several sources -> value key executed latest
         self.late = not self.form.early
         self.waited = 0.0  # seconds that it took to run the graph, if that was run and not dispatched
@@ -117,12 +117,12 @@ class PythonRunner:
             return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else recorded_shape(schema, op, inputs, flat, attrs, self.tapes.record)
         grad_attrs = attrs + schema.inferred_attrs(inputs)
         info = op_info(schema, grad_attrs, ctx.device_name or "")
-        found = self._find(info, flat, attrs if category == opschema.RANDOM else None)
+        found = self._find(info, flat, attrs if schema.varies else None)
         if found is None:
             self.diverge(self._why(info, flat))
             return self.step.mode.fast(ctx, op, name, *args)
         node, outs = found
-        if node.fast_attrs is None and category != opschema.RANDOM:
+        if node.fast_attrs is None and not schema.varies:
             node.fast_attrs = attrs
             node.template = flat_template(schema, node.outs, node.info)  # traced on the converting path, which returns lists
         if not tfi.tape_set_is_empty():
@@ -152,12 +152,12 @@ class PythonRunner:
         if known is not None:
             return execute(handle, device, op, inputs, attrs, *rest) if known is HOST_STATIC else static_shape(name, inputs, attrs, False)
         info = op_info(schema, attrs, device or "")
-        found = self._find(info, tuple(inputs), attrs if category == opschema.RANDOM else None)
+        found = self._find(info, tuple(inputs), attrs if schema.varies else None)
         if found is None:
             self.diverge(self._why(info, inputs))
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         node, outs = found
-        if node.exec_attrs is None and category != opschema.RANDOM:
+        if node.exec_attrs is None and not schema.varies:
             node.exec_attrs = attrs
         self._learn_numbers(node)
         if node.checked:
@@ -170,7 +170,7 @@ class PythonRunner:
             return
         op, flat, attrs = self.unconverted
         self.unconverted = None
-        if op != node.op_type or len(flat) != len(node.slots) or node.category == opschema.RANDOM:
+        if op != node.op_type or len(flat) != len(node.slots) or node.info.schema.varies:
             return
         for x, slot in zip(flat, node.slots):
             if type(x) in NUMBERS:
@@ -414,12 +414,10 @@ class PythonRunner:
             node.shapes[tuple(shape_key)] = shapes
         return shapes
 
-    def _find(self, info, flat, random_attrs):
-        """The first node that can follow and matches, as (node, placeholders); or None."""
+    def _find(self, info, flat, own_attrs):
+        """The first node that can follow and matches, as (node, placeholders); or None. `own_attrs`: those of this call, where that is no matter."""
         location = self.cursor.current
-        seeds = None
-        if random_attrs is not None:
-            seeds = seed_tensor(random_attrs)
+        seeds = seed_tensor(own_attrs) if info.category == opschema.RANDOM else None
         unclear = self.node.unclear
         for node, selects in self.node.successors:
             if node.info is info and node.location is location:
@@ -427,8 +425,10 @@ class PythonRunner:
                     continue
                 outs = self._match(node, flat, selects, seeds)
                 if outs is not None:
-                    if random_attrs is not None:
-                        self.log[-1] = (node, self.log[-1][1], random_attrs)
+                    if own_attrs is not None:
+                        self.log[-1] = (node, self.log[-1][1], own_attrs)
+                        if seeds is None:  # gradients tell the message, too
+                            self.by_value.append(own_attrs)
                     return node, outs
         return None
 
@@ -462,6 +462,10 @@ class PythonRunner:
                         if is_small_constant(x._datatype_enum(), shape) and const_key(x, x._datatype_enum(), shape) != slot.const:
                             return f"input {k} of {info.op_type} was a constant so far and has changed"
                 return f"{info.op_type} got inputs (or shapes) from a source that was never seen there"
+        for node, _ in self.node.successors:
+            if node.op_type == info.op_type and node.location is location and node.category != opschema.FETCH:
+                other = [name for name, value in info.attrs.items() if node.info.attrs.get(name) != value]
+                return f"{info.op_type} never followed {self.node_name()} here with {'another ' + ' and '.join(other) if other else 'such inputs'}"
         return f"{info.op_type} never followed {self.node_name()} here"
 
     def node_name(self):
@@ -711,7 +715,7 @@ class PythonRunner:
         """Execute the matched operations imperatively, in order, filling the placeholders that Python holds; the tapes hold them already."""
         placeholders = {t._key: t for t in self.issued}
         with unrecorded():
-            for node, refs, random_attrs in self.log:
+            for node, refs, own_attrs in self.log:
                 for dtype, enum, key in node.outs:
                     if key not in placeholders:  # of a region that was jumped over
                         placeholders[key] = make_tensor(dtype, enum, None, key, self, None)
@@ -720,7 +724,7 @@ class PythonRunner:
                     tensor = flat[0]
                     tracer.note_fetch(tensor, node.location, FETCH_INFOS if node.op_type == FETCH else CHECK_INFOS)
                     continue
-                eager = execute_again(node, [real(x) for x in flat], random_attrs)
+                eager = execute_again(node, [real(x) for x in flat], own_attrs)
                 tracer.record(
                     node.info, flat, eager, node.template, node.fast_attrs, node.grad_attrs, node.location,
                     [placeholders[key] for _, _, key in node.outs])

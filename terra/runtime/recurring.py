@@ -93,6 +93,9 @@ class Trust(Policy):
     def fell_back(self, reason):
         self.misses += 1
 
+    def raised(self, error):
+        pass
+
     def cannot(self, reason):
         self.misses = sys.maxsize
 

@@ -111,7 +111,7 @@ _SELDOM = 100  # unless that many were not
 
 
 class Unskippable(Exception):
-    """A call depends on, or gives, something that a region cannot hold."""
+    """A call depends on, or gives, something that a region cannot hold; its text, if any, continues "because it"."""
 
 
 class Same:
@@ -153,7 +153,7 @@ class Inputs:
         note_mask(runner, x)
         if mask is not None:
             if not (type(mask) is TerraTensor or type(mask) is EagerTensor) or mask_of(mask) is not None:
-                raise Unskippable
+                raise Unskippable("is given a mask of its own kind")
             found.append("mask")
             self.describe(runner, mask, found)
 
@@ -188,7 +188,7 @@ class Inputs:
                 return
         enum = x._datatype_enum()
         if enum == RESOURCE_ENUM or enum == tfi.types_pb2.DT_VARIANT:
-            raise Unskippable
+            raise Unskippable("is given a handle")
         shape, watched = x._shape_tuple(), None
         if id(x) in runner.tapes.watched_ids and is_small_constant(enum, shape):  # a gradient is asked for this very object, not for its value
             if type(x) is not EagerTensor:
@@ -291,12 +291,16 @@ class Recording:
         Raises Unskippable.
         """
         runner, lazy = self.runner, self.lazy
-        if runner.step.skeleton is not runner or runner.outside_events != self.events or (runner.node is self.start and not may_be_empty):
-            raise Unskippable
+        if runner.step.skeleton is not runner:
+            raise Unskippable("left the known paths")
+        if runner.outside_events != self.events:
+            raise Unskippable("runs some operations imperatively")
+        if runner.node is self.start and not may_be_empty:
+            raise Unskippable("issues no operation")
         if runner.tapes.state() != self.tape_state:
-            raise Unskippable
+            raise Unskippable("begins or ends a tape")
         if self.random != _random_state():
-            raise Unskippable
+            raise Unskippable("draws random numbers in Python")
         self.inputs, self.knows_fed = inputs, knows_fed
         self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
         self.unused = set(self.places.values())
@@ -308,10 +312,10 @@ class Recording:
         region.fetches = self._fetches()
         region.entries = [self._entry(k, *entry) for k, entry in enumerate(runner.log[self.log_length:])]
         if len(region.feeds) != runner.step.counts.feeds - self.feeds:
-            raise Unskippable
+            raise Unskippable("feeds something that it was not given")
         region.draws = self._draws(region)
         if region.draws and region.fetches:
-            raise Unskippable  # seeds that were drawn could not be put back
+            raise Unskippable("reads values and draws seeds, which could not be put back")
         region.selects = runner.chosen[self.n_chosen:]
         region.end = runner.node
         region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]
@@ -335,7 +339,7 @@ class Recording:
         runner = self.runner
         self.read = {entry[1][0]: entry[0] for entry in runner.log[self.log_length:] if entry[0].category == opschema.FETCH}
         if len(self.read) != runner.step.counts.fetches - self.fetches or not self.read.keys() >= set(runner.read_twice[self.read_twice:]):
-            raise Unskippable
+            raise Unskippable("reads values that it has not computed itself")
         fetches = []
         for key, node in self.read.items():
             identity = None
@@ -343,12 +347,12 @@ class Recording:
                 value = runner.received[node]
                 enum, shape = value._datatype_enum(), value._shape_tuple()
                 if enum != BOOL_ENUM or not is_small_constant(enum, shape):
-                    raise Unskippable  # numbers are seldom the same for long
+                    raise Unskippable("reads numbers, which are seldom the same for long")
                 identity = const_key(value, enum, shape)
             fetches.append((node, identity))
         return fetches
 
-    def _entry(self, k, node, refs, random_attrs):
+    def _entry(self, k, node, refs, own_attrs):
         """An entry of the log, without what belongs to this step."""
         region = self.region
         kept = list(refs)
@@ -356,7 +360,7 @@ class Recording:
             kind = slot.kind
             if type(x) is ValueKey:
                 if not (self.knows_fed or x in self.made or x in self.inputs.values):
-                    raise Unskippable  # a value of the step that it was not given
+                    raise Unskippable("uses a value of the step that it was not given")
                 continue
             if kind is RESOURCE:
                 continue
@@ -374,7 +378,7 @@ class Recording:
                     self._check(Foreign, place, x, True)
                 continue
             if x._datatype_enum() == RESOURCE_ENUM:
-                raise Unskippable  # a variable that the step itself created
+                raise Unskippable("uses a variable that the step itself created")
             if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
                 if id(x) in self.places:
                     self._check(Foreign, self.places[id(x)], x, True)
@@ -384,10 +388,10 @@ class Recording:
                 region.feeds.append((slot, self._source(x)))
             kept[j] = None
             region.patches.append((k, j, self._fed_key(x)))
-        if random_attrs is not None:
+        if node.category == opschema.RANDOM:
             region.feeds.append((node.slots[-1], k))
         self.made.update([key for _, _, key in node.outs])
-        return node, kept, random_attrs
+        return node, kept, own_attrs
 
     def _source(self, x):
         """Where a tensor that the region feeds comes from."""
@@ -396,7 +400,7 @@ class Recording:
             self.unused.discard(place)
             return Foreign(place)
         if type(x) is not EagerTensor or self.runner.step.is_data(x) or id(x) in self.runner.step.args:
-            raise Unskippable
+            raise Unskippable("feeds something that it was not given")
         self.region.checks.append((EagerTensor, x, None))
         return Constant(x)
 
@@ -421,14 +425,14 @@ class Recording:
 
     def _draws(self, region):
         """(places in `entries` of the operations whose seeds are drawn, the global seed); None if there are none."""
-        places = [k for k, (_, _, attrs) in enumerate(region.entries) if attrs is not None]
+        places = [k for k, (node, _, _) in enumerate(region.entries) if node.category == opschema.RANDOM]
         n_drawn = 0
         for k in places:
             attrs = region.entries[k][2]
             seeds = dict(zip(attrs[::2], attrs[1::2]))
             n_drawn += seeds["seed"] != 0 or seeds["seed2"] != 0
         if n_drawn != len(self.runner.step.drawn_seeds) - self.drawn or 0 < n_drawn < len(places):
-            raise Unskippable
+            raise Unskippable("draws seeds for some of its random numbers only")
         return (places, tfi.global_seed()) if places else None
 
     def _records(self, lazy):
@@ -490,7 +494,7 @@ class Recording:
                 attached.pop("_handle_data")  # what every tensor has
             if attached:
                 if not _ATTACHED.issuperset(attached):
-                    raise Unskippable  # the `assign` of a slice
+                    raise Unskippable("gives a slice of a variable")
                 return Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
             return self._tensor(kind, value)
         if kind in SCALARS:
@@ -505,7 +509,7 @@ class Recording:
             return value
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])
-        raise Unskippable
+        raise Unskippable(f"gives an object of type {kind.__name__}")
 
     def _tensor(self, kind, value):
         if kind is TerraTensor and value._owner is self.runner:

@@ -230,8 +230,12 @@ class Step:
         """The location in the program."""
         return location.tls.cursor.current
 
+    def line_here(self):
+        """Where the step's code is, `file.py:12`; None behind it."""
+        return frames.line_inside(self.function.step_code) if self.function.located else self.here().line()
+
     def note_fallback(self, reason):
-        line = self.here().line()
+        line = self.line_here()
         if line:
             reason = f"{reason} ({line})"
         self.fallback_reason = reason

@@ -254,7 +254,7 @@ class Tracer:
     def check(self, t):
         with Visit(self.step):
             if t._value is None and self.step.mode is self and not self.step.before_read():
-                self.note_fetch(t, self.cursor.current, CHECK_INFOS)
+                self.note_fetch(t, self.cursor.current, CHECK_INFOS, self.step.line_here())
 
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
@@ -424,7 +424,7 @@ class Tracer:
         with Visit(self.step):  # worker threads of the step may read, too
             if t._value is None and not (self.step.mode is self and self.step.before_read()):
                 if self.step.mode is self:
-                    self.note_fetch(t, self.cursor.current)
+                    self.note_fetch(t, self.cursor.current, line=self.step.line_here())
                 else:
                     t._value = t._hidden
         return t._value
@@ -432,8 +432,8 @@ class Tracer:
     def read_again(self, tensor):
         """Python reads what it has fetched before."""
 
-    def note_fetch(self, t, location, infos=FETCH_INFOS):
-        self.events.append(RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None))
+    def note_fetch(self, t, location, infos=FETCH_INFOS, line=None):
+        self.events.append(RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None, line=line))
         if t._value is None:
             t._value = t._hidden
 

@@ -34,9 +34,10 @@ _monitoring = getattr(sys, "monitoring", None)
 class Attempts:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("visits", "next", "tries", "reason", "regions", "jumps", "quick")
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick")
 
-    def __init__(self):
+    def __init__(self, called):
+        self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
         self.visits = 0
         self.next = 2  # the first visit records what the framework does
         self.tries = 0
@@ -229,7 +230,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     if trial is None:
         if len(program.trials) >= _MOST_TRIALS:
             program.trials.clear()
-        trial = program.trials[place] = Attempts()
+        trial = program.trials[place] = Attempts(called)
     if fewest == 1:
         program.whole = trial
     if trial.given_up:

@@ -1,0 +1,184 @@
+"""What `terra.explain` says of steps that are not as fast as they could be: each test makes one reason, and looks for it and its line."""
+
+import inspect
+
+import pytest
+import tensorflow as tf
+
+import terra
+
+X = [tf.random.stateless_normal([4, 4], seed=[k, 7]) for k in range(4)]
+
+
+def line_of(text):
+    """`test_explain.py:N` of the first line of this file that contains `text`."""
+    lines = inspect.getsource(inspect.getmodule(line_of)).splitlines()
+    return f"test_explain.py:{next(k for k, line in enumerate(lines, 1) if text in line)}"
+
+
+def run(function, n=12):
+    step = terra.coexecute(function, wait_for_graph=True)
+    for k in range(n):
+        step(X[k % 4], k)
+    return step
+
+
+def test_a_method_asked_through_its_class():
+    class Trainer:
+        def __init__(self, n):
+            self.w = tf.Variable(tf.ones([4, 4]) * n)
+
+        @terra.coexecute(wait_for_graph=True)
+        def step(self, x):
+            self.w.assign_sub(x * 0.1)
+            return tf.reduce_sum(self.w)
+
+    trainers = [Trainer(1), Trainer(2)]
+    for k in range(8):
+        for trainer in trainers:
+            trainer.step(X[k % 4])
+    text = terra.explain(Trainer.step)
+    assert "16 steps" in text.splitlines()[0] and "Each of its 2 instances" in text.splitlines()[0]
+    for trainer in trainers:
+        assert terra.explain(trainer.step) in text
+    assert terra.explain(trainers[0].step).startswith("test_a_method") and "8 steps" in terra.explain(trainers[0].step)
+
+
+def test_lines_of_operators_and_of_reads_by_the_step_itself():
+    def step(x, k):
+        y = x @ x * k
+        if y[0, 0] > 1e9:  # the read
+            y = y + 1
+        return y
+
+    function = run(step)
+    assert function.stats().coexecuted_steps > 6
+    text = terra.explain(function)
+    assert f"Values that Python reads in the middle of the step: {line_of('# the read')}." in text
+    assert f"Values that Python feeds to the step: {line_of('y = x @ x * k')}." in text
+
+
+def test_the_line_where_a_step_left_the_known_paths():
+    def step(x, k):
+        y = x * 2
+        if k == 8:
+            y = tf.sin(y) - tf.abs(
+                x) @ x  # a new path
+        return y + x
+
+    function = run(step)
+    assert function.stats().fallbacks == 1
+    (reason,) = function.fallback_reasons
+    assert line_of("y = tf.sin(y) - tf.abs(") in reason
+
+
+def test_a_full_graph():
+    def step(x, k):
+        for _ in range(k):
+            x = x + 1
+        return x
+
+    step = terra.coexecute(step, wait_for_graph=True, max_traces=2, loops="unroll")
+    for k in [0, 0, 1, 1, 2, 3, 4]:
+        step(X[0], k)
+    text = terra.explain(step)
+    assert "max_traces (2) is reached" in text and "raise it, or lift" in text and "known from now on" not in text
+
+
+LOG = []
+
+
+def helper(x):
+    LOG.append(1)  # what helper does
+    return tf.tanh(x) + tf.sin(x)
+
+
+def test_calls_that_are_not_skipped():
+    def step(x, k):
+        y = helper(x)  # its call
+        return tf.map_fn(lambda row: row * 2, y)  # the framework's call
+
+    function = run(step)
+    assert function.stats().coexecuted_steps > 6
+    text = terra.explain(function)
+    assert f"map_fn_v2 ({line_of('# the framework')}), because it is given an object of type function" in text
+    why = f"because it changes a container that it has not made ({line_of('# what helper does')})"
+    assert f"The step's own code runs at each step, {why}." in text and f"helper ({line_of('# its call')}), {why}" in text
+
+
+def test_the_attribute_that_differs():
+    axis = [0]
+
+    def step(x, k):
+        return tf.concat([tf.cumsum(x, exclusive=axis[0] > 0), x], 0)
+
+    function = terra.coexecute(step, wait_for_graph=True)
+    for k in range(6):
+        axis[0] = k == 5
+        function(X[0], k)
+    (reason,) = function.fallback_reasons
+    assert "Cumsum never followed" in reason and "with another exclusive" in reason
+
+
+def test_steps_that_always_raise_are_left_alone():
+    calls = []
+
+    def step(x, k):
+        calls.append(k)
+        y = tf.tanh(x)
+        if k < 45:
+            raise ValueError("not yet")
+        return y
+
+    function = terra.coexecute(step, wait_for_graph=True)
+    for k in range(45):
+        with pytest.raises(ValueError, match="not yet"):
+            function(X[k % 4], k)
+    stats = function.stats()
+    assert calls == list(range(45)) and (stats.tracing_steps, stats.imperative_steps) == (20, 25)
+    text = terra.explain(function)
+    assert "20 x the step raised ValueError" in text and "imperatively for the next 25 steps: 20 steps in a row raised" in text
+    for k in range(45, 90):
+        function(X[k % 4], k)
+    assert function.stats().coexecuted_steps > 10
+    assert "It ran imperatively for a while once, most recently because 20 steps in a row raised" in terra.explain(function)
+
+
+def test_steps_that_raise_now_and_then_go_on():
+    def step(x, k):
+        y = tf.tanh(x)
+        if k % 3 == 2:
+            raise ValueError("now")
+        return y
+
+    function = terra.coexecute(step, wait_for_graph=True)
+    for k in range(90):
+        try:
+            function(X[k % 4], k)
+        except ValueError:
+            assert k % 3 == 2
+    stats = function.stats()
+    assert stats.coexecuted_steps >= 50 and stats.imperative_steps == 0 and function.policy.pauses == 0
+
+
+def test_blocks_and_everything():
+    w = tf.Variable(tf.ones([4, 4]))
+    for k in range(12):
+        with terra.GradientTape(wait_for_graph=True) as tape:  # the block
+            loss = tf.reduce_sum(X[k % 4] @ w)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+    text = terra.explain(tape)
+    assert text.startswith(f"the block at {line_of('# the block')}: 12 steps") and text in terra.explain()
+
+    class Trainer:
+        @terra.coexecute(wait_for_graph=True)
+        def step(self, x):
+            return x + 1
+
+    trainer = Trainer()
+    for k in range(5):
+        trainer.step(X[0])
+    assert terra.explain().count(f"{Trainer.step.__qualname__}: 5 steps") == 2  # the class's, and in it the instance's
+    for other in (len, terra.GradientTape()):  # a tape that was no step
+        with pytest.raises(TypeError, match="terra.explain takes"):
+            terra.explain(other)
