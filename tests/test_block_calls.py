@@ -282,7 +282,58 @@ def test_evaluation_behind_the_update():
     assert actual == expected
     stats = tape.block.stats()
     assert stats.coexecuted_steps > 25 and stats.fast_forwards >= 6 * (stats.coexecuted_steps - 10)
-    assert jumps[23] - jumps[22] == 6  # the model twice, loss, gradient, optimizer and mean
+    assert jumps[23] - jumps[22] == 7  # the model twice, loss, gradient, optimizer, accuracy and mean
+
+
+class Looking(keras.metrics.Metric):
+    """Its Python looks at the labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = self.add_weight(name="seen", initializer="zeros")
+
+    def update_state(self, y, predictions, sample_weight=None):
+        self.seen.assign_add(keras.ops.sum(keras.ops.max(predictions, -1) * float(np.asarray(y)[0])))
+
+    def result(self):
+        return self.seen
+
+
+METRICS = {
+    "sparse": (keras.metrics.SparseCategoricalAccuracy, lambda y: y, 1),
+    "top": (lambda: keras.metrics.SparseTopKCategoricalAccuracy(2), lambda y: y, 1),
+    "arrays": (keras.metrics.SparseCategoricalAccuracy, lambda y: y.numpy(), 1),
+    "one hot": (keras.metrics.CategoricalAccuracy, lambda y: tf.one_hot(y, 3), 1),
+    "weights": (lambda: keras.metrics.MeanIoU(3, sparse_y_pred=False), lambda y: y, 0),
+    "looks": (Looking, lambda y: y, 0),
+}
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("make, labels, jumps_at_least", METRICS.values(), ids=METRICS)
+def test_metrics_are_given_labels_behind_the_block(make, labels, jumps_at_least, closes):
+    """`closes`: something ends the step between the update and the metric, now and then."""
+    def run(tape_class, made):
+        parts, metric, found, jumps = Deep(keras), make(), [], []
+        for i in range(60):
+            x, y = np.concatenate([X[i % 40], X[i // 2]]), tf.constant(np.random.default_rng(i).integers(0, 3, 16))
+            with tape_class() as tape:
+                logits = parts.model(x, training=True)
+                loss = parts.loss(y, logits)
+            parts.optimizer.apply_gradients(zip(tape.gradient(loss, parts.model.trainable_variables), parts.model.trainable_variables))
+            if closes and i % 7 == 3:
+                found.append(float(loss))
+            before = tape.block.stats().fast_forwards if made else 0
+            metric.update_state(labels(y), logits)
+            jumps.append(tape.block.stats().fast_forwards - before if made else 0)
+            found.append(float(metric.result()) if i % 5 == 4 else None)
+        return found, jumps, tape
+
+    expected, _, _ = run(tf.GradientTape, False)
+    actual, jumps, tape = run(TerraTape, True)
+    assert actual == expected
+    assert tape.block.stats().coexecuted_steps > 50
+    assert not jumps_at_least or sum(jump >= jumps_at_least for jump in jumps[20:]) > (20 if closes else 30), jumps
 
 
 BATCHES = {

@@ -148,6 +148,9 @@ class BlockStep(Step):
     def is_data(self, x):
         return id(x) in self.data or (type(x) is tfi.EagerTensor and x._num_elements() > MOST_SETTINGS and self.batches.has(x._id))
 
+    def is_running_here(self):
+        return dispatch.active is (self.view or self) and self.thread == get_ident()
+
     def with_batches(self, args):
         """The arguments of a call of a stock object; where they are integers of a batch, tensors that tell whether Python reads them."""
         return [self._with_batch(x) for x in args] if self.takes_tensors() else args
@@ -272,8 +275,19 @@ class OpenEnd(View):
     def _is_long(self):
         return self.step.length() - self.begun >= LONGEST
 
+    def takes_tensors(self):
+        return self.held and not self.step.closed and self.step.takes_tensors()
+
+    @property
+    def arrays(self):
+        return self.step.arrays
+
+    def as_data(self, array):
+        return self.step.as_data(array)
+
     def with_batches(self, args):
-        return args
+        with self.step.lock:
+            return args if self.step.closed else self.step.with_batches(args)
 
     def close(self):
         self.step.close()
