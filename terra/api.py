@@ -4,7 +4,7 @@ import inspect
 
 from terra import errors
 from terra.options import Options
-from terra.runtime import dispatch, fast_forward
+from terra.runtime import at_exit, dispatch, fast_forward  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner

@@ -9,6 +9,7 @@ import os
 import sys
 import types
 
+from terra import errors
 from terra.options import LOOPS, Options
 from terra.report import explain, used
 from terra.runtime import script
@@ -101,7 +102,8 @@ def _run(options):
     except SystemExit:
         raise
     except BaseException as error:
-        code = _report(error)
+        errors.show(error)
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
         sys.stdout.flush()
         if options.stats:
@@ -109,18 +111,6 @@ def _run(options):
         if options.explain:
             print(explain(), file=sys.stderr)
     return code
-
-
-def _report(error):
-    """Show an exception as the interpreter does, without the frames that are ours; returns the exit code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "terra":
-        trace = trace.tb_next
-    if isinstance(error, SyntaxError) and trace is None:
-        error.__context__ = None
-    sys.stdout.flush()
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def statistics():

@@ -1,5 +1,7 @@
 """Errors that a user of Terra can meet, each with one clear sentence: what, where, what to do."""
 
+import sys
+
 
 class TerraError(Exception):
     """Base class of the errors that Terra raises on its own account."""
@@ -23,3 +25,14 @@ class VerificationError(TerraError):
 
 class GenerationError(TerraError):
     """A TraceGraph can not be written as a symbolic graph; the step then stays imperative."""
+
+
+def show(error):
+    """Show an uncaught exception as the interpreter does, without the frames around it that are ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "terra":
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and trace is None:
+        error.__context__ = None
+    sys.stdout.flush()
+    sys.excepthook(type(error), error.with_traceback(trace), trace)

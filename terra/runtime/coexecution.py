@@ -501,6 +501,7 @@ class Coexecuted:
 
     def note_fallback(self, reason):
         self._stats.fallbacks += 1
+        self.turnover.note_fallback()
         compiled = self.program.compiled if self.program is not None else None
         if compiled is not None and compiled.used and "kernel failed" in reason:
             compiled.failed()

@@ -27,7 +27,7 @@ import numpy as np
 
 from terra.runtime import dispatch, guards, location
 from terra.runtime import internals as tfi
-from terra.runtime.regions import FELL_BACK, SCALARS, CallContext, Inputs, Recording, Unskippable, jump
+from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -42,7 +42,6 @@ INDICES = {
     tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices"), tfi.tf.nn.embedding_lookup: (1, "ids"),
     tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels")}
 _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal", "truncated_normal", "uniform", "uniform_full_int"))
-MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
 _MOST_QUICK = 4  # quick entries kept per place
@@ -194,21 +193,19 @@ def running():
 class Known(dict):
     """What is recorded at one place: the call's signature -> regions; `quick`: what `quick_entries` looks at first."""
 
-    __slots__ = ("quick", "recorded", "jumps", "differing")
+    __slots__ = ("quick", "recorded", "jumps")
 
     def __init__(self):
         self.quick = []
         self.recorded = self.jumps = 0
-        self.differing = 0  # recordings that read other values than the one before
 
     def add(self, signature, region):
-        self.recorded += 1
-        regions = self.setdefault(signature, [])
-        regions.append(region)
-        if len(regions) > MOST_REGIONS:
-            del regions[0]
-        if len(self) > MOST_SIGNATURES:
-            del self[next(iter(self))]
+        regions = self.get(signature)
+        if regions is None:
+            regions = self[signature] = Alternatives()
+            if len(self) > MOST_SIGNATURES:
+                del self[next(iter(self))]
+        self.recorded += regions.learn(region)
 
     def add_quick(self, quick):
         self.quick.insert(0, quick)
@@ -266,17 +263,17 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         return _enter(runner, call), None
     if more is not None:
         found += more
-    signature, unconfirmed = tuple(found), None
+    signature = tuple(found)
     if known is not None:
-        for region in known.get(signature, ()):
+        regions = known.get(signature, ())
+        for region in regions:
             if region.fits(runner, inputs):
-                if not region.is_expected:
-                    unconfirmed = region
+                if runner.step.verifies:
+                    return verification.make_again(runner, region, regions, inputs, more is not None, _unread(runner, owner, args, kwargs), call), None
+                result = jump(runner, region, inputs, regions)
+                if result is MISSED:
                     break
                 known.jumps += 1
-                if runner.step.verifies:
-                    return verification.make_again(runner, region, inputs, more is not None, _unread(runner, owner, args, kwargs), call), None
-                result = jump(runner, region, inputs)
                 return (result if result is not FELL_BACK else _enter(runner, call)), None
     program = runner.program
     recording, users = Recording(runner), []
@@ -320,11 +317,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         known = program.regions[place] = Known()
         if len(place) == 4:
             program.add_owner(place)
-    if unconfirmed is not None:
-        known.differing += not region.confirms(unconfirmed)
-        known[signature].remove(unconfirmed)
     known.add(signature, region)
-    if known.differing >= _MOST_USELESS or known.is_fruitless(type(owner) is FunctionType and more is None):
+    if known[signature].is_hopeless or known.is_fruitless(type(owner) is FunctionType and more is None):
         program.note_unskippable(place, "depends on something that is another one nearly each time")
         program.regions[place] = False
     return result, region
@@ -346,7 +340,7 @@ def gradient(tape, target, sources, *args, **kwargs):
     def call():
         # Where the gradient as a whole will hardly be skipped, its parts are.
         runner.takes_gradients_by_function = known is False or place in runner.program.unskippable or (
-            known is not None and (len(known) > MOST_REGIONS or not all([region.is_expected for regions in known.values() for region in regions])))
+            known is not None and len(known) > MOST_REGIONS)
         try:
             return tfi.tape_gradient_method(tape, target, sources, *args, **kwargs)
         finally:

@@ -3,7 +3,6 @@
 A tape that begins a step with its block, one traced state per `with` statement. Where the step ends is the matter of `terra.runtime.block_step`.
 """
 
-import atexit
 import functools
 import os
 import sys
@@ -14,7 +13,6 @@ from terra.options import Options
 from terra.runtime import block_calls, dispatch, fast_forward, frames, handlers
 from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep
-from terra.runtime.graph_runner import runner
 
 _blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time
 defaults = {}  # options, by name, of the tapes that are not given them
@@ -192,9 +190,3 @@ def raise_late_error():
     """Raise the error of a step that ended where nothing could be raised."""
     if _errors:
         raise _errors.pop(0)
-
-
-@atexit.register
-def _at_exit():
-    dispatch.end_open_step()
-    runner.sync()

@@ -103,7 +103,7 @@ def ctx():
 
 def context_handle():
     """What the C entry points take as their context."""
-    return context.context()._handle
+    return context.context()._context_handle or ctx()._context_handle  # a step may be the first to use it
 
 
 def op_def(name):

@@ -14,7 +14,7 @@ import dis
 
 import numpy as np
 
-from terra.runtime import fast_calls, guards, location, user_layers
+from terra.runtime import fast_calls, guards, location, opschema, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
 from terra.runtime.observed_attributes import Attributes
@@ -117,9 +117,11 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.reads.function(function, _globals_read(function.__code__))
 
     def _issued(self):
-        """The first operation that the run issued itself, or None."""
+        """The first operation that the run issued itself, or None. What it only read decides which of several regions a jump takes."""
         log, k = self.runner.log, self.start
-        for at, length in self._skipped:
+        for at, length in [*self._skipped, (len(log), 0)]:
+            while k < at and log[k][0].category == opschema.FETCH:
+                k += 1
             if at != k:
                 break
             k += length

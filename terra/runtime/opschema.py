@@ -23,7 +23,7 @@ FORWARDABLE = {
     "AssignAddVariableOp": ASSIGN_ADD,
     "AssignSubVariableOp": ASSIGN_SUB,
 }
-RAW_READS = frozenset(["ResourceGather", "ResourceGatherNd"])
+RAW_READS = frozenset(["ResourceGather", "ResourceGatherNd", "VariableShape"])
 _RAW_WRITE_PREFIXES = ("ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _RAW_WRITES = frozenset([
     "ResourceStridedSliceAssign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulUniformFullInt", "StatefulUniformInt",
@@ -61,7 +61,7 @@ _INDEX_DATA = {
 }
 _DATA_NAMES = frozenset(["seed", "key", "counter", "alg", "labels"])  # of inputs of any op
 _VALUE_DECIDES = frozenset(["Range", "LinSpace"])
-SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank"])
+SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank", "VariableShape"])
 _HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
 
 

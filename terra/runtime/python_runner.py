@@ -23,7 +23,7 @@ from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
     CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, host_static, host_value, is_small_constant, nest_outputs,
-    real, recorded_shape, static_shape, value_key,
+    real, recorded_shape, static_shape,
 )
 from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
@@ -69,6 +69,7 @@ class PythonRunner:
         self.read_twice = []  # keys of values that were read after they had been fetched
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.chosen = []  # what Case Select was told
+        self._told = set()  # queues that have got their values, though what they were for was taken back
         self.path = 0  # a digest of the branches taken
         self.tapes = Tapes(self, step.lazy_tapes, several=True)
         self._jumps = []  # (place in the log, region)
@@ -495,7 +496,23 @@ class PythonRunner:
             self._put(self.form.feed_queues[slot.feed.index], value)
         self.step.counts.feeds += 1
 
+    def place(self):
+        """What `go_back` wants to know of where a jump begins."""
+        return len(self.chosen), self.path, len(self.fed), self.step.counts.feeds, self.step.counts.fetches
+
+    def go_back(self, place, feeds):
+        """A jump is taken back, with its `feeds` and branches: the call is made, and the graph is not told again what it knows."""
+        n_chosen, self.path, n_fed, self.step.counts.feeds, self.step.counts.fetches = place
+        queues = self.form.select_queues
+        self._told.update([queues.get(switch_case) for selects in self.chosen[n_chosen:] for switch_case, _ in selects])
+        self._told.update([self.form.feed_queues[slot.feed.index] for slot, _ in feeds])
+        del self.chosen[n_chosen:]
+        for key in list(self.fed)[n_fed:]:
+            del self.fed_by_key[self.fed.pop(key)[0]]
+
     def _put(self, queue, value):
+        if queue in self._told:
+            return
         self._touched.add(queue)  # first: an interrupt may come in between
         queue.put(runner.handle, value)
         if self.puts is not None:
@@ -588,27 +605,17 @@ class PythonRunner:
         self.log.append((node, (tensor._key,), None))
         self.node = node
         self.expected = node.expected
-        value = self._receive(node)
+        value = self.receive(node)
         if value is None:
             return tensor._eager()
         tensor._value = tensor._hidden = value
         return value
 
-    def receives(self, fetches):
-        """Wait for the values that a call reads which is being skipped, [(node, what identifies the value)]: whether they are those that it read when it was
-        recorded. If they are not, or cannot be had, the step has fallen back to where the call begins."""
-        for node, expected in fetches:
-            value = self._receive(node)
-            if value is None:
-                return False
-            if expected is not None and value_key(value) != expected:
-                self.diverge("a call that was being skipped would have read another value than before")
-                return False
-        return True
-
-    def _receive(self, node):
+    def receive(self, node):
         """The value that the graph sends for a fetch; None if the step had to fall back."""
         self.step.counts.fetches += 1
+        if node in self.received:  # by a jump that was taken back
+            return self.received[node]
         start = self.step.clock()
         if runner.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
             try:

@@ -7,7 +7,7 @@ place of the call (`jump`); the one that was used last stands behind the node th
 from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, Attached, Foreign, advance, known_to_host, mask_of, note_mask
+from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, advance, known_to_host, mask_of, note_mask
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
 
@@ -15,7 +15,6 @@ EagerTensor = tfi.EagerTensor
 _VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN, _MASKED, _OTHER = range(11)
 _MASK = object()  # a step of a `_Given` path
 NONE = {}  # no keyword arguments
-MISSED = object()
 
 
 class _Quick:
@@ -223,6 +222,7 @@ def _jump(runner, quick, given, foreign):
         _walk(runner, quick)
     else:
         quick.jumps += 1
+        runner.step.counts.fast_forwards += 1
         advance(runner, quick.region, foreign)
     if quick.sequence is None:
         return _give(runner, given, quick.outputs)

@@ -16,7 +16,7 @@ from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, is_unread
-from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
+from terra.runtime.tracer import FETCH, const_key, is_small_constant, real, value_key
 from terra.runtime.values import launched, seed_tensor
 
 EagerTensor = tfi.EagerTensor
@@ -104,10 +104,9 @@ class Constant:
         self.tensor = tensor
 
 
-FELL_BACK = object()  # what a jump gives if a value was not the expected one: the call is to be made
-_ENOUGH = 3  # times that a call with the same arguments must have read the same values, before it is skipped
-_MORE = 10  # times more after each jump that had to be taken back,
-_SELDOM = 100  # unless that many were not
+FELL_BACK, MISSED = object(), object()  # what a jump gives if the call is to be made, because the step had to fall back or it reads something new
+MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
+MOST_ALTERNATIVES = 8  # the same where the call reads values
 
 
 class Unskippable(Exception):
@@ -206,38 +205,50 @@ def known_to_host(runner, x):
     return const_key(x, enum, shape) if enum in opschema.HOST_KNOWN_ENUMS and is_small_constant(enum, shape) else None
 
 
+class Alternatives(list):
+    """The regions of one place and signature: other states of an object that was read then, or other values that the call read on its way."""
+
+    __slots__ = ("forgotten",)
+
+    def __init__(self):
+        self.forgotten = 0  # how many had to go that had read other values than those which stay
+
+    def learn(self, region):
+        """Add a region. Gives whether there was none for the values that it has read."""
+        known = [other for other in self if region.fetches and other.end is region.end and other.fetches == region.fetches]
+        for other in known:
+            self.remove(other)
+        self.append(region)
+        if len(self) > (MOST_REGIONS if not region.fetches else MOST_ALTERNATIVES):
+            del self[0]
+            self.forgotten += bool(region.fetches)
+        return not known
+
+    @property
+    def is_hopeless(self):
+        """Whether the call hardly reads the same values twice."""
+        return self.forgotten > MOST_ALTERNATIVES
+
+    def that_reads(self, runner, inputs, region, k, value):
+        """The region that is like `region` until its fetch `k`, but has read `value` there; None if there is none."""
+        node, _, *place = region.fetches[k]
+        for other in self:
+            if other.fetches[:k + 1] == [*region.fetches[:k], (node, value, *place)] and other.repeated == region.repeated and other.fits(runner, inputs):
+                return other
+        return None
+
+
 class Region:
     """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "confirmed", "missed", "by_value")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value")
 
     def __init__(self):
         self.context = {}  # what it sets in Keras' call context
-        self.fetches = ()  # (node, what identifies the value; None if it is only waited for) of what it reads
-        self.confirmed = self.missed = 0
-
-    @property
-    def is_expected(self):
-        """Whether what it reads has been the same often enough."""
-        return not self.fetches or self.confirmed >= _ENOUGH + _MORE * self.missed
-
-    def reads_as_expected(self, runner):
-        """Whether a jump, which waits for them, finds the values that were read when the call was recorded."""
-        if runner.receives(self.fetches):
-            self.confirmed += 1
-            return True
-        self.missed = 1 if self.confirmed > _SELDOM else self.missed + 1
-        self.confirmed = 0
-        return False
-
-    def confirms(self, other):
-        """This is the same call as `other`, recorded once more: whether it has read the same."""
-        if self.end is not other.end or [key for _, key in self.fetches] != [key for _, key in other.fetches]:
-            return False
-        self.confirmed, self.missed = other.confirmed + 1, other.missed
-        return True
+        self.repeated = ()  # see `whole_calls.Arrays`
+        self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
@@ -309,8 +320,16 @@ class Recording:
         self.region = region = Region()
         region.patches, region.feeds, region.checks = [], [], []
         region.by_value = runner.by_value[self.by_value:]
-        region.fetches = self._fetches()
-        region.entries = [self._entry(k, *entry) for k, entry in enumerate(runner.log[self.log_length:])]
+        fetched = self._fetches()
+        region.entries = []
+        node, n_selects = self.start, 0
+        for k, entry in enumerate(runner.log[self.log_length:]):
+            before, node = node, entry[0]
+            if fetched:
+                n_selects += any(selects for successor, selects in before.successors if successor is node)
+                if node.category == opschema.FETCH:
+                    region.fetches.append((node, fetched[node], len(region.feeds), n_selects))
+            region.entries.append(self._entry(k, *entry))
         if len(region.feeds) != runner.step.counts.feeds - self.feeds:
             raise Unskippable("feeds something that it was not given")
         region.draws = self._draws(region)
@@ -335,12 +354,12 @@ class Recording:
         return region
 
     def _fetches(self):
-        """What was read: only values that the call itself has computed."""
+        """{node: what identifies its value, None if that does not matter} of what was read: only values that the call itself has computed."""
         runner = self.runner
         self.read = {entry[1][0]: entry[0] for entry in runner.log[self.log_length:] if entry[0].category == opschema.FETCH}
         if len(self.read) != runner.step.counts.fetches - self.fetches or not self.read.keys() >= set(runner.read_twice[self.read_twice:]):
             raise Unskippable("reads values that it has not computed itself")
-        fetches = []
+        fetches = {}
         for key, node in self.read.items():
             identity = None
             if node.op_type == FETCH:
@@ -349,7 +368,7 @@ class Recording:
                 if enum != BOOL_ENUM or not is_small_constant(enum, shape):
                     raise Unskippable("reads numbers, which are seldom the same for long")
                 identity = const_key(value, enum, shape)
-            fetches.append((node, identity))
+            fetches[node] = identity
         return fetches
 
     def _entry(self, k, node, refs, own_attrs):
@@ -579,27 +598,57 @@ def _rebuild(template, runner, region, inputs):
     return template
 
 
-def jump(runner, region, inputs):
-    """Take the region's nodes as matched; returns the call's result, or FELL_BACK."""
-    if not advance(runner, region, inputs.foreign):
-        return FELL_BACK
+def jump(runner, region, inputs, alternatives):
+    """Take the nodes of the region as matched, or of the one among the `alternatives` that reads what there is to read; returns the call's result.
+
+    FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, and nothing was matched.
+    """
+    sent = 0, 0
+    if region.fetches:
+        region, sent = _read(runner, region, inputs, alternatives)
+        if region is None:
+            return sent
+    runner.step.counts.fast_forwards += 1
+    advance(runner, region, inputs.foreign, *sent)
     for k, mask in region.masks:
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
     return _rebuild(region.result, runner, region, inputs)
 
 
-def advance(runner, region, foreign):
-    """Take the region's nodes as matched, of which some are given tensors out of `foreign` (see `this_steps`). False if the step has fallen back instead."""
-    runner.step.counts.fast_forwards += 1
+def _read(runner, region, inputs, alternatives):
+    """Read what a call would read which is skipped: the region that has read the same, and how many of its feeds and branches the graph was told; or None, and
+    what `jump` gives."""
+    before = runner.place()
+    feeds = selects = 0
+    k = 0
+    while k < len(region.fetches):
+        node, expected, n_feeds, n_selects = region.fetches[k]
+        _feed(runner, region.feeds[feeds:n_feeds], region.entries, inputs.foreign)
+        for chosen in region.selects[selects:n_selects]:
+            runner._select(chosen)
+        feeds, selects = n_feeds, n_selects
+        value = runner.receive(node)
+        if value is None:
+            return None, FELL_BACK
+        if expected is not None and value_key(value) != expected:
+            other = alternatives.that_reads(runner, inputs, region, k, value_key(value))
+            if other is None:
+                runner.go_back(before, region.feeds[:feeds])
+                return None, MISSED
+            region = other
+        k += 1
+    return region, (feeds, selects)
+
+
+def advance(runner, region, foreign, fed=0, selected=0):
+    """Take the region's nodes as matched, of which some are given tensors out of `foreign` (see `this_steps`); the graph knows the first feeds and branches."""
     if runner.observer is not None:
         runner.observer.note_jump(region)
     entries = region.entries
     if region.patches or region.draws:
-        entries = this_steps(runner, region, foreign)
-    for selects in region.selects:
+        entries = this_steps(runner, region, foreign, fed)
+    for selects in region.selects[selected:]:
         runner._select(selects)
-    if region.fetches and not region.reads_as_expected(runner):
-        return False
     runner.note_jump(region)
     runner.log += entries
     for multi, key in region.latest:
@@ -610,23 +659,17 @@ def advance(runner, region, foreign):
     runner.tapes.skipped(region)
     if region.context:
         call_context().update(region.context)
-    return True
 
 
-def this_steps(runner, region, foreign):
-    """The entries of a region with what belongs to this step: feeds (some of them are among the call's tensors `foreign`), tensor arguments, drawn seeds."""
+def this_steps(runner, region, foreign, fed=0):
+    """The entries of a region with what belongs to this step: feeds (some of them are among the call's tensors `foreign`), tensor arguments, drawn seeds.
+    The graph was fed the first ones."""
     entries = list(region.entries)
     if region.draws:
         for k in region.draws[0]:
             node, refs, attrs = entries[k]
             entries[k] = (node, refs, _drawn_anew(attrs))
-    for slot, source in region.feeds:
-        if type(source) is int:
-            runner._feed(slot, seed_tensor(entries[source][2]))
-            continue
-        x = foreign[source.index] if type(source) is Foreign else source.tensor
-        runner.note_fed(slot.key, x._shape_tuple(), x)
-        runner._feed(slot, launched(x) if type(x) is TerraTensor else x)
+    _feed(runner, region.feeds[fed:] if fed else region.feeds, entries, foreign)
     for k, j, what in region.patches:
         node, refs, attrs = entries[k]
         if refs is region.entries[k][1]:
@@ -634,6 +677,16 @@ def this_steps(runner, region, foreign):
             entries[k] = (node, refs, attrs)
         refs[j] = runner.fed_by_key[what.key]
     return entries
+
+
+def _feed(runner, feeds, entries, foreign):
+    for slot, source in feeds:
+        if type(source) is int:
+            runner._feed(slot, seed_tensor(entries[source][2]))
+            continue
+        x = foreign[source.index] if type(source) is Foreign else source.tensor
+        runner.note_fed(slot.key, x._shape_tuple(), x)
+        runner._feed(slot, launched(x) if type(x) is TerraTensor else x)
 
 
 def _drawn_anew(attrs):

@@ -490,6 +490,8 @@ def host_static(schema, op, flat, owner):
     Ops on small integer or bool tensors that Python itself made (not arguments, not outputs of imperative-only ops), and the shape of a
     tensor whose shape is static. Rule of thumb that makes real programs take the same way in both phases.
     """
+    if op == "VariableShape":
+        return None if _shape_of_variable(flat[0]) is None else STATIC_SHAPE
     if op in SHAPE_OPS:
         for x in flat:
             if type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is owner and (op != "Rank" or x._shp is None):
@@ -506,6 +508,16 @@ def host_static(schema, op, flat, owner):
     return HOST_STATIC
 
 
+def _shape_of_variable(handle):
+    """The shape that all values of a variable have, as a list; None if they may have different ones."""
+    data = handle._handle_data if type(handle) is EagerTensor else None
+    if data is None or not data.is_set:
+        return None
+    shape = data.shape_and_type[0].shape
+    dims = [dim.size for dim in shape.dim]
+    return None if shape.unknown_rank or min(dims, default=0) < 0 else dims
+
+
 def static_shape(op, flat, attrs, fast):
     """Outcome of Shape, ShapeN, Size or Rank as an eager constant, nested as the entry point would return it."""
     out_type = tfi.dtypes.int32
@@ -516,6 +528,8 @@ def static_shape(op, flat, attrs, fast):
     for x in flat:
         if op == "Rank":
             value = x._rank()
+        elif op == "VariableShape":
+            value = _shape_of_variable(x)
         else:
             value = elements(x._shape_tuple()) if op == "Size" else list(x._shape_tuple())
         outs.append(tfi.tf.constant(value, dtype=out_type))

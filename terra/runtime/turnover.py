@@ -35,6 +35,10 @@ class Turnover:
         self._steps += 1
         return self._steps >= _STEPS * _RARER ** self.narrowed
 
+    def note_fallback(self):
+        """The step has left the path that it was on."""
+        self._path = None
+
     def narrow(self):
         """Have the next steps traced."""
         self.narrowed += 1

@@ -42,10 +42,16 @@ def finish(step):
 # -- calls that would be skipped -----------------------------------------------------------------------------------------------
 
 
-def make_again(runner, region, inputs, knows_fed, unread, call):
-    """Make the `call` that would be jumped over by this region; returns its result."""
+def candidates(runner, region, alternatives, inputs):
+    """The regions that a jump over a call may take, beginning with `region`: which one it is depends on what the call reads."""
+    return [other for other in alternatives if other is region or (region.fetches and other.fits(runner, inputs))]
+
+
+def make_again(runner, region, alternatives, inputs, knows_fed, unread, call):
+    """Make the `call` that would be jumped over by this region, or one of its alternatives; returns its result."""
     step, where, fallbacks = runner.step, _place(location.tls.cursor.current), runner.step.fallback_reason
     observer, outer = runner.observer, location.tls.observer
+    expected = candidates(runner, region, alternatives, inputs)
     if observer is not None:
         observer.note_jump(region)
     runner.observer = location.tls.observer = None
@@ -54,7 +60,8 @@ def make_again(runner, region, inputs, knows_fed, unread, call):
         result = call()
     finally:
         runner.observer, location.tls.observer = observer, outer
-    if not _reads_alike(runner, region):
+    region = _that_reads_alike(runner, expected)
+    if region is None:
         return result  # the jump would have been taken back
     if step.skeleton is not runner:
         if step.fallback_reason != fallbacks and not runner.has_failed:
@@ -65,25 +72,25 @@ def make_again(runner, region, inputs, knows_fed, unread, call):
     except Unskippable:
         step.differences.append(f"a call would have been skipped, but does something now that cannot be skipped ({where})")
     else:
-        compare(runner, region, made, where)
+        compare(runner, [region], made, where)
     if not context.without_changes(region.guard.holds) or context.changes != region.context:
         step.differences.append(f"a call would have been skipped, but changes what it reads ({where})")
     return result
 
 
-def _reads_alike(runner, region):
-    """Whether what a call has read by now is what it read when it was recorded."""
-    for node, expected in region.fetches:
-        value = runner.received.get(node)
-        if value is not None and expected is not None and value_key(value) != expected:
-            return False
-    return True
+def _that_reads_alike(runner, regions):
+    """The one of these regions that has read what a call has read by now; None if there is none."""
+    received = {node: value_key(value) for node, value in runner.received.items()}
+    for region in regions:
+        if all(expected is None or received.get(node, expected) == expected for node, expected, *_ in region.fetches):
+            return region
+    return None
 
 
 def compare(runner, expected, made, where=None):
-    """Compare what a call did with what was recorded of it."""
-    step = runner.step
-    if not _reads_alike(runner, expected):
+    """Compare what a call did with what was recorded of it, in one of the regions `expected`."""
+    step, expected = runner.step, _that_reads_alike(runner, expected)
+    if expected is None:
         return
     step.counts.verified_calls += 1
     difference = _difference(expected, made)
@@ -92,8 +99,8 @@ def compare(runner, expected, made, where=None):
 
 
 def note_impure(runner, expected, reason):
-    """A call of the user's that would be skipped does, for this reason, more than compute."""
-    if _reads_alike(runner, expected):
+    """A call of the user's that would be skipped by one of the regions `expected` does, for this reason, more than compute."""
+    if _that_reads_alike(runner, expected) is not None:
         runner.step.differences.append(f"a call would have been skipped, but it {reason}")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import fast_forward, quick_entries, user_layers, verification
 from terra.runtime.observer import Observer
-from terra.runtime.regions import FELL_BACK, SCALARS, Inputs, Recording, Unskippable, jump
+from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
 from terra.transform import convert
@@ -63,15 +63,16 @@ class Attempts:
     def failed(self, observer):
         self.reason = observer.reason
         self._tried()
-        self.next = self.visits + (2 if observer.passing else 1 << self.tries)  # what is passing is recorded in between
+        # What is passing is recorded in between, which may take a while.
+        self.next = self.visits + (2 if observer.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
 
     def learned(self, signature, region):
         self.next = self.visits + 1
-        self._tried()
-        regions = self.regions.setdefault(signature, [])
-        regions.append(region)
-        if len(regions) > fast_forward.MOST_REGIONS:
-            del regions[0]
+        alternatives = self.regions.setdefault(signature, Alternatives())
+        if alternatives.learn(region):
+            self._tried()
+        if alternatives.is_hopeless:
+            self.tries = _MOST_TRIES
         if len(self.regions) > fast_forward.MOST_SIGNATURES:
             del self.regions[next(iter(self.regions))]
 
@@ -235,12 +236,16 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         program.whole = trial
     if trial.given_up:
         return call(*args, **kwargs)
+    missed = False
     if trial.quick is not None:
-        n, pattern, names, region = trial.quick
+        n, pattern, names, region, alternatives = trial.quick
         given = (*args, *kwargs.values())
         if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and quick_entries.alike(runner, pattern, given, None) \
-                and region.fits(runner, _NO_INPUTS) and region.is_expected:
-            return _jump(trial, runner, region, _NO_INPUTS, fewest, call, args, kwargs)
+                and region.fits(runner, _NO_INPUTS):
+            result = _jump(trial, runner, region, _NO_INPUTS, alternatives, fewest, call, args, kwargs)
+            if result is not MISSED:
+                return result
+            missed = True
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arrays = Arrays(runner.step, inputs) if fewest == 1 and runner.step.arrays else None
     try:
@@ -250,25 +255,27 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         return call(*args, **kwargs)
     found += runner.fed_signature()
     found += runner.step.args_signature()
-    signature, expected, unconfirmed = tuple(found), None, None
-    for region in trial.regions.get(signature, ()):
+    signature, expected = tuple(found), None
+    alternatives = trial.regions.get(signature, ())
+    for region in () if missed else alternatives:
         if arrays is not None:
             arrays.repeat(region.repeated)
         if region.fits(runner, inputs):
-            if not region.is_expected:
-                unconfirmed = region
-                break
             if runner.step.verifies:
-                expected = region
+                expected = verification.candidates(runner, region, alternatives, inputs)
                 break
             if fewest == 1 and not region.masks:
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
-                    trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region
+                    trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
                 except LookupError:
                     pass
-            return _jump(trial, runner, region, inputs, fewest, call, args, kwargs)
-    if expected is None and unconfirmed is None and not trial.is_due():
+            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs)
+            if result is not MISSED:
+                return result
+            missed = True
+            break
+    if expected is None and not missed and not trial.is_due():
         return call(*args, **kwargs)
     if arrays is not None:
         arrays.repeat(())
@@ -307,17 +314,16 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         return result
     region.guard, region.keep = reads, keep
     region.repeated = arrays.repeated if arrays is not None else ()
-    if unconfirmed is not None:
-        region.confirms(unconfirmed)
-        trial.regions[signature].remove(unconfirmed)
     trial.learned(signature, region)
     return result
 
 
-def _jump(trial, runner, region, inputs, fewest, call, args, kwargs):
-    result = jump(runner, region, inputs)
+def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs):
+    result = jump(runner, region, inputs, alternatives)
     if result is FELL_BACK:
         return call(*args, **kwargs)
+    if result is MISSED:
+        return MISSED
     trial.jumps += 1
     trial.tries = 0
     runner.step.counts.whole_steps += fewest == 1

@@ -268,6 +268,7 @@ class Observed(gast.NodeTransformer):
             held = gast.Name(node.target.id, gast.Load(), None, None)
             held.__dict__.update({name: getattr(node.target, name) for name in node.target._attributes if hasattr(node.target, name)})
             node.value = self._show("inplace", node.value, held=held)
+            return [node, gast.Expr(self._show("item", held))]
         else:
             node.target.value = self._shown("assigned", node.target.value)
             if isinstance(node.target, gast.Subscript):
