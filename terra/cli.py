@@ -10,9 +10,10 @@ import sys
 import types
 
 from terra import errors
-from terra.options import LOOPS, Options
+from terra.options import LOOPS, Options, Stats
 from terra.report import explain, used
 from terra.runtime import script
+from terra.runtime.coexecution import departed
 from terra.transform import to_code
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."
@@ -115,7 +116,13 @@ def _run(options):
 
 def statistics():
     """A table of what happened in all steps, as text."""
-    rows = [(f.policy.name, f.stats()) for f in used()]
+    found = [(f.policy.name, (1, f.stats())) for f in used()] + [item for item in departed.items() if item[1][1].steps]
+    named = {}  # functions of one name, made anew for each model
+    for name, (count, stats) in found:
+        before, total = named.setdefault(name, (0, Stats()))
+        total.add(stats)
+        named[name] = before + count, total
+    rows = [(name if count == 1 else f"{name} ({count} functions)", stats) for name, (count, stats) in named.items()]
     if not rows:
         return "terra: no step was run; is there a tf.GradientTape or a co-executed function in the script?"
     total = {title: sum(getattr(stats, field) for _, stats in rows) for title, field in _COLUMNS.items()}

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from terra.graph.trace import CONST
-from terra.runtime.coexecution import BoundStep, Coexecuted, instances
+from terra.runtime.coexecution import BoundStep, Coexecuted, departed, instances
 from terra.runtime.gradient_tape import GradientTape
 from terra.runtime.tracer import CHECK, FETCH
 
@@ -12,7 +12,6 @@ _MOST_LINES = 12  # of one list
 _ADVICE = (
     ("was a constant so far", "The value is fed from now on; nothing to change."),
     ("Python reads the value", "From now on the value is an Output Fetching of the graph; if it is read rarely, read it after the step instead."),
-    ("another value than before", "A condition that skipped code looks at has changed; that code runs, and is skipped again once the condition is steady."),
     ("never seen there", "A new dataflow or a new input shape; it is known from now on."),
     ("never followed", "A new path; it is known from now on. If new paths keep coming, lift what differs each time out of the step."),
     ("beyond the step", "The tensor is an output of the graph from now on."),
@@ -32,7 +31,8 @@ def explain(function=None):
     Raises: TypeError if `function` is none of these, or a tape that was no step.
     """
     if function is None:
-        return "\n\n".join(map(explain, used())) or "terra: no step was run, there is nothing to explain."
+        gone = [f"{name}, {count} functions that are gone: {_steps(stats)}" for name, (count, stats) in departed.items() if stats.steps]
+        return "\n\n".join([*map(explain, used()), *gone]) or "terra: no step was run, there is nothing to explain."
     if isinstance(function, GradientTape) and function.block is not None:
         return _explain(function.block)
     own = isinstance(function, BoundStep)

@@ -154,8 +154,8 @@ def test_contents_are_looked_at(name):
             return result
         return step, lambda: weights
     stats = differ(make, lambda i: (batch(i),))
-    assert stats.whole_steps == 0, stats
-    assert stats.coexecuted_steps >= 1 or name in ("integers as a shape", "branch", "branch on the tensor"), stats
+    assert stats.whole_steps == 0 or name == "branch on the tensor", stats  # there, what it reads decides what is skipped
+    assert stats.coexecuted_steps >= 1 or name in ("integers as a shape", "branch"), stats
 
 
 def test_integers_decide_a_shape():

@@ -1,11 +1,13 @@
 """What `terra.explain` says of steps that are not as fast as they could be: each test makes one reason, and looks for it and its line."""
 
+import gc
 import inspect
 
 import pytest
 import tensorflow as tf
 
 import terra
+from terra import cli
 
 X = [tf.random.stateless_normal([4, 4], seed=[k, 7]) for k in range(4)]
 
@@ -182,3 +184,23 @@ def test_blocks_and_everything():
     for other in (len, terra.GradientTape()):  # a tape that was no step
         with pytest.raises(TypeError, match="terra.explain takes"):
             terra.explain(other)
+
+
+def test_functions_that_are_gone_are_counted():
+    def fold():
+        w = tf.Variable(tf.ones([4, 4]))
+
+        def a_step_of_a_fold(x):
+            w.assign_sub(x * 0.1)
+            return w
+
+        step = terra.coexecute(a_step_of_a_fold, wait_for_graph=True)
+        for k in range(5):
+            step(X[k % 4])
+
+    for _ in range(3):
+        fold()
+    gc.collect()
+    (line,) = [line for line in cli.statistics().splitlines() if "a_step_of_a_fold" in line]
+    assert line.split()[0] == "15" and line.endswith("a_step_of_a_fold (3 functions)")
+    assert "a_step_of_a_fold, 3 functions that are gone: 15 steps" in terra.explain()

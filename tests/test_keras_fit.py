@@ -524,3 +524,76 @@ def test_options_and_errors(K):
     assert steps.active  # none of them changed anything
     with pytest.raises((TypeError, ValueError)):
         terra.compile(model, optimiser="adam")  # Keras' own complaint
+
+
+class CountsCalls(keras.Model):
+    """`call` does more than compute; the step's own code runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.drop, self.out, self.n = keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(3), 0
+
+    def call(self, x, training=False):
+        self.n += 1
+        return self.out(self.drop(self.inner(x), training=training))
+
+
+class OwnStep(CountsCalls):
+    def call(self, x, training=False):
+        return self.out(self.drop(self.inner(x), training=training))
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.n += 1
+        return logs
+
+
+class Pure(OwnStep):
+    train_step = keras.Model.train_step
+
+
+class ChangesAll(keras.callbacks.Callback):
+    """Whatever a step depends on is another one after some batches."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        model = self.model
+        if batch == 10:
+            model.optimizer.learning_rate = 0.5
+        if batch == 14:
+            model.layers[0].trainable = False
+        if batch == 18:
+            model.layers[1].rate = 0.9
+        if batch == 22:
+            model.layers[0].activation = keras.activations.relu
+        if batch == 26:
+            model.layers[2].bias.assign([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("make, whole", [(CountsCalls, 0), (OwnStep, 0), (Pure, 16), (lambda: keras.Sequential(
+    [keras.layers.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(3)]), 16)], ids=["calls", "step", "pure", "stock"])
+@pytest.mark.parametrize("batches", [False, True], ids=["fit", "train_on_batch"])
+def test_steps_of_keras_own_are_skipped(make, whole, batches):
+    x, y = np.random.default_rng(0).normal(size=(320, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 320)
+
+    def run(compile_model):
+        keras.utils.set_random_seed(7)
+        model = make()
+        model(x[:8])
+        steps = compile_model(model)
+        if batches:
+            found, callback = [], ChangesAll()
+            callback.set_model(model)
+            for k in range(0, 320, 8):
+                found.append([float(value) for value in model.train_on_batch(x[k:k + 8], y[k:k + 8])])
+                callback.on_train_batch_end(k // 8)
+        else:
+            found = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, callbacks=[ChangesAll()]).history
+        return found, [w.tolist() for w in model.get_weights()], getattr(model, "n", None), steps
+
+    how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    expected = run(lambda model: model.compile(run_eagerly=True, **how))
+    actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
+    assert actual[:3] == expected[:3]
+    stats = actual[3].train.stats()
+    assert stats.coexecuted_steps >= (25 if batches else 60) and stats.whole_steps >= (0 if batches else whole), (stats, terra.explain(actual[3].train))
+    assert whole or stats.whole_steps == 0

@@ -61,6 +61,13 @@ def collect_as_before(step):
 
 _NOTHING = contextlib.nullcontext()
 instances = weakref.WeakSet()  # all co-executed functions, for reports
+departed = {}  # name -> (how many functions of this name are no more, the sum of their `Stats`)
+
+
+def _depart(name, *parts):
+    count, total = departed.setdefault(name, (0, Stats()))
+    total.add(_snapshot(*parts))
+    departed[name] = count + 1, total
 
 
 class Coexecuted:
@@ -95,6 +102,8 @@ class Coexecuted:
         self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
         self._belongs_to = None  # (its instance, weakly)
         self._gone = Stats()  # the sum over instances that are no more
+        self._departs = weakref.finalize(self, _depart, self.policy.name, self._stats, self.counts)
+        self._departs.atexit = False
         self._warnings = set()  # that were given: each comes once
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
@@ -116,7 +125,7 @@ class Coexecuted:
         except TypeError:  # without a dict, or without weak references: all such instances share
             return self
         made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
-        instances.discard(made)  # it counts as part of this one
+        made._is_part()
         # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
         name = f"__terra__{self.__qualname__}"
         if isinstance(instance, type):  # of a class method: the class's dict is read-only
@@ -127,6 +136,11 @@ class Coexecuted:
         weakref.finalize(made, lambda gone, *parts: gone.add(_snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
         self._instances[id(instance)] = made
         return made
+
+    def _is_part(self):
+        """It is counted as part of another function."""
+        instances.discard(self)
+        self._departs.detach()
 
     def __reduce__(self):
         if self._belongs_to is not None:
@@ -204,7 +218,7 @@ class Coexecuted:
     def for_structure(self):
         """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to this one."""
         made = Coexecuted(self.__wrapped__, self._python, dataclasses.replace(self.options, loops="unroll"), self.located)
-        instances.discard(made)
+        made._is_part()
         made._stats, made.counts, made.fallback_reasons, made.generation.registered = self._stats, self.counts, self.fallback_reasons, self.generation.registered
         made.policy = recurring.Trust(self.policy.name)
         return made

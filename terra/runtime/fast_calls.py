@@ -19,7 +19,7 @@ from terra.runtime import dispatch, fast_forward, guards
 from terra.runtime import internals as tfi
 from terra.runtime.quick_entries import NONE, attempt
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.tracer import is_tensor
+from terra.runtime.tracer import SMALL, is_tensor
 
 _NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random"),
@@ -166,7 +166,7 @@ _NO_OPERANDS = frozenset([bool, str, type(None)])
 
 
 def _data(step, x):
-    return step.as_data(x) if type(x) is np.ndarray and id(x) in step.arrays else x
+    return step.as_data(x) if type(x) is np.ndarray and (id(x) in step.arrays or x.size > SMALL) else x
 
 
 # Functions that make a tensor of their first argument, whatever the others are; and functions whose tensors all have one type.
@@ -175,7 +175,7 @@ _OF_ONE = {
     tfi.tf.shape: "input", tfi.tf.size: "input", tfi.tf.rank: "input", tfi.tf.argmax: "input",
     tfi.tf.reduce_mean: "input_tensor", tfi.tf.reduce_sum: "input_tensor", tfi.tf.reduce_max: "input_tensor"}
 _OF_SEVERAL = frozenset([
-    tfi.tf.matmul, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.square, tfi.tf.abs, tfi.tf.math.squared_difference, tfi.tf.nn.conv2d,
+    tfi.tf.matmul, tfi.tf.linalg.matvec, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.square, tfi.tf.abs, tfi.tf.math.squared_difference, tfi.tf.nn.conv2d,
     tfi.tf.nn.softmax_cross_entropy_with_logits, tfi.tf.nn.sigmoid_cross_entropy_with_logits])
 _CONSTANTS = frozenset([tfi.tf.convert_to_tensor, tfi.tf.constant])
 

@@ -60,6 +60,11 @@ def substitute(callee):
             return made
         if function is tfi.tape_gradient_method:
             return gradient
+        if whole_calls.is_keras_step(callee):
+            made = _replacements.get(function)
+            if made is None:
+                made = _replacements[function] = whole_calls.keras_step(function)
+            return made
         if function not in _DRAWING:
             package = guards.stock_package(function.__module__)
             if package is None or function.__name__ not in _METHODS.get(package, ()):

@@ -22,14 +22,16 @@ from terra.runtime.regions import SCALARS, Unskippable
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
 _NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"])  # they run the user's code
+_STEPS = frozenset([  # attributes of a model that call it
+    "train_step", "test_step", "predict_step", "train_function", "test_function", "predict_function", "make_train_function", "make_test_function"])
 _OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  # looked at no further than their identity
 # Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
 _PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
-    "activations", "mixed_precision", "quantizers", "utils"])
+    "activations", "mixed_precision", "quantizers", "utils", "trainers"])
 _OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
 _MOST_CONTAINERS = 5_000
-_MOST_BYTES = 10_000  # of an array that is compared
+_MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 
 _packages = {}
 _callable_kinds = {}
@@ -369,6 +371,7 @@ class Walk:
         self.arrays = arrays
         self.reading = reading
         self.seen = set()
+        self.steps = set()  # ids of what calls the owner, never the other way round
         self.todo = []
 
     def object(self, owner):
@@ -402,6 +405,7 @@ class Walk:
                 modules.watch(cls)
         held = vars(owner)
         self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
+        self.steps.update([id(value) for name, value in held.items() if name in _STEPS or name.startswith("__terra__")])
         self._container(held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
@@ -414,7 +418,7 @@ class Walk:
 
     def _value(self, value):
         kind = type(value)
-        if kind in SCALARS:
+        if kind in SCALARS or id(value) in self.steps:
             return
         if isinstance(value, (dict, list, tuple, set)):
             self._container(value)

@@ -69,7 +69,8 @@ class Calls:
         try:
             observed = convert.observed_form(function)
         except Unobservable as error:
-            self.impure(f"calls {function.__qualname__}: {error}")
+            known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks(function) else f": {error}"
+            self.impure(f"calls {function.__qualname__}{known}")
             return form
         self.calls(function)
         return observed
@@ -104,14 +105,14 @@ class Calls:
         try:
             result = form(*args, **kwargs)
         except Exception:
-            self.impure("calls something of the framework's that raises")
+            self.impure(f"calls {_name(form)}, which raises")
             raise
         if len(self.jumped) != jumps and self.entered == entered:
             self._bear(result)
         elif len(self.runner.log) != length or len(self.jumped) != jumps:
-            self.impure("calls something of the framework's that was not skipped", True)
+            self.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
         elif callee is None or callee.__name__ not in _WITHOUT_OPERATIONS or not _all_plain((args, kwargs)):
-            self.impure("calls something of the framework's that runs no operation", callee is None)
+            self.impure(f"calls {_name(form)}, of the framework's, which runs no operation", callee is None)
         elif type(result) in LISTS:
             self.fresh(result)
         return result
@@ -174,3 +175,10 @@ def _all_plain(value):
     if kind is list or kind is tuple:
         return all(map(_all_plain, value))
     return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
+
+
+def _name(form):
+    """What a callable is called."""
+    callee = getattr(form, "callee", form)  # of `fast_forward.Skipping`
+    name = getattr(callee, "__qualname__", None) or f"a {type(callee).__name__}"
+    return name.removesuffix(".<locals>.call")

@@ -34,6 +34,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 _calls = [0]  # of functions that are steps
+_seen = {}  # code of a function -> what its first call told: whether it may be a step
 
 
 class ScriptError(Exception):
@@ -52,7 +53,7 @@ def step(blocks):
     def decorate(function):
         form = instrument(function)
         steps = Coexecuted(function, form, Options.make(gradient_tape.defaults))
-        seen = []  # what the first call told: whether the function may be a step
+        seen = _seen.setdefault(function.__code__, [])
 
         @functools.wraps(function)
         def call(*args, **kwargs):

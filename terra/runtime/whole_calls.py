@@ -14,14 +14,15 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import fast_forward, quick_entries, user_layers, verification
+from terra.runtime import dispatch, fast_forward, guards, quick_entries, user_layers, verification
 from terra.runtime.observer import Observer
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
-from terra.transform import convert
+from terra.transform import convert, instrument
 
 
+STEPS = frozenset(["train_step", "test_step", "predict_step"])  # of Keras' models
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _MOST_TRIALS = 10_000  # places and shapes that are remembered
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
@@ -69,7 +70,7 @@ class Attempts:
     def learned(self, signature, region):
         self.next = self.visits + 1
         alternatives = self.regions.setdefault(signature, Alternatives())
-        if alternatives.learn(region):
+        if alternatives.learn(region) and not region.fetches:
             self._tried()
         if alternatives.is_hopeless:
             self.tries = _MOST_TRIES
@@ -140,6 +141,10 @@ class Arrays:
 
 def run_step(step, function, args, kwargs):
     """The result of the step's function, whose code is jumped over if that is possible."""
+    if type(function) is MethodType and is_keras_step(function):
+        result, skipped = run_keras_step(function.__func__, function.__self__, args, kwargs)
+        step.counts.whole_steps += skipped
+        return result
     runner = fast_forward.running()
     if runner is None or type(step) is not Step or not step.function.located or step.function.options.fast_forward == "framework" or _is_traced():
         return function(*args, **kwargs)
@@ -148,6 +153,39 @@ def run_step(step, function, args, kwargs):
     if type(function) is not FunctionType:
         return function(*args, **kwargs)
     return _attempt(runner, function, function, args, kwargs, function, 1)
+
+
+def is_keras_step(method):
+    """Whether it is the `train_step`, say, of a Keras model, not one of the user's."""
+    return method.__func__.__name__ in STEPS and guards.stock_package(method.__func__.__module__) == "backend"
+
+
+def run_keras_step(form, model, args, kwargs):
+    """A step of Keras' own, which is a call of the framework's like others, on batches of arrays or tensors: (its result, whether it was skipped). `form`: what it is if it
+    is not."""
+    step = dispatch.active
+    if step is not None:
+        args = fast_forward.with_tensors(step, model, args, {})[0]
+    runner = fast_forward.running()
+    if runner is None or not (guards.is_stock_object(model) or guards.is_derived_object(model)):
+        return form(model, *args, **kwargs), False
+    calls = []
+
+    def call():
+        calls.append(form)
+        return form(model, *args, **kwargs)
+
+    return fast_forward.attempt(runner, form, model, args, kwargs, call), not calls
+
+
+def keras_step(function):
+    """What to call in place of a step of Keras' own, where the user's step does."""
+    form = instrument(function)
+
+    def method(model, *args, **kwargs):
+        return run_keras_step(form, model, args, kwargs)[0]
+
+    return method
 
 
 def of_function(there, callee, form):
