@@ -973,7 +973,7 @@ def test_arrays_of_the_program_are_compared():
     """The data of a small training set, held by the program; it is changed in place, and replaced."""
     def make():
         data = {"x": np.random.default_rng(0).normal(size=(50, 4)).astype("f"), "y": np.random.default_rng(1).normal(size=(50, 1)).astype("f")}
-        w, calls = tf.Variable(tf.ones([4, 1])), [0]
+        w = tf.Variable(tf.ones([4, 1]))
 
         def train(x):
             inputs, targets = data["x"], data["y"]
