@@ -34,5 +34,6 @@ def show(error):
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and trace is None:
         error.__context__ = None
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     sys.excepthook(type(error), error.with_traceback(trace), trace)

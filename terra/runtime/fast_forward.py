@@ -210,7 +210,8 @@ class Known(dict):
             regions = self[signature] = Alternatives()
             if len(self) > MOST_SIGNATURES:
                 del self[next(iter(self))]
-        self.recorded += regions.learn(region)
+        regions.learn(region)
+        self.recorded += 1
 
     def add_quick(self, quick):
         self.quick.insert(0, quick)
@@ -274,6 +275,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         for region in regions:
             if region.fits(runner, inputs):
                 if runner.step.verifies:
+                    known.jumps += 1
                     return verification.make_again(runner, region, regions, inputs, more is not None, _unread(runner, owner, args, kwargs), call), None
                 result = jump(runner, region, inputs, regions)
                 if result is MISSED:

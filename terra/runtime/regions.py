@@ -208,26 +208,22 @@ def known_to_host(runner, x):
 class Alternatives(list):
     """The regions of one place and signature: other states of an object that was read then, or other values that the call read on its way."""
 
-    __slots__ = ("forgotten",)
+    __slots__ = ("missing",)
 
     def __init__(self):
-        self.forgotten = 0  # how many had to go that had read other values than those which stay
+        self.missing = 0  # how many more there had to be recorded, for values that were read, than were good for a jump since
 
     def learn(self, region):
-        """Add a region. Gives whether there was none for the values that it has read."""
-        known = [other for other in self if region.fetches and other.end is region.end and other.fetches == region.fetches]
-        for other in known:
-            self.remove(other)
         self.append(region)
+        if region.fetches:
+            self.missing += 1
         if len(self) > (MOST_REGIONS if not region.fetches else MOST_ALTERNATIVES):
             del self[0]
-            self.forgotten += bool(region.fetches)
-        return not known
 
     @property
     def is_hopeless(self):
         """Whether the call hardly reads the same values twice."""
-        return self.forgotten > MOST_ALTERNATIVES
+        return self.missing > 2 * MOST_ALTERNATIVES
 
     def that_reads(self, runner, inputs, region, k, value):
         """The region that is like `region` until its fetch `k`, but has read `value` there; None if there is none."""
@@ -637,6 +633,7 @@ def _read(runner, region, inputs, alternatives):
                 return None, MISSED
             region = other
         k += 1
+    alternatives.missing = max(alternatives.missing - 1, 0)
     return region, (feeds, selects)
 
 

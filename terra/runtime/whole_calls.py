@@ -70,7 +70,8 @@ class Attempts:
     def learned(self, signature, region):
         self.next = self.visits + 1
         alternatives = self.regions.setdefault(signature, Alternatives())
-        if alternatives.learn(region) and not region.fetches:
+        alternatives.learn(region)
+        if not region.fetches:
             self._tried()
         if alternatives.is_hopeless:
             self.tries = _MOST_TRIES
