@@ -597,3 +597,28 @@ def test_steps_of_keras_own_are_skipped(make, whole, batches):
     stats = actual[3].train.stats()
     assert stats.coexecuted_steps >= (25 if batches else 60) and stats.whole_steps >= (0 if batches else whole), (stats, terra.explain(actual[3].train))
     assert whole or stats.whole_steps == 0
+
+
+def test_the_program_s_metrics_are_given_what_they_are_given_eagerly():
+    """`train_on_batch` hands arrays on; a metric that is a function sees them."""
+    kinds = []
+
+    def largest(y, predictions):
+        kinds.append(type(y).__name__)
+        return float(y.max() if isinstance(y, np.ndarray) else tf.reduce_max(y))
+
+    x, y = np.random.default_rng(0).normal(size=(320, 40)).astype("f"), np.random.default_rng(1).integers(0, 3, 320)
+
+    def run(compile_model):
+        kinds.clear()
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.layers.Input((40,)), keras.layers.Dense(3)])
+        steps = compile_model(model)
+        found = [[float(value) for value in model.train_on_batch(x[k:k + 16], y[k:k + 16])] for k in range(0, 320, 16)]
+        return found, [*kinds], [w.tolist() for w in model.get_weights()], steps
+
+    how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=[largest])
+    expected = run(lambda model: model.compile(run_eagerly=True, **how))
+    actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
+    assert actual[:3] == expected[:3] and "ndarray" in expected[1]
+    assert actual[3].train.stats().coexecuted_steps >= 14

@@ -119,7 +119,7 @@ class Skipping:
 
 def with_tensors(step, callee, args, kwargs):
     """The arguments of a call of the stock object `callee`, with tensors in the place of the arrays that it would make tensors of itself, first thing."""
-    if any(map(_holds_array, args)) or any(map(_holds_array, kwargs.values())):
+    if any(map(holds_array, args)) or any(map(holds_array, kwargs.values())):
         n = _number_converted(callee) if step.takes_tensors() else 0
         args = (*[_with_tensors(step, x) for x in args[:n]], *args[n:])
         if n == sys.maxsize:
@@ -127,14 +127,14 @@ def with_tensors(step, callee, args, kwargs):
     return args, kwargs
 
 
-def _holds_array(x):
+def holds_array(x):
     """Whether an argument is an array, or a container with arrays in it."""
     kind = type(x)
     return kind is np.ndarray or ((kind is list or kind is tuple) and np.ndarray in map(type, x)) or (kind is dict and np.ndarray in map(type, x.values()))
 
 
 def _with_tensors(step, x):
-    if not _holds_array(x):
+    if not holds_array(x):
         return x
     if type(x) is np.ndarray:
         return step.as_data(x)

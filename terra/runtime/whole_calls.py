@@ -165,7 +165,7 @@ def run_keras_step(form, model, args, kwargs):
     """A step of Keras' own, which is a call of the framework's like others, on batches of arrays or tensors: (its result, whether it was skipped). `form`: what it is if it
     is not."""
     step = dispatch.active
-    if step is not None:
+    if step is not None and any(map(fast_forward.holds_array, args)) and step.takes_tensors() and _is_stock_throughout(step.function, model):
         args = fast_forward.with_tensors(step, model, args, {})[0]
     runner = fast_forward.running()
     if runner is None or not (guards.is_stock_object(model) or guards.is_derived_object(model)):
@@ -177,6 +177,19 @@ def run_keras_step(form, model, args, kwargs):
         return form(model, *args, **kwargs)
 
     return fast_forward.attempt(runner, form, model, args, kwargs, call), not calls
+
+
+def _is_stock_throughout(function, model):
+    """Whether no code of the program's can see the arrays that the model is given: none is in its layers, losses and metrics."""
+    parts = model, getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
+    if function.batches_of is None or any(part is not known for part, known in zip(parts, function.batches_of)):
+        try:
+            guards.Guard(model, ())
+            is_stock = guards.is_stock_object(model)
+        except Unskippable:
+            is_stock = False
+        function.batches_of = *parts, is_stock
+    return function.batches_of[-1]
 
 
 def keras_step(function):
