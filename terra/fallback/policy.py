@@ -15,7 +15,7 @@ SAMPLES = 15  # step times that are kept of either way to run
 FEW_SAMPLES = 5  # of imperative steps, to compare with
 CLOSE = 0.25  # co-execution that takes less than so many times as long needs no other imperative steps to compare with
 ALWAYS = 20  # steps in a row that raised, and taught nothing
-SLOWER = 1.15  # co-execution that takes so many times as long is a loss
+SLOWER = 1.1  # co-execution that takes so many times as long is a loss
 
 
 class Policy:

@@ -98,6 +98,7 @@ class Coexecuted:
         self.begins_anew = False  # whether the traces are to be forgotten before the next step
         self.turnover = Turnover()
         self.read_lock = threading.RLock()
+        self._took = None  # of the last step: (whether it was co-executed, seconds, how long Python had waited for graphs by then)
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
         self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
         self._belongs_to = None  # (its instance, weakly)
@@ -225,6 +226,7 @@ class Coexecuted:
         return made
 
     def _one_step(self, args, kwargs):
+        self._note_time()
         start = time.perf_counter()
         before = self._stats.coexecuted_steps
         held = interrupts.hold()
@@ -254,8 +256,15 @@ class Coexecuted:
             runner.limit(0)
         coexecuted = self._stats.coexecuted_steps > before
         if (coexecuted or step is None) and not self.options.verify:
-            self.policy.took(coexecuted, time.perf_counter() - start)
+            self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
         return result
+
+    def _note_time(self):
+        """A step begins: tell the policy what the last one took, with what Python has waited since for what it returned."""
+        if self._took is not None:
+            coexecuted, seconds, stall = self._took
+            self._took = None
+            self.policy.took(coexecuted, seconds + self.counts.python_stall - stall)
 
     step_code = _one_step.__code__  # of the frame around the code of a step
 
@@ -270,13 +279,14 @@ class Coexecuted:
 
     def _leave_alone(self, args, kwargs):
         """A step while the policy has given up: the user's own function, so that it costs next to nothing."""
+        self._note_time()
         start = time.perf_counter()
         self._stats.steps += 1
         self._stats.imperative_steps += 1
         self.policy.imperative()
         with dispatch.left_alone:
             result = self.__wrapped__(*args, **kwargs)
-        self.policy.took(False, time.perf_counter() - start)
+        self._took = False, time.perf_counter() - start, self.counts.python_stall
         return result
 
     def begin(self, kind, args=(), kwargs=None):
