@@ -59,7 +59,7 @@ def test_model_loss_gradient_and_optimizer_are_skipped(K, instruments):
     assert actual == expected
     assert jumps[24] - jumps[16] >= 8 * 4 and tape.block.stats().coexecuted_steps >= 30
     if K is keras:  # whose gradient is skipped as a whole; tf_keras draws the numbers of a Dropout that is given a seed imperatively
-        assert jumps[24] - jumps[16] <= 8 * 6
+        assert jumps[24] - jumps[16] <= 8 * 7
 
 
 def of_blocks():

@@ -595,7 +595,8 @@ def test_steps_of_keras_own_are_skipped(make, whole, batches):
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
     assert actual[:3] == expected[:3]
     stats = actual[3].train.stats()
-    assert stats.coexecuted_steps >= (25 if batches else 60) and stats.whole_steps >= (0 if batches else whole), (stats, terra.explain(actual[3].train))
+    assert stats.coexecuted_steps >= (25 if batches else 60), (stats, terra.explain(actual[3].train))
+    assert stats.whole_steps >= (0 if batches else whole) or stats.fetches, (stats, terra.explain(actual[3].train))  # an older Keras reads the metrics in the step
     assert whole or stats.whole_steps == 0
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 import terra
 
 PROGRAMS = int(os.environ.get("TERRA_FUZZ", 80))
-CALLS = 12
+CALLS = 20
 LISTS, ARRAY = 'S["lists"]', 'S["arr"]'
 
 HEAD = '''
@@ -146,6 +146,10 @@ class Writer:
             lambda: [f"{pad}y = y + tf.stack({values()})[0]"], lambda: [f"{pad}y = y * sum(S['vars'])"], lambda: [f"{pad}if ({q} := {number()}) > 1.0:", f"{pad}    y = y - {q}"],
             lambda: [f"{pad}{q} = dict(S['d'])", f"{pad}{q}['a'] = {number()}", f"{pad}y = y + {q}['a']"],
             lambda: [f"{pad}with tf.GradientTape() as tape:", f"{pad}    y = y + tf.reduce_sum(y * y) * S['var']", f"{pad}y = y + tape.gradient(y, S['var'])"],
+            lambda: [f"{pad}if tf.reduce_sum(y) > {number()}:", f"{pad}    y = tf.tanh(y) * {number()}", f"{pad}else:", f"{pad}    y = y + S['var']"],
+            lambda: [f"{pad}y = y * 2.0 if tf.reduce_any(y > {number()}) else y - {number()}"],
+            lambda: [f"{pad}for {q} in range(3):", f"{pad}    if tf.reduce_max(y) > {number()}:", f"{pad}        break", f"{pad}    y = y + 0.7"],
+            lambda: [f"{pad}if tf.reduce_min(y) < 0.5:", f"{pad}    S['var'].assign_sub(0.25)", f"{pad}    y = y * S['var']"],
             lambda: [f"{pad}{q} = 0", f"{pad}while {q} < len({values()}):", f"{pad}    y, {q} = y + 1.0, {q} + 1"])
 
     def program(self):
@@ -155,7 +159,7 @@ class Writer:
         text = HEAD + "\ndef step(x):\n    y = tf.sin(x)\n" + "\n".join(lines) + f"\n    return {result}\n\n"
         changes = []
         for k in range(CALLS):
-            body = [f"    {self.write()}"] if k in (7, 9, 10) or self.r.random() < 0.1 and k > 4 else []
+            body = [f"    {self.write()}"] if k in (7, 9, 10, 16) or self.r.random() < 0.1 and k > 4 else []
             changes.append(f"def change{k}():\n    global NUMBER\n" + "\n".join(body or ["    pass"]))
         text += "\n\n".join(changes) + "\n"
         if self.r.random() < 0.2:
@@ -168,8 +172,8 @@ def run(path, wrap, number):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     step, seen = wrap(module.step), []
-    x = tf.constant([0.5, 2.0])
     for k in range(CALLS):
+        x = tf.constant([0.5, 2.0]) if k < 4 else tf.constant([0.5 - k % 3, 2.0 - k % 2])
         try:
             getattr(module, f"change{k}")()
         except Exception as error:
