@@ -150,6 +150,27 @@ def test_feeds_before_and_behind_the_condition():
     compare(make, fallbacks=6, change=change)
 
 
+def test_tensors_of_the_program_that_are_fed_before_the_condition():
+    """Both ways feed the same large tensor, and one that is their own."""
+    def make():
+        w = tf.Variable(tf.ones([4, 30]))
+        large, one, other = (tf.random.stateless_normal([8, 30], seed=[3, k]) for k in range(3))
+
+        def step(x):
+            y = x @ w + large
+            if tf.reduce_sum(y) > 0:
+                y = y + one
+            else:
+                y = y - other
+            w.assign_sub(0.001 * tf.transpose(x) @ y)
+            return y
+
+        return step, {"variables": [w]}
+
+    step = compare(make, whole=50, fallbacks=2)
+    assert step.program.whole.tries == 0 and sum(map(len, step.program.whole.regions.values())) == 2
+
+
 def test_a_condition_that_is_new_after_long():
     """The region falls short, nothing is taken back, and the path is learned."""
     def make():

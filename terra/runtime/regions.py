@@ -615,8 +615,7 @@ def _read(runner, region, inputs, alternatives):
     """Read what a call would read which is skipped: the region that has read the same, and how many of its feeds and branches the graph was told; or None, and
     what `jump` gives."""
     before = runner.place()
-    feeds = selects = 0
-    k = 0
+    feeds = selects = k = 0
     while k < len(region.fetches):
         node, expected, n_feeds, n_selects = region.fetches[k]
         _feed(runner, region.feeds[feeds:n_feeds], region.entries, inputs.foreign)
@@ -626,13 +625,13 @@ def _read(runner, region, inputs, alternatives):
         value = runner.receive(node)
         if value is None:
             return None, FELL_BACK
-        if expected is not None and value_key(value) != expected:
-            other = alternatives.that_reads(runner, inputs, region, k, value_key(value))
-            if other is None:
-                runner.go_back(before, region.feeds[:feeds])
-                return None, MISSED
-            region = other
         k += 1
+        if expected is not None and value_key(value) != expected:
+            runner.go_back(before, region.feeds[:feeds])
+            region = alternatives.that_reads(runner, inputs, region, k - 1, value_key(value))
+            if region is None:
+                return None, MISSED
+            feeds = selects = k = 0  # again, as far as the graph knows it already
     alternatives.missing = max(alternatives.missing - 1, 0)
     return region, (feeds, selects)
 
