@@ -21,6 +21,8 @@ from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
 from examples.benchmark.measure import Mode, Plan, Row, max_rel_diff, measure
 from examples.console import Progress, error_line
+from examples.conditions import PROGRAMS as CONDITIONS
+from examples.conditions import main as conditions
 from examples.operations import main as operations
 from examples.overhead import main as overhead
 
@@ -420,3 +422,13 @@ def test_check_says_what_is_wrong(monkeypatch, capsys):
     monkeypatch.setattr(check, "run", run)
     assert check.main(["keras_mlp", "--steps", "6", "--no-tf-function"]) == 1
     assert "TERRA IS WRONG: step 0 gave 2.0, not 1.0" in capsys.readouterr().out
+
+
+def test_conditions(capsys):
+    assert conditions(["--steps", "60", "--quiet"]) == 0
+    machine, _, header, *rows = capsys.readouterr().out.strip().splitlines()
+    assert "TensorFlow" in machine and header.split("  ")[-1].strip() == "tf.fn/Terra"
+    assert [row[:32].strip() for row in rows] == list(CONDITIONS)
+    for row in rows:
+        eager, function, ours, ratio = map(float, row[32:].split())
+        assert eager > ours > 0 and ratio == pytest.approx(function / ours, abs=0.2)
