@@ -116,9 +116,8 @@ def _run(options):
 
 def statistics():
     """A table of what happened in all steps, as text."""
-    found = [(f.policy.name, (1, f.stats())) for f in used()] + [item for item in departed.items() if item[1][1].steps]
     named = {}  # functions of one name, made anew for each model
-    for name, (count, stats) in found:
+    for name, (count, stats) in [*[(f.policy.name, (1, f.stats())) for f in used()], *departed.items()]:
         before, total = named.setdefault(name, (0, Stats()))
         total.add(stats)
         named[name] = before + count, total

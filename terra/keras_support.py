@@ -15,10 +15,11 @@ import sys
 from terra import errors
 from terra.api import coexecute
 from terra.options import Options
+from terra.runtime import guards
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 
-STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
+STEPS = {name.removesuffix("_step"): name for name in guards.STEPS}
 LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept
 _KERAS_TRAINER, _KERAS_CALLBACKS = "keras.src.backend.tensorflow.trainer", "keras.src.callbacks.callback_list"
 _LISTENERS = {"_on_train_batch_end": ("on_train_batch_end", "on_batch_end"), "_on_test_batch_end": ("on_test_batch_end",)}
@@ -164,5 +165,5 @@ def _is_decorated(model, name):
 def _compile_as(model, run_eagerly, jit_compile):
     model.run_eagerly = run_eagerly
     model.jit_compile = jit_compile
-    for name in ("train_function", "test_function", "predict_function"):  # they were made for the former values
+    for name in guards.STEP_FUNCTIONS:  # they were made for the former values
         setattr(model, name, None)

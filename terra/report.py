@@ -31,7 +31,7 @@ def explain(function=None):
     Raises: TypeError if `function` is none of these, or a tape that was no step.
     """
     if function is None:
-        gone = [f"{name}, {count} functions that are gone: {_steps(stats)}" for name, (count, stats) in departed.items() if stats.steps]
+        gone = [f"{name}, {count} functions that are gone: {_steps(stats)}" for name, (count, stats) in departed.items()]
         return "\n\n".join([*map(explain, used()), *gone]) or "terra: no step was run, there is nothing to explain."
     if isinstance(function, GradientTape) and function.block is not None:
         return _explain(function.block)
@@ -128,7 +128,7 @@ def _own_code(function, stats, programs):
         lines.append(f"The step's own code runs at each step, because it {whole.reason}.")
     theirs = [(f"{trial.name}{_at(place[2])}", trial.reason) for program in programs for place, trial in program.trials.items()
               if trial is not program.whole and trial.reason is not None and not trial.regions]
-    frameworks = [(f"{place[1].__qualname__}{_at(place[-1])}", why) for program in programs for place, why in program.reasons.items()
+    frameworks = [(f"{place[1].__qualname__}{_at(place[-1])}", why) for program in programs for place, (_, why) in program.unskippable.items()
                   if why and not program.regions.get(place)]
     for title, found in (("Functions of the program's own that run at each step", theirs), ("Calls of the framework that run operation by operation", frameworks)):
         counts = Counter(f"{name}, because it {why}" for name, why in found)

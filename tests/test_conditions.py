@@ -183,19 +183,9 @@ def test_a_condition_that_is_new_after_long():
             w.assign_sub(0.001 * tf.ones([4, 3]))
             return y
 
-        return step, {"variables": [w]}
+        return step, {"variables": [w], "scale": lambda k: 100 if k in (1, 30, 31, 45) else 1}
 
-    results = []
-    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
-        step, parts = make()
-        step, found = wrap(step), []
-        for k in range(60):
-            x = X[k] * (100 if k in (1, 30, 31, 45) else 1)
-            found.append(step(tf.constant(x)).numpy().tolist())
-        results.append((found, parts["variables"][0].numpy().tolist()))
-    assert results[0] == results[1]
-    stats = step.stats()
-    assert stats.fallbacks <= 1 and stats.whole_steps >= 45 and stats.coexecuted_steps >= 52, stats
+    compare(make, whole=45, fallbacks=1)
 
 
 def test_in_a_block():

@@ -165,9 +165,6 @@ class BlockStep(Step):
             return self.hold_data(noted(x))
         return x
 
-    def here(self):
-        return self.cursor.current
-
     def began_in(self):
         return self.cursor.frame, self.line
 

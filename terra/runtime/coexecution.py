@@ -64,10 +64,11 @@ instances = weakref.WeakSet()  # all co-executed functions, for reports
 departed = {}  # name -> (how many functions of this name are no more, the sum of their `Stats`)
 
 
-def _depart(name, *parts):
-    count, total = departed.setdefault(name, (0, Stats()))
-    total.add(_snapshot(*parts))
-    departed[name] = count + 1, total
+def _depart(name, stats, counts):
+    if stats.steps:
+        count, total = departed.setdefault(name, (0, Stats()))
+        total.add(_snapshot(stats, counts))
+        departed[name] = count + 1, total
 
 
 class Coexecuted:
@@ -226,7 +227,7 @@ class Coexecuted:
         return made
 
     def _one_step(self, args, kwargs):
-        self._note_time()
+        self._note_last_step()
         start = time.perf_counter()
         before = self._stats.coexecuted_steps
         held = interrupts.hold()
@@ -259,7 +260,7 @@ class Coexecuted:
             self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
         return result
 
-    def _note_time(self):
+    def _note_last_step(self):
         """A step begins: tell the policy what the last one took, with what Python has waited since for what it returned."""
         if self._took is not None:
             coexecuted, seconds, stall = self._took
@@ -279,7 +280,7 @@ class Coexecuted:
 
     def _leave_alone(self, args, kwargs):
         """A step while the policy has given up: the user's own function, so that it costs next to nothing."""
-        self._note_time()
+        self._note_last_step()
         start = time.perf_counter()
         self._stats.steps += 1
         self._stats.imperative_steps += 1

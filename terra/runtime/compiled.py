@@ -20,6 +20,7 @@ from terra.runtime import dispatch
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.registered import Registered
+from terra.runtime.tracer import shape_of_variable
 from terra.runtime.trial import Trial
 
 log = logging.getLogger("terra")
@@ -196,7 +197,7 @@ class Compiled:
     def _open_reads(self, top):
         """Names of the nodes that read variables without a fixed shape, or variables that the step was given or makes."""
         specs = dict(zip(self._arg_names, self.program.generated.arg_specs))
-        fixed = {name for name, spec in specs.items() if spec[0] == "res" and _shape_is_fixed(self.program.handles[spec[1]])}
+        fixed = {name for name, spec in specs.items() if spec[0] == "res" and shape_of_variable(self.program.handles[spec[1]]) is not None}
         return {node.name for node in top.node_def if node.op == "ReadVariableOp" and node.input[0] not in fixed}
 
     def _compile(self, key, handles):
@@ -253,14 +254,6 @@ class Compiled:
         if outside:
             text += "; left outside: " + "; ".join(f"{_list(ops)} ({reason})" for reason, ops in outside)
         return text + "."
-
-
-def _shape_is_fixed(handle):
-    data = handle._handle_data
-    if data is None or not data.is_set:
-        return False
-    shape = data.shape_and_type[0].shape
-    return not shape.unknown_rank and all(d.size >= 0 for d in shape.dim)
 
 
 def run_alone(cluster, inputs):

@@ -60,18 +60,14 @@ def substitute(callee):
             return made
         if function is tfi.tape_gradient_method:
             return gradient
-        if whole_calls.is_keras_step(callee):
-            made = _replacements.get(function)
-            if made is None:
-                made = _replacements[function] = whole_calls.keras_step(function)
-            return made
-        if function not in _DRAWING:
+        make = whole_calls.keras_step if whole_calls.is_keras_step(callee) else skipping
+        if make is skipping and function not in _DRAWING:
             package = guards.stock_package(function.__module__)
             if package is None or function.__name__ not in _METHODS.get(package, ()):
                 return None
         made = _replacements.get(function)
         if made is None:
-            made = _replacements[function] = skipping(function)
+            made = _replacements[function] = make(function)
         return made
     return None
 
@@ -313,11 +309,9 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         may_be_empty = may_be_empty or guards.is_stock_object(owner)  # dropout does nothing in inference
         region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))
     except Unskippable as error:
-        program.note_unskippable(place, str(error))
-        if known is None and len(program.unskippable) < 10_000:
-            count = program.unskippable[place] = program.unskippable.get(place, 0) + 1
-            if count >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
-                program.regions[place] = False
+        failures = program.note_unskippable(place, str(error), known is None)
+        if failures >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
+            program.regions[place] = False
         return result, None
     region.guard, region.keep, region.context = guard, keep, context.changes
     if known is None:
@@ -346,7 +340,7 @@ def gradient(tape, target, sources, *args, **kwargs):
 
     def call():
         # Where the gradient as a whole will hardly be skipped, its parts are.
-        runner.takes_gradients_by_function = known is False or place in runner.program.unskippable or (
+        runner.takes_gradients_by_function = known is False or runner.program.failures(place) or (
             known is not None and len(known) > MOST_REGIONS)
         try:
             return tfi.tape_gradient_method(tape, target, sources, *args, **kwargs)

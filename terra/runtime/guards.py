@@ -22,8 +22,9 @@ from terra.runtime.regions import SCALARS, Unskippable
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
 _NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"])  # they run the user's code
-_STEPS = frozenset([  # attributes of a model that call it
-    "train_step", "test_step", "predict_step", "train_function", "test_function", "predict_function", "make_train_function", "make_test_function"])
+STEPS = ("train_step", "test_step", "predict_step")  # of Keras' models
+STEP_FUNCTIONS = ("train_function", "test_function", "predict_function")  # what `fit` and the like call them by
+_CALLERS = frozenset([*STEPS, *STEP_FUNCTIONS, *[f"make_{name}" for name in STEP_FUNCTIONS]])  # attributes of a model that call it
 _OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  # looked at no further than their identity
 # Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
 _PARTS = frozenset([
@@ -405,7 +406,7 @@ class Walk:
                 modules.watch(cls)
         held = vars(owner)
         self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
-        self.steps.update([id(value) for name, value in held.items() if name in _STEPS or name.startswith("__terra__")])
+        self.steps.update([id(value) for name, value in held.items() if name in _CALLERS or name.startswith("__terra__")])
         self._container(held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])

@@ -11,7 +11,7 @@ from terra.runtime.catching import SAFE
 from terra.runtime.tracer import CHECK, value_positions
 
 DTYPES = tfi.INTERN_DTYPES
-_MOST_REASONS = 1000  # that are remembered
+_MOST_UNSKIPPABLE = 10_000  # places that are remembered
 _MOST_OWNERS = 32  # objects of which calls are recorded at one place
 
 
@@ -105,8 +105,7 @@ class Program:
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.whole = None  # the one of the step's own function, in the last step
         self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
-        self.unskippable = {}  # such a place -> how often a call could not be recorded
-        self.reasons = {}  # such a place -> why the last one there could not, for reports
+        self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
 
     @property
     def early(self):
@@ -135,16 +134,22 @@ class Program:
         self.regions.clear()
         self.owners.clear()
         self.unskippable.clear()
-        self.reasons.clear()
         self.trials.clear()
         self.whole = None
         for node in self._nodes:
             node.express = None
 
-    def note_unskippable(self, place, why):
-        """A call could not be recorded at this place, because it...; empty if that cannot be said."""
-        if place in self.reasons or len(self.reasons) < _MOST_REASONS:
-            self.reasons[place] = why
+    def failures(self, place):
+        """How often a call at this place could not be recorded, as far as that was counted."""
+        return self.unskippable.get(place, (0, None))[0]
+
+    def note_unskippable(self, place, why, counts=False):
+        """A call could not be skipped at this place, because it...; empty if that cannot be said. Gives how many of those that count there were, this one among
+        them if it does; 0 if it does not."""
+        failures = self.failures(place) + counts
+        if place in self.unskippable or len(self.unskippable) < _MOST_UNSKIPPABLE:
+            self.unskippable[place] = failures, why
+        return failures if counts else 0
 
     def may_have_owner(self, place):
         """Whether calls of one more object are recorded at a place."""

@@ -222,7 +222,6 @@ def _jump(runner, quick, given, foreign):
         _walk(runner, quick)
     else:
         quick.jumps += 1
-        runner.step.counts.fast_forwards += 1
         advance(runner, quick.region, foreign)
     if quick.sequence is None:
         return _give(runner, given, quick.outputs)

@@ -604,7 +604,6 @@ def jump(runner, region, inputs, alternatives):
         region, sent = _read(runner, region, inputs, alternatives)
         if region is None:
             return sent
-    runner.step.counts.fast_forwards += 1
     advance(runner, region, inputs.foreign, *sent)
     for k, mask in region.masks:
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
@@ -638,6 +637,7 @@ def _read(runner, region, inputs, alternatives):
 
 def advance(runner, region, foreign, fed=0, selected=0):
     """Take the region's nodes as matched, of which some are given tensors out of `foreign` (see `this_steps`); the graph knows the first feeds and branches."""
+    runner.step.counts.fast_forwards += 1
     if runner.observer is not None:
         runner.observer.note_jump(region)
     entries = region.entries

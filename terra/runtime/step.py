@@ -226,13 +226,9 @@ class Step:
         if isinstance(mode, PythonRunner) and mode.conflicts(None, mode.program.handles.values()):
             mode.diverge(f"{op} runs Python code, or a dataset, that may use variables which the step has used before it")
 
-    def here(self):
-        """The location in the program."""
-        return location.tls.cursor.current
-
     def line_here(self):
         """Where the step's code is, `file.py:12`; None behind it."""
-        return frames.line_inside(self.function.step_code) if self.function.located else self.here().line()
+        return frames.line_inside(self.function.step_code) if self.function.located else location.tls.cursor.current.line()
 
     def note_fallback(self, reason):
         line = self.line_here()

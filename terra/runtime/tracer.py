@@ -491,7 +491,7 @@ def host_static(schema, op, flat, owner):
     tensor whose shape is static. Rule of thumb that makes real programs take the same way in both phases.
     """
     if op == "VariableShape":
-        return None if _shape_of_variable(flat[0]) is None else STATIC_SHAPE
+        return None if shape_of_variable(flat[0]) is None else STATIC_SHAPE
     if op in SHAPE_OPS:
         for x in flat:
             if type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is owner and (op != "Rank" or x._shp is None):
@@ -508,7 +508,7 @@ def host_static(schema, op, flat, owner):
     return HOST_STATIC
 
 
-def _shape_of_variable(handle):
+def shape_of_variable(handle):
     """The shape that all values of a variable have, as a list; None if they may have different ones."""
     data = handle._handle_data if type(handle) is EagerTensor else None
     if data is None or not data.is_set:
@@ -529,7 +529,7 @@ def static_shape(op, flat, attrs, fast):
         if op == "Rank":
             value = x._rank()
         elif op == "VariableShape":
-            value = _shape_of_variable(x)
+            value = shape_of_variable(x)
         else:
             value = elements(x._shape_tuple()) if op == "Size" else list(x._shape_tuple())
         outs.append(tfi.tf.constant(value, dtype=out_type))

@@ -22,7 +22,6 @@ from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
 from terra.transform import convert, instrument
 
 
-STEPS = frozenset(["train_step", "test_step", "predict_step"])  # of Keras' models
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _MOST_TRIALS = 10_000  # places and shapes that are remembered
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
@@ -158,7 +157,7 @@ def run_step(step, function, args, kwargs):
 
 def is_keras_step(method):
     """Whether it is the `train_step`, say, of a Keras model, not one of the user's."""
-    return method.__func__.__name__ in STEPS and guards.stock_package(method.__func__.__module__) == "backend"
+    return method.__func__.__name__ in guards.STEPS and guards.stock_package(method.__func__.__module__) == "backend"
 
 
 def run_keras_step(form, model, args, kwargs):
