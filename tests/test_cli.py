@@ -392,3 +392,27 @@ def test_code_of_what_is_not_python(tmp_path, capsys):
     path.write_text("def f(:\n")
     assert main(["code", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"terra code: {path} is not Python: invalid syntax")
+
+
+def test_functions_made_anew_are_steps_from_their_first_call_on(tmp_path):
+    """Only the first one of them has to show that it may be."""
+    (tmp_path / "folds.py").write_text(textwrap.dedent("""
+        import tensorflow as tf
+
+        def fold():
+            w = tf.Variable([1.0, 2.0])
+
+            def train(x):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum((w * x) ** 2)
+                w.assign_sub(0.01 * tape.gradient(loss, w))
+                return loss
+
+            return sum(float(train(1.0)) for _ in range(6))
+
+        print([fold() for _ in range(5)])
+    """))
+    plain, run = both(tmp_path, "folds.py", options=("--stats", "--wait-for-graph"))
+    assert run.stdout == plain.stdout and run.returncode == 0
+    rows = {line.split("  ")[-1]: int(line.split()[0]) for line in run.stderr.splitlines() if line.strip()[:1].isdigit()}
+    assert rows == {"fold.<locals>.train (5 functions)": 29, "the block at folds.py:8": 1}, run.stderr

@@ -171,6 +171,25 @@ def test_tensors_of_the_program_that_are_fed_before_the_condition():
     assert step.program.whole.tries == 0 and sum(map(len, step.program.whole.regions.values())) == 2
 
 
+def test_what_only_one_of_the_ways_reads_is_changed():
+    def make():
+        w, factor = tf.Variable(tf.ones([4, 3])), [2.0]
+
+        def step(x):
+            y = x @ w
+            if tf.reduce_sum(y) > 0:
+                y = y * factor[0]
+            w.assign_sub(0.001 * tf.ones([4, 3]))
+            return y
+
+        return step, {"variables": [w], "factor": factor}
+
+    def change(k, parts):
+        parts["factor"][0] = 2.0 + k // 20
+
+    compare(make, whole=45, fallbacks=4, change=change)
+
+
 def test_a_condition_that_is_new_after_long():
     """The region falls short, nothing is taken back, and the path is learned."""
     def make():

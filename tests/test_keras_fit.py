@@ -548,6 +548,20 @@ class OwnStep(CountsCalls):
         return logs
 
 
+class CountsOutside(CountsCalls):
+    """What it counts is no attribute of the model."""
+
+    def call(self, x, training=False):
+        return self.out(self.drop(self.inner(x), training=training))
+
+    def train_step(self, data):
+        COUNTED.append(1)
+        return super().train_step(data)
+
+
+COUNTED = []
+
+
 class Pure(OwnStep):
     train_step = keras.Model.train_step
 
@@ -623,3 +637,23 @@ def test_the_program_s_metrics_are_given_what_they_are_given_eagerly():
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
     assert actual[:3] == expected[:3] and "ndarray" in expected[1]
     assert actual[3].train.stats().coexecuted_steps >= 14
+
+
+def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
+    x, y = np.random.default_rng(0).normal(size=(480, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 480)
+
+    def run(compile_model):
+        COUNTED.clear()
+        keras.utils.set_random_seed(7)
+        model = CountsOutside()
+        steps = compile_model(model)
+        found = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False).history
+        return found, [w.tolist() for w in model.get_weights()], len(COUNTED), steps
+
+    how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    expected = run(lambda model: model.compile(run_eagerly=True, **how))
+    actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
+    assert actual[:3] == expected[:3] and actual[2] == 120
+    stats = actual[3].train.stats()
+    assert stats.coexecuted_steps >= 110, stats
+    assert stats.fast_forwards <= 6 * stats.coexecuted_steps or stats.fetches, stats  # else each operation's gradient would be skipped by itself

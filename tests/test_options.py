@@ -386,3 +386,21 @@ def test_fallbacks_name_the_users_line(caplog):
         step(extra=1)
     messages = [r.getMessage() for r in caplog.records if r.name == "terra"]
     assert len(messages) == 1 and "fell back" in messages[0] and "test_options.py" in messages[0], messages
+
+
+def test_what_a_step_takes_includes_the_wait_for_its_result(monkeypatch):
+    """The graph may run when the step has returned; Python waits where it reads the result. What else it does between two steps does not count."""
+    told = []
+    monkeypatch.setattr(policy.Policy, "took", lambda self, coexecuted, seconds: told.append((coexecuted, seconds)))
+
+    @terra.coexecute(wait_for_graph=True)
+    def step(x):
+        return x @ x
+
+    for _ in range(8):
+        step(tf.ones([3, 3]))
+    assert step.stats().coexecuted_steps >= 5 and len(told) >= 4
+    took, told[:] = step._took, []
+    step.counts.python_stall += 2.0  # as where Python waits
+    step(tf.ones([3, 3]))
+    assert took[0] and told == [(True, pytest.approx(took[1] + 2.0))]

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime.turnover import Turnover
 
 X = [np.random.default_rng(i).normal(size=(8, 3)).astype("float32") for i in range(4)]
 
@@ -269,3 +270,12 @@ def test_metrics_made_for_each_epoch():
     assert run(step) == run(with_metric)
     stats = step.stats()
     assert stats.traces <= 4 and stats.fallbacks <= 10 and stats.coexecuted_steps >= 70
+
+
+def test_a_step_that_falls_back_ends_a_phase():
+    """Also one that is not co-executed then: steps in a row are steps in a row."""
+    turnover = Turnover()
+    for _ in range(10):
+        assert not any(turnover.has_settled("path") for _ in range(60))
+        turnover.note_fallback()
+    assert any(turnover.has_settled("path") for _ in range(120))
