@@ -9,7 +9,7 @@ import os
 import sys
 import types
 
-from terra import errors
+from terra import errors, keras_support
 from terra.options import LOOPS, Options, Stats
 from terra.report import explain, used
 from terra.runtime import script
@@ -18,8 +18,9 @@ from terra.transform import to_code
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."
 _RUN = """\
-Runs SCRIPT as `python SCRIPT ARGS` does, and co-executes it: each block of a tf.GradientTape, or the function around it, is a step that runs in the
-Python interpreter and as a symbolic graph at the same time. The script needs no change. Options of this command stand ahead of the script's name."""
+Runs SCRIPT as `python SCRIPT ARGS` does, and co-executes it: each block of a tf.GradientTape, or the function around it, and each training step of
+a Keras model that was compiled with run_eagerly=True, is a step that runs in the Python interpreter and as a symbolic graph at the same time. The script
+needs no change. Options of this command stand ahead of the script's name."""
 _CODE = """\
 Prints the instrumented source of FUNCTION in FILE (such as train.py:train_step or model.py:Net.call), or of all functions in FILE. The file is read,
 not run."""
@@ -96,7 +97,8 @@ def _run(options):
     start = script.run_path if options.module is None else script.run_module
     code = 0
     try:
-        start(words[0], words[1:], _step_options(options))
+        chosen = _step_options(options)
+        start(words[0], words[1:], chosen, keras_support.preparations(chosen))
     except script.ScriptError:
         options.stats = options.explain = False
         raise

@@ -9,6 +9,7 @@ Nothing here imports Keras: Keras 3 (on TensorFlow) and tf_keras differ in none 
 """
 
 import dataclasses
+import functools
 import inspect
 import sys
 
@@ -22,6 +23,7 @@ from terra.runtime.coexecution import Coexecuted
 STEPS = {name.removesuffix("_step"): name for name in guards.STEPS}
 LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept
 _KERAS_TRAINER, _KERAS_CALLBACKS = "keras.src.backend.tensorflow.trainer", "keras.src.callbacks.callback_list"
+_TRAINERS = {_KERAS_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}  # the classes whose methods make the functions of a batch, by module
 _LISTENERS = {"_on_train_batch_end": ("on_train_batch_end", "on_batch_end"), "_on_test_batch_end": ("on_test_batch_end",)}
 _MARK = "_terra_keras_steps"
 _TERRA_OPTIONS = {f.name for f in dataclasses.fields(Options)}
@@ -47,7 +49,6 @@ class KerasSteps:
                 self._before[make] = vars(model).get(make)
                 vars(model)[make] = _making(model, getattr(model, make), kept)
         vars(model)[_MARK] = self
-        _compile_as(model, True, False)
 
     def stats(self):
         """The statistics of the three steps: {"train": Stats, "test": Stats, "predict": Stats}."""
@@ -55,8 +56,11 @@ class KerasSteps:
 
     def undo(self):
         """Make the model a stock one again, compiled as before, with its weights and optimizer as they are now."""
-        if not self.active:
-            return
+        if self.active:
+            self._remove()
+            _compile_as(self.model, *self._compiled_as)
+
+    def _remove(self):
         self.active = False
         attributes = vars(self.model)
         for name, before in self._before.items():
@@ -65,7 +69,6 @@ class KerasSteps:
             else:
                 attributes[name] = before
         del attributes[_MARK]
-        _compile_as(self.model, *self._compiled_as)
 
     def __enter__(self):
         return self
@@ -95,7 +98,9 @@ def compile(model, *args, **keywords):
         previous.undo()
     if args or keywords:
         model.compile(*args, **keywords)  # as the user says: this is what is saved with the model, and what `undo` goes back to
-    return KerasSteps(model, options)
+    steps = KerasSteps(model, options)
+    _compile_as(model, True, False)
+    return steps
 
 
 def _making(model, make, kept):
@@ -105,7 +110,8 @@ def _making(model, make, kept):
         _spare_logs(sys._getframe(1).f_locals.get("callbacks"))  # `fit` and `evaluate` call this when they have made theirs
         if getattr(model, kept) is None or force:
             make(force)
-            setattr(model, kept, _without_optional(model, getattr(model, kept)))
+            if model.run_eagerly:  # and was not compiled otherwise since
+                setattr(model, kept, _without_optional(model, getattr(model, kept)))
         return getattr(model, kept)
 
     return make_function
@@ -146,20 +152,62 @@ def _if_heard(callbacks, listeners, stock):
     return hook
 
 
+class _OfScript(KerasSteps):
+    """The steps of a model that the program itself compiled with `run_eagerly=True`."""
+
+
+def preparations(options):
+    """What is to be done with modules of Keras', by name, so that models which are compiled with `run_eagerly=True` are co-executed, with these options."""
+    return {module: functools.partial(_prepare, name, options) for module, name in _TRAINERS.items()}
+
+
+def _prepare(name, options, module):
+    trainer = getattr(module, name)
+    for kept in guards.STEP_FUNCTIONS:
+        make = f"make_{kept}"
+        setattr(trainer, make, _beginning(getattr(trainer, make), kept, options))
+
+
+def _beginning(make, kept, options):
+    """Keras' method that makes the function of a batch. `fit` and the others call it first: by then it is known what the model was compiled with."""
+
+    @functools.wraps(make)
+    def make_function(model, force=False):
+        steps = vars(model).get(_MARK)
+        if steps is None and model.run_eagerly and (force or getattr(model, kept) is None) and _refusal(model) is None:
+            _OfScript(model, options)
+            _spare_logs(sys._getframe(1).f_locals.get("callbacks"))
+            return getattr(model, make.__name__)(force)
+        if type(steps) is _OfScript and not model.run_eagerly:  # it was compiled again
+            steps._remove()
+        return make(model, force)
+
+    return make_function
+
+
 def _check(model):
+    reason = _refusal(model)
+    if reason is not None:
+        raise errors.OptionError(reason)
+
+
+def _refusal(model):
+    """Why this cannot be a model with co-executed steps; None if it can."""
     missing = [name for name in ("compile", "fit", *STEPS.values()) if not callable(getattr(model, name, None))]
     if missing or inspect.isclass(model):
-        raise errors.OptionError(f"terra.compile takes a Keras model, not {model!r}; decorate a function with terra.coexecute instead.")
+        return f"terra.compile takes a Keras model, not {model!r}; decorate a function with terra.coexecute instead."
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is None:
-        raise errors.OptionError("terra.compile needs Keras on TensorFlow; set KERAS_BACKEND=tensorflow before importing keras.")
+        return "terra.compile needs Keras on TensorFlow; set KERAS_BACKEND=tensorflow before importing keras."
     if strategy.num_replicas_in_sync > 1:
-        raise errors.OptionError("terra.compile does not support distribution strategies; build the model outside of the strategy's scope.")
+        return "terra.compile does not support distribution strategies; build the model outside of the strategy's scope."
+    return None
 
 
 def _is_decorated(model, name):
-    """Whether the user has put a co-executed step under `name` into the model or its class."""
-    return isinstance(inspect.getattr_static(model, name, None), Coexecuted)
+    """Whether the user, or `python -m terra run`, has put a co-executed step under `name` into the model or its class."""
+    found = inspect.getattr_static(model, name, None)
+    return isinstance(found, Coexecuted) or hasattr(found, "__terra_steps__")
 
 
 def _compile_as(model, run_eagerly, jit_compile):

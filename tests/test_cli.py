@@ -180,7 +180,7 @@ def test_an_error_of_the_last_step_in_flight_is_not_lost(tmp_path):
     (["code", "nothing_here.py"], "terra code: cannot read nothing_here.py: No such file or directory."),
 ])
 def test_what_cannot_be_started_is_told_in_one_sentence(words, sentence, capsys, monkeypatch):
-    monkeypatch.setattr(script, "install", lambda options: None)
+    monkeypatch.setattr(script, "install", lambda *given: None)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     assert main(words) == 2
     assert capsys.readouterr().err == sentence + "\n"
@@ -210,7 +210,7 @@ def test_help(capsys):
 
 def test_options_of_the_steps(monkeypatch, capsys):
     given = []
-    monkeypatch.setattr(script, "run_path", lambda *words: given.append(words))
+    monkeypatch.setattr(script, "run_path", lambda *words: given.append(words[:3]))
     main(["run", "--wait-for-graph", "--verify", "--run-ahead", "0", "--fast-forward", "framework", "train.py", "--loops", "5"])
     main(["run", "--fast-forward", "no", "--loops", "roll", "--jit-compile", "--optimize", "--max-traces", "3", "train.py"])
     main(["run", "train.py"])
@@ -230,12 +230,67 @@ def test_steps_have_the_options(monkeypatch):
         monkeypatch.setattr(home, "GradientTape", home.GradientTape)
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
     monkeypatch.setattr(gradient_tape, "defaults", {})
-    script.install({"run_ahead": 0, "loops": "roll"})
+    script.install({"run_ahead": 0, "loops": "roll"}, {})
     assert script.step(1)(lambda: None).__terra_steps__.options == terra.Options(run_ahead=0, loops="roll")
     assert tf.GradientTape()._options == terra.Options(run_ahead=0, loops="roll")
     assert terra.GradientTape(run_ahead=5)._options == terra.Options(run_ahead=5, loops="roll")
     with pytest.raises(terra.errors.OptionError):
-        script.install({"run_ahed": 0})
+        script.install({"run_ahed": 0}, {})
+
+
+KERAS = """
+    import numpy as np
+    import {keras} as K
+
+    class Own(K.Model):
+        seen = 0
+
+        def __init__(self):
+            super().__init__()
+            self.dense = K.layers.Dense(1)
+
+        def call(self, x):
+            Own.seen += 1
+            return self.dense(x)
+
+    class WithTape(Own):
+        def train_step(self, data):
+            import tensorflow as tf
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights))
+            return {{"loss": loss}}
+
+    K.utils.set_random_seed(1)
+    x = np.random.RandomState(0).randn(96, 4).astype("float32")
+
+    def train(model, **how):
+        model.compile("sgd", "mse", **how)
+        history = model.fit(x, x.sum(1), batch_size=8, epochs=3, verbose=0)
+        print(history.history, model.evaluate(x, x.sum(1), verbose=0), model.predict(x[:2], verbose=0), Own.seen, "train_step" in vars(model))
+
+    own = Own()
+    train(own, run_eagerly=True)
+    eagerly = Own.seen
+    train(own)
+    assert Own.seen < eagerly + 12  # traced
+    train(own, run_eagerly=True)
+    train(WithTape(), run_eagerly=True)
+    train(WithTape())
+"""
+
+
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_models_that_are_to_run_eagerly_are_co_executed(keras, tmp_path):
+    """And those that are not are Keras' own affair, also where the same model is compiled anew."""
+    write(tmp_path, train=KERAS.format(keras=keras))
+    plain, run = both(tmp_path, "train.py")
+    assert plain.returncode == run.returncode == 0, plain.stderr + run.stderr
+    shown = [(out[:out.rindex(" ")], out.endswith("True")) for out in run.stdout.strip().split("\n{")]
+    assert [out for out, _ in shown] == [out[:out.rindex(" ")] for out in plain.stdout.strip().split("\n{")]
+    assert [put for _, put in shown] == [True, False, True, False, False]
+    assert coexecuted_steps(run) >= 80
 
 
 # -- what becomes a step -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ A scenario is a function of the Keras package and of `compile_`, which is `model
 in the other; it returns all that a user could see. Both Keras 3 and tf_keras run every scenario.
 """
 import re
+import sys
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from sklearn.metrics import f1_score
 import harness
 import terra
 from corpus import Spec
+from terra import keras_support
 
 KERAS = [pytest.param(keras, id="keras3"), pytest.param(tf_keras, id="tf_keras")]
 SCENARIOS = []
@@ -657,3 +659,44 @@ def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
     stats = actual[3].train.stats()
     assert stats.coexecuted_steps >= 110, stats
     assert stats.fast_forwards <= 6 * stats.coexecuted_steps or stats.fetches, stats  # else each operation's gradient would be skipped by itself
+
+
+# ------------------------------------------------------------------------------------- `python -m terra run`
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """What `python -m terra run` does to Keras."""
+    for name, prepare in keras_support.preparations({"wait_for_graph": True}).items():
+        module = sys.modules[name]
+        trainer = getattr(module, "TensorFlowTrainer", None) or module.Model
+        for make in ("make_train_function", "make_test_function", "make_predict_function"):
+            monkeypatch.setattr(trainer, make, getattr(trainer, make))
+        prepare(module)
+
+
+class AsScript(Eager):
+    """`run_eagerly=True` under `python -m terra run`."""
+
+    def __init__(self):
+        self.models = []
+
+    def __call__(self, model, **arguments):
+        super().__call__(model, **arguments)
+        self.models.append(model)
+
+    def coexecuted(self, kind):
+        return sum(vars(model)["_terra_keras_steps"].stats()[kind].coexecuted_steps for model in self.models if model.run_eagerly)
+
+
+@pytest.mark.parametrize("K", KERAS)
+@pytest.mark.parametrize("run, least", SCENARIOS[::3])
+def test_run_eagerly_in_a_script_equals_run_eagerly(run, least, K, request):
+    harness.reset_seeds()
+    expected = harness.snapshot(run(K, Eager()))
+    request.getfixturevalue("prepared")
+    harness.reset_seeds()
+    compile_ = AsScript()
+    actual = harness.snapshot(run(K, compile_))
+    assert list(harness.differences(expected, actual, EXACT)) == []
+    for kind, n in least.items():
+        assert compile_.coexecuted(kind) >= n, kind

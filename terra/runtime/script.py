@@ -9,6 +9,7 @@ trees of the user's modules that mention a tape get one more decorator on some o
     `instrumented`  on other functions with a block, and, in a module with a block at its top level, on all
 
 Functions that these call are instrumented when they are called. A function with a decorator that is not known to be harmless is left alone.
+What is to be done with libraries' modules, such as Keras', is the caller's to say.
 """
 
 import ast
@@ -34,6 +35,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 _calls = [0]  # of functions that are steps
+_preparations = {}
 _seen = {}  # code of a function -> what its first call told: whether it may be a step
 
 
@@ -139,20 +141,36 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return compiled(source, self.path)  # not from, nor into, the cache of bytecode
 
 
+class _PreparingLoader(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module):
+        super().exec_module(module)
+        _preparations[module.__name__](module)
+
+
 class _Finder:
-    """Finds the user's own modules, as the usual finder does, and has them compiled by `_Loader`."""
+    """Finds modules as the usual finder does, and has the user's own compiled by `_Loader`."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader and policy.is_user_module(name, spec.origin):
-            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader:
+            if name in _preparations:
+                spec.loader = _PreparingLoader(spec.loader.name, spec.loader.path)
+            elif policy.is_user_module(name, spec.origin):
+                spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec
 
 
-def install(options):
-    """Make the tapes of all modules steps, with these options, and have modules imported from now on compiled with the decorators."""
+def install(options, preparations):
+    """Make the tapes of all modules steps, with these options, and have modules imported from now on compiled with the decorators.
+
+    preparations: {name of a library's module: what to do with it when it has been imported}.
+    """
     gradient_tape.set_defaults(options)
+    _preparations.update(preparations)
+    for name, prepare in preparations.items():
+        if name in sys.modules:
+            prepare(sys.modules[name])
     tf = tfi.tf
     for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
         home.GradientTape = gradient_tape.GradientTape
@@ -164,8 +182,8 @@ def install(options):
 
 # -- running -------------------------------------------------------------------------------------------------------------------
 
-def run_path(path, arguments, options):
-    """Run a file as `python path arguments` does, its steps with these options of `terra.coexecute`.
+def run_path(path, arguments, options, preparations):
+    """Run a file as `python path arguments` does, its steps with these options of `terra.coexecute`; `preparations` as for `install`.
 
     Raises: ScriptError if it cannot be started, and what the script raises.
     """
@@ -180,14 +198,14 @@ def run_path(path, arguments, options):
     sys.argv[:] = [path, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    install(options)
+    install(options, preparations)
     loader = importlib.machinery.SourceFileLoader("__main__", filename)
     _run(lambda: compiled(source, filename), __file__=filename, __loader__=loader, __package__=None, __spec__=None, __cached__=None)
 
 
-def run_module(name, arguments, options):
+def run_module(name, arguments, options, preparations):
     """Run a module or a package as `python -m name arguments` does, as `run_path` runs a file."""
-    install(options)
+    install(options, preparations)
     sys.argv[:] = ["-m", *arguments]
     spec = _find_module(name)
     sys.argv[0] = spec.origin
