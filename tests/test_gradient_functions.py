@@ -25,9 +25,15 @@ def network(kernel, bias, last, x):
     return tf.nn.softplus(tf.tanh(x @ kernel + bias) / 2.0) @ last
 
 
+@tf.custom_gradient
+def opaque(x):
+    """Because of the function that it tells the tapes, which may do anything, a gradient as a whole is never skipped."""
+    return tf.identity(x), lambda gradient: gradient
+
+
 def rows(x):
-    """As many rows of `x` as the data want: how many there are, Python has to fetch."""
-    return tf.boolean_mask(x, x[:, 0] > 0.1)
+    """As many rows of `x` as the data want."""
+    return opaque(tf.boolean_mask(x, x[:, 0] > 0.1))
 
 
 @pytest.fixture
@@ -67,7 +73,7 @@ def test_shapes_of_data(entered, fast_forward):
     for i in range(3):
         step(X[i % 3], X[i % 3][:, :2])
     assert step.stats().coexecuted_steps >= 6
-    assert len(entered) <= 3 * 4, entered  # those that ask for a size that only the graph knows
+    assert not entered
 
 
 def test_off_by_option():

@@ -378,6 +378,10 @@ def describe(runner, value, found, keep, inputs):
         found.append(kind)
         for x in (value.values, value.indices, value.dense_shape):
             describe(runner, x, found, keep, inputs)
+    elif tfi.is_composite(kind):
+        found.append(kind)
+        for x in tfi.composite_parts(value):
+            describe(runner, x, found, keep, inputs)
     elif kind in _variable_kinds or tfi.is_variable(value):
         _variable_kinds.add(kind)
         found.append(id(value))

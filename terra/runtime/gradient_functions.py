@@ -4,8 +4,10 @@ A gradient that is not skipped as a whole (its shapes depend on data, what was f
 function of each recorded operation. Each such call is tried on its own (see `quick_entries`): some 100 us of Python become a few.
 """
 
-from terra.runtime import fast_forward, kinds, quick_entries
+from terra.runtime import dispatch, fast_forward, kinds, open_shapes, quick_entries
 from terra.runtime import internals as tfi
+from terra.runtime.tensor import TerraTensor
+from terra.runtime.tracer import is_tensor
 
 
 def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope):
@@ -13,8 +15,35 @@ def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, 
     def call():
         return tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope)
 
-    runner = fast_forward.running()
-    function = tfi.registered_gradient(op) if runner is not None and runner.takes_gradients_by_function else None
+    function = tfi.registered_gradient(op) if dispatch.active is not None else None
     if function is None or not kinds.is_frameworks(function):
         return call()
-    return quick_entries.attempt(runner, function, (attrs, inputs, outputs, gradients, skipped), quick_entries.NONE, call, True)
+    runner = fast_forward.running()
+
+    def compute():
+        if runner is None or not runner.takes_gradients_by_function:
+            return call()
+        return quick_entries.attempt(runner, function, (attrs, inputs, outputs, gradients, skipped), quick_entries.NONE, call, True)
+
+    if not _is_open((*(inputs or ()), *(outputs or ()), *gradients)):  # without those that the function has no use for
+        return compute()
+    try:
+        with open_shapes.shown():
+            result = compute()
+    except (TypeError, ValueError, NotImplementedError):  # it cannot do without some size, as that of a singular value decomposition
+        result = call()
+    for x, gradient in zip(inputs or (), result if isinstance(result, (list, tuple)) else (result,)):
+        _refine(gradient, x)
+    return result
+
+
+def _is_open(tensors):
+    """Whether the shape of one of these depends on data."""
+    return any(type(t) is TerraTensor and type(t._shp) is not tuple and t._owner is not None for t in tensors)
+
+
+def _refine(gradient, x):
+    """A gradient has the shape of what it is the gradient of."""
+    if type(gradient) is TerraTensor and type(gradient._shp) is not tuple and gradient._owner is not None and is_tensor(x):
+        known = x._shp if type(x) is TerraTensor else x._shape_tuple()
+        gradient._shp = open_shapes.merged(gradient._shp, known)

@@ -31,12 +31,15 @@ try:
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread as _ReplicaThread  # on which a MirroredStrategy runs a replica
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
+    from tensorflow.python.framework import tensor_util as _tensor_util
     from tensorflow.python.framework import constant_op as _constant_op
     from tensorflow.python.framework import kernels as _kernels
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
+    from tensorflow.python.ops import array_ops as _array_ops
     from tensorflow.python.ops import resource_variable_ops
     from tensorflow.python.ops import while_loop as while_loop_module
+    from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
     from tensorflow.python.ops.script_ops import EagerFunc as _EagerFunc  # what runs the Python function of a `tf.py_function`
     _convert_returned = _EagerFunc._convert
     from tensorflow.python.util import _pywrap_util_port
@@ -499,6 +502,39 @@ def replace_while_loop(replace):
     for module in (while_loop_module, tf.compat.v1, tf.compat.v1.compat.v1, tf.compat.v2.compat.v1):
         if module.while_loop is original:
             module.while_loop = replacement
+
+
+_PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_indices", "_values", "_dense_shape"),
+          _RowPartition: ("_row_splits", "_row_lengths", "_value_rowids", "_nrows", "_uniform_row_length", "_nvals")}
+
+
+def is_composite(kind):
+    """Whether objects of this class are made of tensors, as `composite_parts` tells."""
+    return kind in _PARTS
+
+
+def composite_parts(x):
+    """What a sparse or ragged tensor is made of: tensors, None, and further such objects; and for a sparse one its static shape."""
+    parts = [getattr(x, name) for name in _PARTS[type(x)]]
+    if type(x) is tf.SparseTensor:
+        parts.append(x._dense_shape_default)
+    return parts
+
+
+def composite(kind, parts):
+    """The inverse of `composite_parts`; nothing is checked."""
+    made = kind.__new__(kind)
+    vars(made).update(zip(_PARTS[kind], parts))
+    if kind is tf.SparseTensor:
+        made._dense_shape_default = parts[-1]
+    return made
+
+
+def replace_readers(size, constant_value):
+    """Put `size(size_internal)` and `constant_value(constant_value)` in the place of functions with which TensorFlow's own code asks an eager tensor for what a
+    symbolic one may not know: how many elements it has, and its value."""
+    _array_ops.size_internal = size(_array_ops.size_internal)
+    _tensor_util.constant_value = constant_value(_tensor_util.constant_value)
 
 
 def hooks_installed():

@@ -520,6 +520,10 @@ class Recording:
             return {k: self._template(x) for k, x in value.items()}
         if kind is tfi.tf.IndexedSlices:
             return Slices([self._template(x) for x in (value.values, value.indices, value.dense_shape)])
+        if tfi.is_composite(kind):
+            return Composite(kind, [self._template(x) for x in tfi.composite_parts(value)])
+        if kind is tfi.tensor_shape.TensorShape:
+            return tfi.tensor_shape.TensorShape(value)  # (which reads sizes that depend on data)
         if tfi.is_variable(value):
             return value
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
@@ -566,6 +570,15 @@ class Slices:
         self.parts = parts
 
 
+class Composite:
+    """A sparse or ragged tensor."""
+
+    __slots__ = ("kind", "parts")
+
+    def __init__(self, kind, parts):
+        self.kind, self.parts = kind, parts
+
+
 def _rebuild(template, runner, region, inputs):
     """The result of a skipped call."""
     kind = type(template)
@@ -580,6 +593,8 @@ def _rebuild(template, runner, region, inputs):
         return tfi.tf.IndexedSlices(*[_rebuild(x, runner, region, inputs) for x in template.parts])
     if kind is Foreign:
         return inputs.foreign[template.index]
+    if kind is Composite:
+        return tfi.composite(template.kind, [_rebuild(x, runner, region, inputs) for x in template.parts])
     if kind is Constant:
         tensor = template.tensor
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step

@@ -10,7 +10,7 @@ import numpy as np
 from terra.graph.trace import is_value
 from terra.runtime import internals as tfi
 from terra.runtime import opschema, shape_rules
-from terra.runtime.tensor import Partial
+from terra.runtime.open_shapes import Partial
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 

@@ -9,17 +9,15 @@ tensor through `_tf_should_use_wrapped_value`, which TFE_Py_Execute unwraps: so 
 tape, whether Terra's hooks are installed or not.
 """
 
+import functools
+
 import numpy as np
 
 from terra.runtime import internals as tfi
+from terra.runtime import open_shapes
+from terra.runtime.open_shapes import Unread
 
 EagerTensor = tfi.EagerTensor
-
-
-class Partial(tuple):
-    """A shape of which some sizes depend on data: those are None."""
-
-    __slots__ = ()
 
 
 class TerraTensor(tfi.EagerTensorBase):
@@ -63,19 +61,34 @@ class TerraTensor(tfi.EagerTensorBase):
         if type(shape) is not tuple:
             if _recording[0]:
                 return None
-            shape = self._eager()._shape_tuple()
-            if self._owner is None:  # not within its step: what follows from it must not be known more exactly because Python has asked
-                self._shp = shape
+            if self._owner is None or shape is None and not open_shapes.shows_unknown_sizes():
+                return self._read_shape()
+            if shape is not None and not open_shapes.shows_unknown_sizes():
+                return Unread(shape, self._read_shape)
+        return shape
+
+    def _read_shape(self):
+        shape = self._eager()._shape_tuple()
+        if self._owner is None:  # not within its step: what follows from it must not be known more exactly because Python has asked
+            self._shp = shape
         return shape
 
     @property
     def shape(self):
         known = self._tensor_shape
         if known is None:
-            known = tfi.tensor_shape.TensorShape(self._shape_tuple())
+            known = open_shapes.tensor_shape(self._shape_tuple())
             if type(self._shp) is tuple:  # else each look at it counts
                 self._tensor_shape = known
         return known
+
+    def set_shape(self, shape):
+        if type(self._shp) is tuple or self._owner is None:
+            super().set_shape(shape)
+        elif open_shapes.shows_unknown_sizes():
+            self._shp = open_shapes.merged(self._shp, tfi.tensor_shape.as_shape(shape)._dims)
+        elif not open_shapes.is_known_to_be(self._shp, shape):
+            super().set_shape(shape)
 
     def _rank(self):
         return len(self._shape_tuple() if self._shp is None else self._shp)
@@ -133,14 +146,38 @@ class TerraTensor(tfi.EagerTensorBase):
 def shape_slice(tensors, slice_dim):
     """Stands in for TFE_Py_TensorShapeSlice, which takes EagerTensors only: the sizes of dimension `slice_dim`."""
     if any(type(t) is TerraTensor for t in tensors):
-        return tfi.tf.constant([_size(t, slice_dim) for t in tensors], dtype=tfi.tf.int32)
+        shapes = [t._shape_tuple() for t in tensors]
+        if all(shape is not None and shape[slice_dim] is not None for shape in shapes):
+            return tfi.tf.constant([shape[slice_dim] for shape in shapes], dtype=tfi.tf.int32)
+        return tfi.tf.stack([tfi.tf.shape(t)[slice_dim] for t in tensors])
     return tfi.tensor_shape_slice(tensors, slice_dim)
 
 
-def _size(t, dim):
-    known = t._shp[dim] if type(t) is TerraTensor and t._shp is not None else None
-    return t._shape_tuple()[dim] if known is None else known
+def _size(original):
+    """`tf.size`, which asks eager tensors in Python."""
 
+    @functools.wraps(original)
+    def size_internal(input, name=None, optimize=True, out_type=tfi.tf.int32):
+        if type(input) is TerraTensor and type(input._shp) is not tuple and input._owner is not None:
+            return tfi.tf.raw_ops.Size(input=input, out_type=out_type, name=name)
+        return original(input, name, optimize, out_type)
+
+    return size_internal
+
+
+def _constant_value(original):
+    """`tf.get_static_value`, for functions that get to see no more of a step's tensors than of symbolic ones."""
+
+    @functools.wraps(original)
+    def constant_value(tensor, partial=False):
+        if type(tensor) is TerraTensor and tensor._owner is not None and open_shapes.shows_unknown_sizes():
+            return None
+        return original(tensor, partial)
+
+    return constant_value
+
+
+tfi.replace_readers(_size, _constant_value)
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
 _recording = [False]
