@@ -1,9 +1,11 @@
 """What depends on shapes and other static things alone runs no operation: a step that asks for it is skipped as a whole, and knows when it has changed."""
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime import fast_forward, regions
 
 
 def floats(*shape, seed=0):
@@ -60,3 +62,76 @@ def test_static_functions(name):
     actual, step = observe(name, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected
     assert step.stats().whole_steps >= 8, terra.explain(step)
+
+
+@pytest.mark.parametrize("in_class", [False, True])
+def test_batches_of_many_lengths(in_class):
+    """Calls that come with more shapes than are recorded at once are recorded when a shape comes again, and then the step is skipped."""
+    rng = np.random.RandomState(0)
+    lengths = [*range(2, 26)] * 12
+    rng.shuffle(lengths)
+    batches = [tf.constant(rng.standard_normal((3, n, 4)).astype("float32")) for n in lengths]
+
+    def train(wrap):
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Conv1D(5, 3, padding="same"), keras.layers.LayerNormalization(), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2)]
+        model = keras.Sequential(layers)
+        model(batches[0])
+        optimizer = keras.optimizers.Adam(0.01)
+        optimizer.build(model.trainable_variables)
+
+        def forward(x):
+            if not in_class:
+                return model(x)
+            for layer in layers:
+                x = layer(x)
+            return x
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(forward(x) - tf.reduce_sum(x, (1, 2))[:, None] / tf.cast(tf.shape(x)[1], tf.float32)))
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            return loss
+
+        step = wrap(step)
+        return [step(x).numpy() for x in batches], model.get_weights(), step
+
+    expected, weights, _ = train(lambda step: step)
+    actual, ours, step = train(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected and all(map(np.array_equal, ours, weights))
+    assert step.stats().whole_steps >= len(lengths) // 2, step.stats()
+
+
+def test_what_is_recorded_where_calls_seldom_repeat():
+    def recordings(signatures, small):
+        known, recorded, known_ones = fast_forward.Known(), [], set()
+        for k, signature in enumerate(signatures):
+            if signature in known_ones:
+                known.jumps += 1
+            elif known.is_worth_recording(signature, small):
+                recorded.append(k)
+                known_ones.add(signature)
+                known.recorded += 1
+            if known.is_fruitless():
+                return recorded, k
+        return recorded, None
+
+    assert recordings([("shape", n % 10) for n in range(100)], True) == ([*range(10)], None)  # few
+    few = [("shape", n % 30) for n in range(200)]
+    recorded, stopped = recordings(few, True)
+    assert recorded == [*range(13), *range(43, 60)] and stopped is None  # the others when they come again
+    many = [("shape", n % 200) for n in range(1000)]
+    recorded, stopped = recordings(many, False)
+    assert recorded[:41] == [*range(41)] and len(recorded) == 200 and 400 < recorded[-1] < 600 and stopped is None  # when they come once more
+    recorded, stopped = recordings([("number", k) for k in range(5000)], True)
+    assert len(recorded) == 13 and 1000 < stopped < 1100  # never again
+
+
+def test_small_regions_are_kept_for_more_shapes():
+    region = regions.Region()
+    for size, most in ((10, 1000), (200, 250), (5000, 64)):
+        known = fast_forward.Known()
+        region.entries = [None] * size
+        for k in range(1200):
+            known.add(("shape", k), region)
+        assert len(known) == most and ("shape", 1199) in known and ("shape", 0) not in known

@@ -43,10 +43,12 @@ INDICES = {
     tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels")}
 _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal", "truncated_normal", "uniform", "uniform_full_int"))
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
+_MOST_SMALL_SIGNATURES, _MOST_ENTRIES = 1000, 50_000  # the same where the regions are small: operations in all of them
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
 _MOST_QUICK = 4  # quick entries kept per place
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
-_FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which a place, one of a single function, is given up that is seldom jumped over
+_FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which, at a place (one of a single function) that is seldom jumped over, a call is recorded when it comes again
+_MANY_SIGHTED, _MOST_SIGHTED = 64, 1000  # such calls, after which one has to come again once more; after which the place is given up if none has come again
 _replacements = {}
 _variable_kinds = set()  # classes of variables
 
@@ -194,17 +196,19 @@ def running():
 class Known(dict):
     """What is recorded at one place: the call's signature -> regions; `quick`: what `quick_entries` looks at first."""
 
-    __slots__ = ("quick", "recorded", "jumps")
+    __slots__ = ("quick", "recorded", "jumps", "sighted", "came_again")
 
     def __init__(self):
         self.quick = []
         self.recorded = self.jumps = 0
+        self.sighted = {}  # hash of a signature that was not recorded -> how often it came
+        self.came_again = False  # whether one of them was recorded later
 
     def add(self, signature, region):
         regions = self.get(signature)
         if regions is None:
             regions = self[signature] = Alternatives()
-            if len(self) > MOST_SIGNATURES:
+            if len(self) > MOST_SIGNATURES and len(self) > min(_MOST_SMALL_SIGNATURES, _MOST_ENTRIES // max(1, len(region.entries))):
                 del self[next(iter(self))]
         regions.learn(region)
         self.recorded += 1
@@ -215,9 +219,26 @@ class Known(dict):
             self.jumps += old.jumps
         del self.quick[_MOST_QUICK:]
 
-    def is_fruitless(self, small):
-        """Whether calls at this place are recorded again and again, but seldom jumped over. `small`: whether they are calls of a single function."""
-        return self.recorded > (_FRUITLESS_SMALL if small else _FRUITLESS) and self.recorded > self.all_jumps()
+    def is_worth_recording(self, signature, small):
+        """Whether a call that is not known yet is to be recorded: always, or, if calls here are recorded again and again but seldom jumped over, when it comes
+        again, as batches of some length do. `small`: whether they are calls of a single function."""
+        if self.recorded <= (_FRUITLESS_SMALL if small else _FRUITLESS) or self.recorded <= self.all_jumps():
+            return True
+        identity = hash(signature)
+        times = self.sighted[identity] = self.sighted.get(identity, 0) + 1
+        if times < (2 if len(self.sighted) <= _MANY_SIGHTED else 3):
+            return False
+        del self.sighted[identity]
+        self.came_again = True
+        return True
+
+    def is_fruitless(self):
+        """Whether there are always other calls."""
+        if len(self.sighted) < _MOST_SIGHTED:
+            return False
+        self.sighted.clear()
+        came_again, self.came_again = self.came_again, False
+        return not came_again
 
     def all_jumps(self):
         return self.jumps + sum(quick.jumps for quick in self.quick)
@@ -279,6 +300,11 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
                 known.jumps += 1
                 return (result if result is not FELL_BACK else _enter(runner, call)), None
     program = runner.program
+    if known is not None and not known.is_worth_recording(signature, type(owner) is FunctionType and more is None):
+        if known.is_fruitless():
+            program.note_unskippable(place, "depends on something that is another one nearly each time")
+            program.regions[place] = False
+        return _enter(runner, call), None
     recording, users = Recording(runner), []
     try:
         guard = guards.Guard(owner, keep[1:], users)
@@ -319,7 +345,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         if len(place) == 4:
             program.add_owner(place)
     known.add(signature, region)
-    if known[signature].is_hopeless or known.is_fruitless(type(owner) is FunctionType and more is None):
+    if known[signature].is_hopeless:
         program.note_unskippable(place, "depends on something that is another one nearly each time")
         program.regions[place] = False
     return result, region
