@@ -277,3 +277,34 @@ def test_what_is_known_to_be_compatible():
     assert is_known_to_be(known, [None, 4]) and is_known_to_be(known, tf.TensorShape([None, None])) and is_known_to_be(known, (None, 4))
     assert not any(is_known_to_be(known, shape) for shape in ([3, 4], [None, 5], [None], None, tf.TensorShape(None), [None, tf.constant(4)]))
     assert not is_known_to_be(None, [None]) and not is_known_to_be((3, 4), [None, 4])
+
+
+def test_ranks_that_depend_on_data():
+    """Gradients of variables, whose handles are scalars, and of tensors of which nothing is known."""
+    variable = tf.Variable(np.arange(6, dtype="float32").reshape(2, 3))
+
+    def step(x, sizes, flags):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reshape(tf.concat([x, x], 0), tf.boolean_mask(sizes, flags))
+            z = tf.identity(variable) * y + tf.tanh(y) * tf.reduce_mean(y) + variable
+            loss = tf.reduce_sum(z) + tf.norm(tf.transpose(z))
+        gradients = tape.gradient(loss, [variable, x, y])
+        variable.assign_sub(0.01 * gradients[0])
+        return loss, gradients
+
+    def run(f):
+        variable.assign(np.arange(6, dtype="float32").reshape(2, 3))
+        seen = []
+        for k in range(20):
+            loss, gradients = f(tf.range(3.0) + k, tf.constant([2, 1, 3]), tf.constant([True, k % 3 == 0, True]))
+            seen.append((loss.numpy().tobytes(), [(g.shape.as_list(), g.numpy().tobytes()) for g in gradients], variable.numpy().tobytes()))
+        return seen
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    try:
+        expected = run(step)
+    except tf.errors.InvalidArgumentError as error:
+        raise AssertionError("the test's own shapes do not fit") from error
+    assert run(coexecuted) == expected
+    assert coexecuted.stats().coexecuted_steps >= 10

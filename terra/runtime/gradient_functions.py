@@ -43,7 +43,7 @@ def _is_open(tensors):
 
 
 def _refine(gradient, x):
-    """A gradient has the shape of what it is the gradient of."""
-    if type(gradient) is TerraTensor and type(gradient._shp) is not tuple and gradient._owner is not None and is_tensor(x):
+    """A gradient has the shape of what it is the gradient of, unless that is a handle."""
+    if type(gradient) is TerraTensor and type(gradient._shp) is not tuple and gradient._owner is not None and is_tensor(x) and x._datatype_enum() == gradient._enum:
         known = x._shp if type(x) is TerraTensor else x._shape_tuple()
         gradient._shp = open_shapes.merged(gradient._shp, known)
