@@ -282,19 +282,22 @@ def test_what_is_known_to_be_compatible():
 def test_ranks_that_depend_on_data():
     """Gradients of variables, whose handles are scalars, and of tensors of which nothing is known."""
     variable = tf.Variable(np.arange(6, dtype="float32").reshape(2, 3))
+    free = tf.Variable([1.0, 2.0, 3.0], shape=tf.TensorShape(None))
 
     def step(x, sizes, flags):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = tf.reshape(tf.concat([x, x], 0), tf.boolean_mask(sizes, flags))
-            z = tf.identity(variable) * y + tf.tanh(y) * tf.reduce_mean(y) + variable
+            z = tf.identity(variable) * y + tf.tanh(y) * tf.reduce_mean(y) + variable + tf.tanh(free)
             loss = tf.reduce_sum(z) + tf.norm(tf.transpose(z))
-        gradients = tape.gradient(loss, [variable, x, y])
+        gradients = tape.gradient(loss, [variable, x, y, free])
         variable.assign_sub(0.01 * gradients[0])
+        free.assign(free - 0.01 * gradients[3])
         return loss, gradients
 
     def run(f):
         variable.assign(np.arange(6, dtype="float32").reshape(2, 3))
+        free.assign([1.0, 2.0, 3.0])
         seen = []
         for k in range(20):
             loss, gradients = f(tf.range(3.0) + k, tf.constant([2, 1, 3]), tf.constant([True, k % 3 == 0, True]))
