@@ -177,6 +177,29 @@ def test_who_looks_sees_the_shape(look):
     assert coexecuted.stats().coexecuted_steps >= STEPS - 10
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_shape_that_a_function_gives_is_that_of_this_step(inner):
+    def chosen(x, m):
+        y = tf.boolean_mask(tf.tanh(x) * 2.0, m)
+        return y, y.shape, (x.shape, m.shape)
+
+    def step(x, m):
+        y, shape, others = chosen(x, m)
+        if inner:
+            seen.append(0)
+        return tf.reduce_sum(tf.sin(y)), shape, others
+
+    def run(f):
+        seen.clear()
+        found = [f(*batch) for batch in data(5)]
+        return [(loss.numpy(), shape.as_list(), list(map(str, others))) for loss, shape, others in found], list(seen)
+
+    seen = []
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    assert run(coexecuted) == run(step)
+    assert coexecuted.stats().coexecuted_steps >= STEPS - 10
+
+
 def test_a_gradient_of_the_program_sees_sizes():
     sizes = []
 

@@ -14,6 +14,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
+from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, is_unread
 from terra.runtime.tracer import FETCH, const_key, is_small_constant, real, value_key
@@ -523,7 +524,9 @@ class Recording:
         if tfi.is_composite(kind):
             return Composite(kind, [self._template(x) for x in tfi.composite_parts(value)])
         if kind is tfi.tensor_shape.TensorShape:
-            return tfi.tensor_shape.TensorShape(value)  # (which reads sizes that depend on data)
+            if type(value._dims) is Unread:
+                raise Unskippable("gives a shape that depends on data")
+            return value
         if tfi.is_variable(value):
             return value
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
