@@ -36,19 +36,24 @@ class KerasSteps:
         self.model = model
         self.active = True
         self._compiled_as = (bool(model.run_eagerly), bool(model.jit_compile))  # what it would be without Terra
-        self._before = {}  # what was among the model's own attributes under the name of each step that was put there
+        self._before = {}  # what was among the model's own attributes under each name under which something was put there
+        self._put = {}  # what was put there
+        self._of_class = _steps_of_class(model)
         for short, name in STEPS.items():
             step = getattr(model, name)
             if not _is_decorated(model, name):
                 step = coexecute(step, **options)
-                self._before[name] = vars(model).get(name)
-                vars(model)[name] = step  # not setattr: Keras would look for layers and variables in it
+                self._replace(name, step)
             setattr(self, short, step)
         for make, kept in LOOP_FUNCTIONS.items():
             if getattr(inspect.getattr_static(model, make, None), "__module__", None) == _KERAS_TRAINER:
-                self._before[make] = vars(model).get(make)
-                vars(model)[make] = _making(model, getattr(model, make), kept)
+                self._replace(make, _making(model, getattr(model, make), kept))
         vars(model)[_MARK] = self
+
+    def _replace(self, name, value):
+        attributes = vars(self.model)  # not setattr: Keras would look for layers and variables in it
+        self._before[name] = attributes.get(name)
+        self._put[name] = attributes[name] = value
 
     def stats(self):
         """The statistics of the three steps: {"train": Stats, "test": Stats, "predict": Stats}."""
@@ -64,6 +69,8 @@ class KerasSteps:
         self.active = False
         attributes = vars(self.model)
         for name, before in self._before.items():
+            if attributes.get(name) is not self._put[name]:
+                continue  # the program has put something of its own there
             if before is None:
                 del attributes[name]
             else:
@@ -126,8 +133,8 @@ def _without_optional(model, run):
     def function(iterator):
         if model.steps_per_execution != 1 or not isinstance(iterator, tfi.tf.data.Iterator):
             return run(iterator)
-        outputs = run(iter([next(iterator)]))
-        if type(outputs) is dict and all(isinstance(x, tfi.tf.Tensor) for x in outputs.values()):
+        outputs = run(iter([iterator.get_next()]))
+        if type(outputs) is dict and outputs and all(isinstance(x, tfi.tf.Tensor) for x in outputs.values()):
             return outputs
         return tfi.tf.experimental.Optional.from_value(outputs).get_value()  # which makes tensors of numbers
 
@@ -146,7 +153,8 @@ def _spare_logs(callbacks):
 
 def _if_heard(callbacks, listeners, stock):
     def hook(batch, logs=None):
-        if not all(getattr(getattr(callback, name), "_is_default", False) for callback in callbacks.callbacks for name in listeners):
+        heard = not all(getattr(getattr(callback, name), "_is_default", False) for callback in callbacks.callbacks for name in listeners)
+        if heard or not isinstance(logs, dict):  # which Keras complains of
             stock(batch, logs)
 
     return hook
@@ -174,15 +182,26 @@ def _beginning(make, kept, options):
     @functools.wraps(make)
     def make_function(model, force=False):
         steps = vars(model).get(_MARK)
+        if type(steps) is _OfScript and (force or getattr(model, kept) is None) and (not model.run_eagerly or steps._of_class != _steps_of_class(model)):
+            steps._remove()  # it was compiled anew otherwise, or its class has other steps now
+            steps = None
         if steps is None and model.run_eagerly and (force or getattr(model, kept) is None) and _refusal(model) is None:
             _OfScript(model, options)
             _spare_logs(sys._getframe(1).f_locals.get("callbacks"))
-            return getattr(model, make.__name__)(force)
-        if type(steps) is _OfScript and not model.run_eagerly:  # it was compiled again
-            steps._remove()
+            made = make(model, force)
+            if make.__name__ in vars(model):
+                setattr(model, kept, _without_optional(model, getattr(model, kept)))
+            return made
         return make(model, force)
 
     return make_function
+
+
+def _steps_of_class(model):
+    """What tells the steps of the model's class from others: where their code is, which is the same for their instrumented forms."""
+    steps = [inspect.getattr_static(type(model), name, None) for name in guards.STEPS]
+    codes = [getattr(step, "__code__", None) for step in steps]
+    return [step if code is None else (code.co_filename, code.co_firstlineno, code.co_name) for step, code in zip(steps, codes)]
 
 
 def _check(model):

@@ -334,3 +334,104 @@ def test_ranks_that_depend_on_data():
         raise AssertionError("the test's own shapes do not fit") from error
     assert run(coexecuted) == expected
     assert coexecuted.stats().coexecuted_steps >= 10
+
+
+def twelve_or_eleven(steps=24):
+    """Masks that leave twelve rows, or now and then eleven."""
+    return [tf.range(20) < (11 if k % 9 == 8 else 12) for k in range(steps)]
+
+
+OPERANDS = tf.ones((12, 4))
+FAILING = {
+    "add": lambda y: y + OPERANDS, "stack": lambda y: tf.stack([y, OPERANDS]), "matmul": lambda y: tf.transpose(y) @ OPERANDS,
+    "concat": lambda y: tf.concat([y, OPERANDS], 1), "reshape": lambda y: tf.reshape(y, [12, 4]),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("in_try", ["in", "round"])
+@pytest.mark.parametrize("options", [{}, {"fast_forward": False}, {"loops": "roll"}])
+def test_shapes_that_do_not_fit_are_caught(name, in_try, options):
+    """Whether they fit is not known before the graph has run, also where an operation could not fail otherwise."""
+    operate = FAILING[name]
+
+    def inside(m, count):
+        y = tf.boolean_mask(tf.ones((20, 4)), m)
+        try:
+            z = operate(y)
+        except tf.errors.InvalidArgumentError:
+            z = y * 3.0
+        count.assign_add(1.0)
+        return tf.reduce_sum(z)
+
+    def round(m, count):
+        count.assign_add(1.0)
+        return tf.reduce_sum(operate(tf.boolean_mask(tf.ones((20, 4)), m)))
+
+    def run(f):
+        count, seen = tf.Variable(0.0), []
+        for m in twelve_or_eleven():
+            try:
+                seen.append(f(m, count))
+            except tf.errors.InvalidArgumentError:
+                seen.append(count.numpy())
+        return [float(x) for x in seen], count.numpy()
+
+    step = inside if in_try == "in" else round
+    coexecuted = terra.coexecute(step, wait_for_graph=True, **options)
+    assert run(coexecuted) == run(step)
+    assert coexecuted.stats().coexecuted_steps >= 10
+
+
+def test_sizes_of_any_type():
+    def step(m):
+        y = tf.boolean_mask(tf.ones((20, 4)), m) * 2.0
+        return [tf.size(y, out_type=dtype) for dtype in (tf.int32, tf.int64, tf.int16, tf.float32)]
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    for m in twelve_or_eleven(12):
+        for ours, eager in zip(coexecuted(m), step(m)):
+            assert ours.dtype == eager.dtype and ours.numpy() == eager.numpy()
+    assert coexecuted.stats().coexecuted_steps >= 6
+
+
+def test_a_value_is_read_while_a_function_is_traced():
+    """In a step with branches, which tells the graph the case that it has taken by then."""
+    def step(x, k):
+        y = tf.reduce_sum(x)
+        if k % 3 == 1:
+            return tf.function(lambda: tf.zeros(4) + float(y))()
+        return y * 2.0 if k % 3 == 2 else y * float(y)
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    for k in range(18):
+        assert coexecuted(tf.ones(5) * k, k).numpy().tolist() == step(tf.ones(5) * k, k).numpy().tolist()
+    assert coexecuted.stats().coexecuted_steps >= 10
+
+
+def test_ragged_results_are_verified():
+    def step(x, m):
+        rows = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(x, m), tf.reduce_sum(tf.cast(tf.reshape(m, (4, 5)), tf.int32), 1))
+        return tf.gather(rows, [0, 2])
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True, verify=True)
+    for x, m in data(4):
+        assert coexecuted(x, m).to_list() == step(x, m).to_list()
+    assert coexecuted.stats().coexecuted_steps >= 15
+
+
+@pytest.mark.parametrize("padding, stride", [("SAME", 2), ("SAME", 1), ("VALID", 2)])
+def test_pooling_what_may_be_empty(padding, stride):
+    """The gradient by oneDNN's kernel ends the process if it is."""
+    def step(x, m):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.nn.max_pool2d(tf.boolean_mask(x, m)[None, :, :, None], 2, stride, padding)
+            loss = tf.reduce_sum(y * y)
+        return loss, tape.gradient(loss, x)
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    for k in range(16):
+        batch = tf.random.stateless_normal((20, 4), [k, 1]), tf.range(20) < (2 if padding == "VALID" else 0 if k % 5 == 4 else 12)
+        assert [t.numpy().tobytes() for t in coexecuted(*batch)] == [t.numpy().tobytes() for t in step(*batch)]
+    assert coexecuted.stats().coexecuted_steps >= 8

@@ -105,7 +105,8 @@ def _const_ints(builder, values):
 
 
 def may_pool_by_onednn(attrs, forward, shape):
-    """Whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: unknown).
+    """Whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: it depends on data, and oneDNN's
+    kernel ends the process if the input is empty).
 
     forward: attributes of the MaxPool that gave its second input from its first one; None if that is not known.
     Windows must not overlap: where gradients add up, the order in which they do decides the last bits.
@@ -115,7 +116,7 @@ def may_pool_by_onednn(attrs, forward, shape):
     ksize, strides = attrs["ksize"].list.i, attrs["strides"].list.i
     return attrs["data_format"].s == b"NHWC" and attrs["padding"].s in (b"VALID", b"SAME") \
         and ksize[0] == ksize[3] == strides[0] == strides[3] == 1 and all(k <= s for k, s in zip(ksize, strides)) \
-        and (type(shape) is not tuple or None in shape or math.prod(shape) >= SMALLEST_POOL)
+        and type(shape) is tuple and (None in shape or math.prod(shape) >= SMALLEST_POOL)
 
 
 def pool_gradient(builder, refs, attrs, label):

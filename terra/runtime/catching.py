@@ -34,14 +34,26 @@ def would_catch(step, schema, flat):
     return _may_fail(step, schema, flat) and _around_operation(step)
 
 
+def is_safe(op_type, flat):
+    """Whether it is known without further ado that an operation with these flat inputs cannot fail because of a value."""
+    return op_type in SAFE and not _do_shapes_depend_on_data(flat)
+
+
 def _may_fail(step, schema, flat):
     """A tensor from outside counts as a constant: if it decides about a shape, the skeleton will know its value, too."""
     name = schema.name
+    if _do_shapes_depend_on_data(flat):
+        return schema.category in (opschema.GRAPH, opschema.VARIABLE)
     if name in SAFE or schema.category not in (opschema.GRAPH, opschema.VARIABLE):
         return False
     if name in ON_INTEGERS:
         return not any(map(_is_of_floats, flat))
     return not is_harmless(name, [(VALUE,) if type(x) is TerraTensor or id(x) in step.args else (CONST,) for x in flat])
+
+
+def _do_shapes_depend_on_data(flat):
+    """Whether it is not known if the shapes of several inputs fit together."""
+    return len(flat) > 1 and any(type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is not None for x in flat)
 
 
 def _is_of_floats(x):
@@ -66,14 +78,32 @@ def _around_operation(step):
     return False
 
 
+_ON_BATCH = frozenset(["train_on_batch", "test_on_batch", "predict_on_batch"])
+_DEEPEST_CALLER = 12  # frames between a step and Keras' function for one batch that calls it
+
+
 def around_step(frame):
-    """Whether a step that is called from `frame`, by the user's code, is in a statement that would catch its failure, and in no loop inside of that."""
+    """Whether a step that is called from `frame`, by the user's code, or by Keras for one batch of it, is in a statement that would catch its failure, and in no
+    loop inside of that."""
+    if frame is not None and not frames.is_users(frame):
+        frame = _caller_of_batch(frame)
     while frame is not None and frames.is_users(frame):
         caught = _is_caught(frame, through_loops=False)
         if caught is not None:
             return caught
         frame = frame.f_back
     return False
+
+
+def _caller_of_batch(frame):
+    """The user's frame that has called Keras' `train_on_batch`, say, which has called `frame`; None if there is none."""
+    found = False
+    for _ in range(_DEEPEST_CALLER):
+        if frame is None or frames.is_users(frame):
+            break
+        found = found or frame.f_code.co_name in _ON_BATCH
+        frame = frame.f_back
+    return frame if found else None
 
 
 def _is_caught(frame, begun=0, through_loops=True):

@@ -446,9 +446,11 @@ class PieceRunner(_InPiece, PythonRunner):
             if alone is not None:
                 return alone[0]
         result = PythonRunner.fast(self, ctx, op, name, *args)
-        if op not in catching.SAFE and step.mode is self:
-            schema = get_schema(op)
-            self._look_out(schema, schema.flatten(args[:schema.n_inputs]), [result])
+        schema = get_schema(op)
+        if schema is not None and step.mode is self:
+            flat = schema.flatten(args[:schema.n_inputs])
+            if not catching.is_safe(op, flat):
+                self._look_out(schema, flat, [result])
         return result
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
@@ -462,7 +464,7 @@ class PieceRunner(_InPiece, PythonRunner):
                 return alone
         result = PythonRunner.slow(self, execute, handle, device, op, inputs, attrs, *rest)
         name = op.decode() if type(op) is bytes else op
-        if name not in catching.SAFE and step.mode is self:
+        if step.mode is self and not catching.is_safe(name, inputs):
             self._look_out(get_schema(name), inputs, [result])
         return result
 

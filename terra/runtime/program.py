@@ -43,6 +43,13 @@ class InputSlot:
         self.py_type = self.py_value = None  # the Python number that was converted to the constant, once known
 
 
+    @property
+    def may_be_open(self):
+        """Whether the shape of what is expected depends on data, as far as the trace tells."""
+        key = self.key
+        return key is not None and key.out >= 0 and not all(type(shape) is tuple for shape in key.node.payload.event.out_shapes)
+
+
 class ProgramNode:
     """One node as the skeleton sees it: what an op must look like to be it, and what to hand out for it."""
 
@@ -59,7 +66,11 @@ class ProgramNode:
     @property
     def may_fail(self):
         """Whether it may fail because of a value."""
-        if self.category not in (opschema.GRAPH, opschema.VARIABLE) or self.op_type in SAFE:
+        if self.category not in (opschema.GRAPH, opschema.VARIABLE):
+            return False
+        if len(self.slots) > 1 and any(slot.may_be_open for slot in self.slots):  # whether the shapes fit together is not known
+            return True
+        if self.op_type in SAFE:
             return False
         return not is_harmless(self.op_type, [(slot.kind,) for slot in self.slots], bool(self.outs) and self.outs[0][0].is_floating)
 

@@ -487,7 +487,7 @@ class PythonRunner:
             for switch_case, case in selects:
                 queue = generated.select_queues.get(switch_case)
                 if queue is not None:
-                    self._put(queue, tfi.tf.constant(case))
+                    self._put(queue, tfi.eager_constant(case, tfi.dtypes.int32))
 
     def _feed(self, slot, value):
         if self.late:
@@ -662,7 +662,7 @@ class PythonRunner:
         else:
             checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
             if generated.gate is not None:
-                self._put(generated.gate, tfi.tf.constant(1))
+                self._put(generated.gate, tfi.eager_constant(1, tfi.dtypes.int32))
         for t in survivors:
             t._hidden = outputs[t._key.result]
         record = Record(self.log, self.step.arg_list, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)

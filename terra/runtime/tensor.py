@@ -153,12 +153,15 @@ def shape_slice(tensors, slice_dim):
     return tfi.tensor_shape_slice(tensors, slice_dim)
 
 
+_OF_SIZES = (tfi.tf.int32, tfi.tf.int64)  # the types that the operation gives; in Python any will do
+
+
 def _size(original):
     """`tf.size`, which asks eager tensors in Python."""
 
     @functools.wraps(original)
     def size_internal(input, name=None, optimize=True, out_type=tfi.tf.int32):
-        if type(input) is TerraTensor and type(input._shp) is not tuple and input._owner is not None:
+        if type(input) is TerraTensor and type(input._shp) is not tuple and input._owner is not None and out_type in _OF_SIZES:
             return tfi.tf.raw_ops.Size(input=input, out_type=out_type, name=name)
         return original(input, name, optimize, out_type)
 

@@ -209,7 +209,7 @@ class Tracer:
             outs = self.record(info, flat, eager, template, attrs, grad_attrs)
             if recording:
                 self.record_on_tapes(op, list(flat), grad_attrs, outs)
-        if op not in catching.SAFE:
+        if not known_shapes or op not in catching.SAFE:
             self.look_out(schema, flat, outs)
         return outs[0] if template is True else nest_outputs(outs, template)
 
@@ -234,7 +234,7 @@ class Tracer:
             raise
         info = op_info(schema, attrs, device or "")
         outs = self.record(info, tuple(inputs), eager, (-1,) * len(eager), None, attrs)
-        if name not in catching.SAFE:
+        if not catching.is_safe(name, inputs):
             self.look_out(schema, inputs, outs)
         return outs
 
