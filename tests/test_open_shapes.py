@@ -120,6 +120,34 @@ def test_nothing_is_read(name):
     assert stats.whole_steps >= 5 or sys.version_info < (3, 11), stats  # of several lambdas in one line, an older Python does not tell which is which
 
 
+def test_gradients_of_weights_have_their_shapes():
+    """Also where the shape of what is between was computed: nothing has to be read to update the weights."""
+    rng = np.random.RandomState(0)
+    initial = [rng.randn(4, 8).astype("float32"), rng.randn(8).astype("float32"), rng.randn(8, 3).astype("float32")]
+    weights = [tf.Variable(x) for x in initial]
+
+    def step(x, m):
+        first, bias, last = weights
+        with tf.GradientTape() as tape:
+            h = tf.boolean_mask(x, m) @ first + bias
+            loss = tf.reduce_mean((h * tf.sigmoid(h) / (1.0 + tf.reduce_sum(h * h, 1, keepdims=True))) @ last)
+        gradients = tape.gradient(loss, weights)
+        for variable, gradient in zip(weights, gradients):
+            variable.assign_sub(tf.ensure_shape(0.1 * gradient, variable.shape))
+        return loss, [g.shape.as_list() for g in gradients]
+
+    def run(f):
+        for variable, value in zip(weights, initial):
+            variable.assign(value)
+        losses = [f(x, m) for x, m in data(1)]
+        return [(loss.numpy().tobytes(), shapes) for loss, shapes in losses], [v.numpy().tobytes() for v in weights]
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    assert run(coexecuted) == run(step)
+    stats = coexecuted.stats()
+    assert stats.coexecuted_steps >= STEPS - 10 and stats.fetches == 0, stats
+
+
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_nothing_is_read_of(start, reduction):
@@ -346,6 +374,36 @@ FAILING = {
     "add": lambda y: y + OPERANDS, "stack": lambda y: tf.stack([y, OPERANDS]), "matmul": lambda y: tf.transpose(y) @ OPERANDS,
     "concat": lambda y: tf.concat([y, OPERANDS], 1), "reshape": lambda y: tf.reshape(y, [12, 4]),
 }
+
+
+@pytest.mark.parametrize("options", [{}, {"loops": "roll"}])
+def test_what_fails_only_because_shapes_do_not_fit_is_caught(options):
+    """No operation of the step could fail otherwise; also in a loop."""
+    def round(m, n):
+        return tf.reduce_sum(tf.cast(tf.where(m), tf.float32) + tf.ones((12, 1)))
+
+    def inside(m, n):
+        total = tf.zeros(())
+        for k in range(n):
+            try:
+                total += tf.reduce_sum(tf.cast(tf.where(m), tf.float32) + tf.ones((12, 1)) * float(k))
+            except tf.errors.InvalidArgumentError:
+                total -= 1.0
+        return total
+
+    def run(f):
+        seen = []
+        for k, m in enumerate(twelve_or_eleven()):
+            try:
+                seen.append(f(m, 3 + k % 4))
+            except tf.errors.InvalidArgumentError:
+                seen.append(-1.0)
+        return [float(x) for x in seen]
+
+    for step in (round, inside):
+        coexecuted = terra.coexecute(step, wait_for_graph=True, **options)
+        assert run(coexecuted) == run(step)
+        assert coexecuted.stats().coexecuted_steps >= 8
 
 
 @pytest.mark.parametrize("name", FAILING)

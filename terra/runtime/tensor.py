@@ -83,11 +83,7 @@ class TerraTensor(tfi.EagerTensorBase):
         return known
 
     def set_shape(self, shape):
-        if type(self._shp) is tuple or self._owner is None:
-            super().set_shape(shape)
-        elif open_shapes.shows_unknown_sizes():
-            self._shp = open_shapes.merged(self._shp, tfi.tensor_shape.as_shape(shape)._dims)
-        elif not open_shapes.is_known_to_be(self._shp, shape):
+        if type(self._shp) is tuple or self._owner is None or not (open_shapes.shows_unknown_sizes() or open_shapes.is_known_to_be(self._shp, shape)):
             super().set_shape(shape)
 
     def _rank(self):
