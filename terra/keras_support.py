@@ -118,17 +118,18 @@ def _making(model, make, kept):
         if getattr(model, kept) is None or force:
             make(force)
             if model.run_eagerly:  # and was not compiled otherwise since
-                setattr(model, kept, _without_optional(model, getattr(model, kept)))
+                _let_batches_pass(model, kept)
         return getattr(model, kept)
 
     return make_function
 
 
-def _without_optional(model, run):
-    """Keras' function for one batch, without the `tf.experimental.Optional` round its outputs that makes Python wait for them.
+def _let_batches_pass(model, kept):
+    """Take the `tf.experimental.Optional` that makes Python wait from the outputs of Keras' function for one batch, which it has just made.
 
     Keras puts what the step returned into one, and takes it out again, only if it is given a tf.data iterator.
     """
+    run = getattr(model, kept)
 
     def function(iterator):
         if model.steps_per_execution != 1 or not isinstance(iterator, tfi.tf.data.Iterator):
@@ -138,7 +139,7 @@ def _without_optional(model, run):
             return outputs
         return tfi.tf.experimental.Optional.from_value(outputs).get_value()  # which makes tensors of numbers
 
-    return function
+    setattr(model, kept, function)
 
 
 def _spare_logs(callbacks):
@@ -181,18 +182,20 @@ def _beginning(make, kept, options):
 
     @functools.wraps(make)
     def make_function(model, force=False):
+        if getattr(model, kept) is not None and not force:
+            return make(model, force)
         steps = vars(model).get(_MARK)
-        if type(steps) is _OfScript and (force or getattr(model, kept) is None) and (not model.run_eagerly or steps._of_class != _steps_of_class(model)):
+        if type(steps) is _OfScript and (not model.run_eagerly or steps._of_class != _steps_of_class(model)):
             steps._remove()  # it was compiled anew otherwise, or its class has other steps now
             steps = None
-        if steps is None and model.run_eagerly and (force or getattr(model, kept) is None) and _refusal(model) is None:
+        is_new = steps is None and model.run_eagerly and _refusal(model) is None
+        if is_new:
             _OfScript(model, options)
             _spare_logs(sys._getframe(1).f_locals.get("callbacks"))
-            made = make(model, force)
-            if make.__name__ in vars(model):
-                setattr(model, kept, _without_optional(model, getattr(model, kept)))
-            return made
-        return make(model, force)
+        made = make(model, force)
+        if is_new and make.__name__ in vars(model):
+            _let_batches_pass(model, kept)
+        return made
 
     return make_function
 

@@ -382,7 +382,7 @@ class GraphGenerator:
 
     def _has_open_shape(self, event):
         """Whether the shapes of an operation's outputs may depend on data."""
-        return event.signature in self.store.dynamic or not all(type(shape) is tuple for shape in event.out_shapes)
+        return event.signature in self.store.dynamic or event.has_open_shape
 
     def _input_refs(self, scope, node, label):
         refs, value = [], 0

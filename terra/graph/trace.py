@@ -41,6 +41,11 @@ class RawEvent:
 
     __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line")
 
+    @property
+    def has_open_shape(self):
+        """Whether the shape of an output depends on data."""
+        return not all(type(shape) is tuple for shape in self.out_shapes)
+
     def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device="", line=None):
         self.info = info
         self.location = location

@@ -15,7 +15,7 @@ from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless
 from terra.graph.trace import CONST, VALUE
 from terra.runtime import frames, opschema
 from terra.runtime import internals as tfi
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensor import TerraTensor, has_open_shape
 
 SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
 _TRY, _LOOP, _SCOPE = "try", "loop", "scope"
@@ -34,26 +34,18 @@ def would_catch(step, schema, flat):
     return _may_fail(step, schema, flat) and _around_operation(step)
 
 
-def is_safe(op_type, flat):
-    """Whether it is known without further ado that an operation with these flat inputs cannot fail because of a value."""
-    return op_type in SAFE and not _do_shapes_depend_on_data(flat)
-
-
 def _may_fail(step, schema, flat):
     """A tensor from outside counts as a constant: if it decides about a shape, the skeleton will know its value, too."""
     name = schema.name
-    if _do_shapes_depend_on_data(flat):
-        return schema.category in (opschema.GRAPH, opschema.VARIABLE)
-    if name in SAFE or schema.category not in (opschema.GRAPH, opschema.VARIABLE):
+    if schema.category not in (opschema.GRAPH, opschema.VARIABLE):
+        return False
+    if len(flat) > 1 and any(map(has_open_shape, flat)):  # whether the shapes fit together is not known
+        return True
+    if name in SAFE:
         return False
     if name in ON_INTEGERS:
         return not any(map(_is_of_floats, flat))
     return not is_harmless(name, [(VALUE,) if type(x) is TerraTensor or id(x) in step.args else (CONST,) for x in flat])
-
-
-def _do_shapes_depend_on_data(flat):
-    """Whether it is not known if the shapes of several inputs fit together."""
-    return len(flat) > 1 and any(type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is not None for x in flat)
 
 
 def _is_of_floats(x):

@@ -208,7 +208,7 @@ class Known(dict):
         regions = self.get(signature)
         if regions is None:
             regions = self[signature] = Alternatives()
-            if len(self) > MOST_SIGNATURES and len(self) > min(_MOST_SMALL_SIGNATURES, _MOST_ENTRIES // max(1, len(region.entries))):
+            if len(self) > max(MOST_SIGNATURES, min(_MOST_SMALL_SIGNATURES, _MOST_ENTRIES // max(1, len(region.entries)))):
                 del self[next(iter(self))]
         regions.learn(region)
         self.recorded += 1
@@ -399,10 +399,6 @@ def describe(runner, value, found, keep, inputs):
             raise Unskippable("is given a dict with keys of a special type")
         found.append((kind, *value, *map(type, value)))
         for x in value.values():
-            describe(runner, x, found, keep, inputs)
-    elif kind is tfi.tf.IndexedSlices:
-        found.append(kind)
-        for x in (value.values, value.indices, value.dense_shape):
             describe(runner, x, found, keep, inputs)
     elif tfi.is_composite(kind):
         found.append(kind)

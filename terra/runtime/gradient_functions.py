@@ -6,7 +6,7 @@ function of each recorded operation. Each such call is tried on its own (see `qu
 
 from terra.runtime import dispatch, fast_forward, kinds, open_shapes, quick_entries
 from terra.runtime import internals as tfi
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracer import is_tensor
 
 
@@ -25,25 +25,20 @@ def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, 
             return call()
         return quick_entries.attempt(runner, function, (attrs, inputs, outputs, gradients, skipped), quick_entries.NONE, call, True)
 
-    if not _is_open((*(inputs or ()), *(outputs or ()), *gradients)):  # without those that the function has no use for
+    if not any(map(has_open_shape, (*(inputs or ()), *(outputs or ()), *gradients))):  # without those that the function has no use for
         return compute()
     try:
         with open_shapes.shown():
             result = compute()
-    except (TypeError, ValueError, NotImplementedError):  # it cannot do without some size, as that of a singular value decomposition
+    except (TypeError, ValueError, NotImplementedError):  # it cannot do without some size, as that of a QR decomposition
         result = call()
     for x, gradient in zip(inputs or (), result if isinstance(result, (list, tuple)) else (result,)):
         _refine(gradient, x)
     return result
 
 
-def _is_open(tensors):
-    """Whether the shape of one of these depends on data."""
-    return any(type(t) is TerraTensor and type(t._shp) is not tuple and t._owner is not None for t in tensors)
-
-
 def _refine(gradient, x):
     """A gradient has the shape of what it is the gradient of, unless that is a handle."""
-    if type(gradient) is TerraTensor and type(gradient._shp) is not tuple and gradient._owner is not None and is_tensor(x) and x._datatype_enum() == gradient._enum:
+    if has_open_shape(gradient) and is_tensor(x) and x._datatype_enum() == gradient._enum:
         known = x._shp if type(x) is TerraTensor else x._shape_tuple()
         gradient._shp = open_shapes.merged(gradient._shp, known)

@@ -505,7 +505,7 @@ def replace_while_loop(replace):
 
 
 _PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_indices", "_values", "_dense_shape"),
-          _RowPartition: ("_row_splits", "_row_lengths", "_value_rowids", "_nrows", "_uniform_row_length", "_nvals")}
+          tf.IndexedSlices: ("_values", "_indices", "_dense_shape"), _RowPartition: ("_row_splits", "_row_lengths", "_value_rowids", "_nrows", "_uniform_row_length", "_nvals")}
 
 
 def is_composite(kind):
@@ -514,7 +514,7 @@ def is_composite(kind):
 
 
 def composite_parts(x):
-    """What a sparse or ragged tensor is made of: tensors, None, and further such objects; and for a sparse one its static shape."""
+    """What a sparse or ragged tensor, or a gradient in slices, is made of: tensors, None, and further such objects; and for a sparse one its static shape."""
     parts = [getattr(x, name) for name in _PARTS[type(x)]]
     if type(x) is tf.SparseTensor:
         parts.append(x._dense_shape_default)

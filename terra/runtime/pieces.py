@@ -446,11 +446,9 @@ class PieceRunner(_InPiece, PythonRunner):
             if alone is not None:
                 return alone[0]
         result = PythonRunner.fast(self, ctx, op, name, *args)
-        schema = get_schema(op)
-        if schema is not None and step.mode is self:
-            flat = schema.flatten(args[:schema.n_inputs])
-            if not catching.is_safe(op, flat):
-                self._look_out(schema, flat, [result])
+        if step.mode is self:
+            schema = get_schema(op)
+            self._look_out(schema, schema.flatten(args[:schema.n_inputs]), [result])
         return result
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
@@ -463,9 +461,8 @@ class PieceRunner(_InPiece, PythonRunner):
             if alone is not None:
                 return alone
         result = PythonRunner.slow(self, execute, handle, device, op, inputs, attrs, *rest)
-        name = op.decode() if type(op) is bytes else op
-        if step.mode is self and not catching.is_safe(name, inputs):
-            self._look_out(get_schema(name), inputs, [result])
+        if step.mode is self:
+            self._look_out(get_schema(op.decode() if type(op) is bytes else op), inputs, [result])
         return result
 
     def _look_out(self, schema, flat, result):

@@ -47,7 +47,7 @@ class InputSlot:
     def may_be_open(self):
         """Whether the shape of what is expected depends on data, as far as the trace tells."""
         key = self.key
-        return key is not None and key.out >= 0 and not all(type(shape) is tuple for shape in key.node.payload.event.out_shapes)
+        return key is not None and key.out >= 0 and key.node.payload.event.has_open_shape
 
 
 class ProgramNode:

@@ -519,8 +519,6 @@ class Recording:
             return kind(map(self._template, value))
         if kind is dict:
             return {k: self._template(x) for k, x in value.items()}
-        if kind is tfi.tf.IndexedSlices:
-            return Slices([self._template(x) for x in (value.values, value.indices, value.dense_shape)])
         if tfi.is_composite(kind):
             return Composite(kind, [self._template(x) for x in tfi.composite_parts(value)])
         if kind is tfi.tensor_shape.TensorShape:
@@ -566,15 +564,8 @@ class Named:
         self.kind, self.parts = kind, parts
 
 
-class Slices:
-    __slots__ = ("parts",)
-
-    def __init__(self, parts):
-        self.parts = parts
-
-
 class Composite:
-    """A sparse or ragged tensor."""
+    """A sparse or ragged tensor, or a gradient in slices."""
 
     __slots__ = ("kind", "parts")
 
@@ -592,8 +583,6 @@ def _rebuild(template, runner, region, inputs):
         return kind([_rebuild(x, runner, region, inputs) for x in template])
     if kind is dict:
         return {k: _rebuild(x, runner, region, inputs) for k, x in template.items()}
-    if kind is Slices:
-        return tfi.tf.IndexedSlices(*[_rebuild(x, runner, region, inputs) for x in template.parts])
     if kind is Foreign:
         return inputs.foreign[template.index]
     if kind is Composite:

@@ -35,7 +35,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 _calls = [0]  # of functions that are steps
-_preparations = {}
+_preparations = {}  # name of a library's module -> what to do with it when it has been imported
 _seen = {}  # code of a function -> what its first call told: whether it may be a step
 
 

@@ -58,14 +58,15 @@ class TerraTensor(tfi.EagerTensorBase):
 
     def _shape_tuple(self):
         shape = self._shp
-        if type(shape) is not tuple:
-            if _recording[0]:
-                return None
-            if self._owner is None or shape is None and not open_shapes.shows_unknown_sizes():
-                return self._read_shape()
-            if shape is not None and not open_shapes.shows_unknown_sizes():
-                return Unread(shape, self._read_shape)
-        return shape
+        if type(shape) is tuple:
+            return shape
+        if _recording[0]:
+            return None
+        if self._owner is None:
+            return self._read_shape()
+        if open_shapes.shows_unknown_sizes():
+            return shape
+        return self._read_shape() if shape is None else Unread(shape, self._read_shape)
 
     def _read_shape(self):
         shape = self._eager()._shape_tuple()
@@ -83,7 +84,7 @@ class TerraTensor(tfi.EagerTensorBase):
         return known
 
     def set_shape(self, shape):
-        if type(self._shp) is tuple or self._owner is None or not (open_shapes.shows_unknown_sizes() or open_shapes.is_known_to_be(self._shp, shape)):
+        if not has_open_shape(self) or not (open_shapes.shows_unknown_sizes() or open_shapes.is_known_to_be(self._shp, shape)):
             super().set_shape(shape)
 
     def _rank(self):
@@ -139,6 +140,11 @@ class TerraTensor(tfi.EagerTensorBase):
         return format(self._eager(), spec)
 
 
+def has_open_shape(x):
+    """Whether `x` is a tensor of a step whose shape depends on data."""
+    return type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is not None
+
+
 def shape_slice(tensors, slice_dim):
     """Stands in for TFE_Py_TensorShapeSlice, which takes EagerTensors only: the sizes of dimension `slice_dim`."""
     if any(type(t) is TerraTensor for t in tensors):
@@ -157,7 +163,7 @@ def _size(original):
 
     @functools.wraps(original)
     def size_internal(input, name=None, optimize=True, out_type=tfi.tf.int32):
-        if type(input) is TerraTensor and type(input._shp) is not tuple and input._owner is not None and out_type in _OF_SIZES:
+        if has_open_shape(input) and out_type in _OF_SIZES:
             return tfi.tf.raw_ops.Size(input=input, out_type=out_type, name=name)
         return original(input, name, optimize, out_type)
 

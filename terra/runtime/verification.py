@@ -18,7 +18,7 @@ from terra.runtime import location
 from terra.runtime.backward import Record
 from terra.runtime.opschema import get_schema
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Recording, Slices, Unskippable
+from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Recording, Unskippable
 from terra.runtime.tracer import value_key
 
 EagerTensor = tfi.EagerTensor
@@ -164,8 +164,6 @@ def _same(a, b):
         return _same(a.value, b.value) and _same(a.attributes, b.attributes)
     if kind is Named or kind is Composite:
         return a.kind is b.kind and _same(a.parts, b.parts)
-    if kind is Slices:
-        return _same(a.parts, b.parts)
     if kind is Record:
         return a.signature == b.signature
     return bool(a == b)
