@@ -1,6 +1,7 @@
 """Failures of operations that the program catches: in the step, or around it."""
 
 import contextlib
+import sys
 
 import keras
 import numpy as np
@@ -272,18 +273,39 @@ def test_a_failure_of_one_step(around):
     assert step.stats().coexecuted_steps >= 55 and step.stats().fallbacks <= 1
 
 
-def test_a_loop_that_ends_with_the_failure_is_not_waited_for():
+@pytest.mark.parametrize("bad", [25, 38, 39])
+def test_a_loop_that_ends_with_the_failure(bad):
+    """The last step of the loop, too, must fail before the statement is left."""
     def loop(call, state):
         try:
             for k in range(40):
-                call(state, GOOD)
-                waited.append(catching.around_step(__import__("sys")._getframe()))
+                call(state, BAD if k == bad else GOOD)
+                state.log.append(k)
         except tf.errors.InvalidArgumentError:
             state.log.append("failed")
 
+    expected, state = Both(), Both()
+    step = terra.coexecute(train, wait_for_graph=True)
+    for call, where in ((train, expected), (step, state)):
+        loop(call, where)
+        loop(call, where)
+    same(expected, state)
+    assert state.log.count("failed") == 2 and step.stats().coexecuted_steps >= 2 * bad - 5
+
+
+def test_a_loop_of_another_function_is_not_waited_for():
+    def loop():
+        for k in range(5):
+            waited.append(catching.around_step(sys._getframe()))
+
     waited = []
-    loop(terra.coexecute(train, wait_for_graph=True), Both())
-    assert waited == [False] * 40
+    try:
+        loop()
+        for k in range(5):
+            waited.append(catching.around_block(sys._getframe()))
+    except tf.errors.InvalidArgumentError:
+        raise
+    assert waited == [False] * 10
 
 
 def test_a_bound_method_whose_failure_is_caught():

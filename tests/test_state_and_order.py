@@ -493,8 +493,8 @@ def test_statistics_add_up_after_failing_kernels():
     assert stats.steps == stats.tracing_steps + stats.coexecuted_steps + stats.imperative_steps
 
 
-def test_steps_behind_a_failed_one_are_not_lost():
-    """A program that catches the error goes on: the steps that were in flight behind the failed one did run, as in eager execution."""
+def test_steps_behind_a_failed_one_that_is_caught_are_not_lost():
+    """A program that catches the error of each step goes on."""
     step, v, w, good, bad = failing_step(4)
     caught = 0
     for x in [good, bad, good, good]:
@@ -502,13 +502,58 @@ def test_steps_behind_a_failed_one_are_not_lost():
             step(x)
         except tf.errors.InvalidArgumentError:
             caught += 1
-    try:
-        terra.sync()
-    except tf.errors.InvalidArgumentError:
-        caught += 1
+    terra.sync()
     assert caught == 1
     assert float(v) == 8.0 + 2 + 1 + 2 + 2
     assert w.numpy().tolist() == [9.0 + 2 + 2 + 2] * 3
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("run_ahead", [1, 2, 5])
+def test_steps_behind_a_failed_one_are_dropped(run_ahead, early):
+    """Eager execution would not have come to them: what they give cannot be read, what they update stays."""
+    step, v, w, good, bad = failing_step(run_ahead, early)
+    results = []
+
+    def epoch(batches):
+        for x in batches:
+            results.append(step(x))
+        terra.sync()
+
+    for round_ in range(3):
+        results.clear()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+            epoch([good, good, bad] + [good] * 8)
+        assert [x.numpy().tolist() for x in results[:2]] == [[2.0], [2.0]]
+        for x in results[2:]:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+                x.numpy()
+        assert float(v) == 8.0 + 5 * (round_ + 1)
+        assert w.numpy().tolist() == [9.0 + 4 * (round_ + 1)] * 3
+    results.clear()
+    epoch([good] * 3)
+    assert [x.numpy().tolist() for x in results] == [[2.0]] * 3 and float(v) == 8.0 + 15 + 6
+    assert step.stats().coexecuted_steps >= 10
+
+
+def test_steps_of_another_thread_behind_a_failed_one_are_not_dropped():
+    step, v, w, good, bad = failing_step(2)
+    u = tf.Variable(0.0)
+
+    @terra.coexecute(wait_for_graph=True)
+    def other():
+        u.assign_add(1.0)
+
+    for _ in range(4):
+        other()
+    terra.sync()
+    step(bad)
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+        terra.sync()
+    assert float(u) == 5.0 and float(v) == 9.0
 
 
 def test_a_failing_kernel_before_a_fetch():

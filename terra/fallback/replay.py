@@ -94,13 +94,17 @@ class Record:
         """The step is done."""
         destroy(self.temporary)
 
+    def drop(self):
+        """The graph has not run, and will not."""
+        for queue in self.queues:
+            queue.drain(tfi.context_handle())
+
     def replay(self):
         """Run the step's operations as eager execution would; raises what it would raise. The tensors that outlive the step get their values.
 
         Returns: {key: value} of all operations' outputs.
         """
-        for queue in self.queues:
-            queue.drain(tfi.context_handle())
+        self.drop()
         if self.checkpoint:
             restore(self.checkpoint)
         values = {}

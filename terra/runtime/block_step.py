@@ -139,7 +139,7 @@ class BlockStep(Step):
         self.line = frame.f_lineno
         self.batches = function.batches
         self.batches.begin_step()
-        self.guarded = catching.around_step(frame)  # where it ends is not known: at its end, the program may have left the statement
+        self.guarded = catching.around_block(frame)  # where it ends is not known: at its end, the program may have left the statement
         self.view = None  # what the hooks see once the block is done
         self.closed = False
         self.tape_is_gone = False

@@ -2,7 +2,7 @@
 
 A kernel of a graph fails after Python has gone on. Where the program means to catch that and to do something else, Python must not have gone on: an
 operation that may fail because of a value is waited for at once if it runs inside of such a `try` statement, and so is a step that is called in one of its
-own, which catches the failure of this step and goes on with the next.
+own, which catches the failure of this step and goes on with the next, or in a loop in one, which may be left before a later step could tell.
 """
 
 import ast
@@ -19,6 +19,7 @@ from terra.runtime.tensor import TerraTensor, has_open_shape
 
 SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
 _TRY, _LOOP, _SCOPE = "try", "loop", "scope"
+_ANYWHERE, _IN_LOOP, _ALONE = "anywhere", "in a loop", "alone"  # where in a statement: _IN_LOOP is one of the same function, _ALONE in none
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -76,11 +77,20 @@ _DEEPEST_CALLER = 12  # frames between a step and Keras' function for one batch 
 
 def around_step(frame):
     """Whether a step that is called from `frame`, by the user's code, or by Keras for one batch of it, is in a statement that would catch its failure, and in no
-    loop inside of that."""
+    loop of another function inside of that."""
     if frame is not None and not frames.is_users(frame):
         frame = _caller_of_batch(frame)
+    return _is_caught_further_out(frame, _IN_LOOP)
+
+
+def around_block(frame):
+    """The same for a tape's block in `frame`, with no loop at all inside of the statement."""
+    return _is_caught_further_out(frame, _ALONE)
+
+
+def _is_caught_further_out(frame, loops):
     while frame is not None and frames.is_users(frame):
-        caught = _is_caught(frame, through_loops=False)
+        caught = _is_caught(frame, loops=loops)
         if caught is not None:
             return caught
         frame = frame.f_back
@@ -98,28 +108,29 @@ def _caller_of_batch(frame):
     return frame if found else None
 
 
-def _is_caught(frame, begun=0, through_loops=True):
-    """Whether what runs where a frame is would be caught by a statement behind the line `begun` of its function; None if the caller's statements may.
-
-    through_loops: whether a statement counts that has a loop round this place; else False if that comes first.
-    """
-    place = id(frame.f_code), frame.f_lasti, begun, through_loops
+def _is_caught(frame, begun=0, loops=_ANYWHERE):
+    """Whether what runs where a frame is would be caught by a statement behind the line `begun` of its function; None if the caller's statements may. Not by one
+    that has other loops round this place than `loops` says."""
+    place = id(frame.f_code), frame.f_lasti, begun, loops
     known = _places.get(place)
     if known is None:
-        known = _places[place] = _look_around(frame, begun, through_loops), frame.f_code
+        known = _places[place] = _look_around(frame, begun, loops), frame.f_code
     return known[0]
 
 
-def _look_around(frame, begun, through_loops):
+def _look_around(frame, begun, loops):
+    otherwise = None
     for kind, first, _, caught in _around(frame):
         if kind is _SCOPE:
             break
         if kind is _LOOP:
-            if not through_loops:
+            if loops is _ALONE:
                 return False
+            if loops is _IN_LOOP:
+                otherwise = False
         elif first > begun and _could_catch(caught, frame):
             return True
-    return None
+    return otherwise
 
 
 def _around(frame):

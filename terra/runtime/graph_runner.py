@@ -54,7 +54,7 @@ class Queue:
 class Flight:
     """A dispatched step whose skeleton is done. It owns the tensors that outlive the step until their values are there."""
 
-    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "group", "arguments", "_dispatched", "_resources")
+    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "thread", "arguments", "_dispatched", "_resources")
 
     def __init__(self, runner, outputs, record, manager, counts, arguments):
         self.runner = runner
@@ -68,7 +68,7 @@ class Flight:
         self.error = None
         self.done = False
         self.last = True  # whether its step ends with it: a rolled step has several flights
-        self.group = None  # such a step
+        self.thread = threading.get_ident()
 
     def read_again(self, tensor):
         pass
@@ -113,7 +113,7 @@ class GraphRunner:
         self.flights = collections.deque()
         self.failures = 0  # how often the executor lost what had been dispatched
         self._dispatched = []  # arguments of the graphs started since the last launch
-        self._unraised = collections.deque()  # errors of steps behind a failed one
+        self._unraised = collections.deque()  # errors that the steps of other threads have raised meanwhile
         self._lock = threading.RLock()  # of `flights`: several threads may wait
         self._recovery = threading.Lock()  # held while failed steps are replayed: no graph starts then
         self._recovers = False  # whether the thread that holds `_lock` replays them
@@ -223,25 +223,24 @@ class GraphRunner:
             raise self._unraised.popleft()
 
     def _recover(self, failed):
-        """A kernel failed: nothing of the step was committed. Replay it, and what was in flight behind it, as eager execution would run it."""
+        """A kernel failed: nothing of the step was committed. Replay it as eager execution would run it. If it raises, what this thread has dispatched
+        behind it is dropped: eagerly, the thread would not have come there. Otherwise that is replayed, and what other threads have dispatched is in any case."""
         cause = self.executors.wait()
         self.failures += 1
         log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
         flights = list(self.flights)  # which stay there meanwhile: other threads wait for them
-        errors, broken = [], {}
+        errors = {}  # of threads
         self._recovers = True
         try:
             for flight in flights:
-                try:
-                    if flight.group in broken:  # the rest of a step that has raised
-                        raise broken[flight.group]
-                    flight.record.replay()
-                except BaseException as error:  # (a program that catches it goes on: the steps behind this one have run, as far as it knows)
-                    flight.error = error
-                    if flight.group is not None:
-                        broken[flight.group] = error
-                    if error not in errors:
-                        errors.append(error)
+                if flight.thread in errors:
+                    flight.record.drop()
+                else:
+                    try:
+                        flight.record.replay()
+                    except BaseException as error:
+                        errors[flight.thread] = error
+                flight.error = errors.get(flight.thread)
                 flight.done = True
                 if flight is not failed or errors:
                     flight.land()
@@ -250,8 +249,9 @@ class GraphRunner:
             for _ in flights:
                 self.flights.popleft()
         if errors:
-            self._unraised.extend(errors[1:])
-            raise errors[0]
+            error, *others = errors.values()
+            self._unraised.extend(others)
+            raise error
         # Nothing was raised: the failure did not repeat, the values are those of the replay.
         self.flights.appendleft(failed)
 

@@ -55,6 +55,9 @@ class PlanRecord:
     def landed(self):
         pass
 
+    def drop(self):
+        pass
+
     def replay(self):
         values = {}
         with unrecorded():
@@ -314,7 +317,7 @@ class _Backward:
             t = make_tensor(dtype, enum, shape, key, None, outputs[key.result])
             survivors.append(t)
         step.flight = flight = runner.launch(outputs, PlanRecord(plan, sources, survivors), manager, step.counts)
-        flight.last, flight.group = False, step
+        flight.last = False
         for t in survivors:
             t._owner = flight
         step.launched += 1

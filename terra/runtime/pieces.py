@@ -541,7 +541,7 @@ class PieceRunner(_InPiece, PythonRunner):
             t._hidden = outputs[t._key.result]
         record = Record(self.log, step.arg_list, survivors, checkpoint, (), ())
         step.flight = flight = runner.launch(outputs, record, self.manager, step.counts)
-        flight.last, flight.group = False, step
+        flight.last = False
         for t in survivors:
             t._owner = flight
         if found is not None:
