@@ -2,7 +2,7 @@
 
     python -m examples.shapes [--steps N] [--quiet]
 
-Adam, the loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks (tf.function with reduce_retracing=True, so that it relaxes shapes). Exits
+Adam, the loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks (tf.function with reduce_retracing=True, so that it relaxes shapes; Terra with it where there are 300 lengths). Exits
 with 1 if what Terra trains differs from what eager execution trains.
 """
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from examples import turns
 
 ROWS, FEATURES, CLASSES, BATCHES = 64, 16, 4, 40
-WORDS, SENTENCES, SHORTEST, LONGEST, TEXTS = 200, 16, 10, 60, 400
+WORDS, SENTENCES, SHORTEST, TEXTS = 200, 16, 10, 400
 
 
 def rows(seed=0):
@@ -23,15 +23,15 @@ def rows(seed=0):
             for _ in range(BATCHES)]
 
 
-def texts(seed=0):
-    """Batches (words, labels) of sentences, of about 50 lengths."""
+def texts(n_lengths, seed=0):
+    """Batches (words, labels) of sentences, of that many lengths."""
     rng = np.random.default_rng(seed)
-    lengths = rng.integers(SHORTEST, LONGEST, TEXTS)
+    lengths = rng.integers(SHORTEST, SHORTEST + n_lengths, TEXTS)
     return [(tf.constant(rng.integers(0, WORDS, (SENTENCES, n)), tf.int32), tf.constant(rng.integers(0, CLASSES, SENTENCES))) for n in lengths]
 
 
-def trained(model, loss_of):
-    """make(mode): a step that trains what `model()` gives on `loss_of(model, *batch)`, and the model."""
+def trained(model, loss_of, **options):
+    """make(mode): a step that trains what `model()` gives on `loss_of(model, *batch)`, and the model. options: of `terra.coexecute`."""
     def make(mode):
         keras.utils.set_random_seed(1)
         made = model()
@@ -44,7 +44,7 @@ def trained(model, loss_of):
             optimizer.apply_gradients(zip(tape.gradient(loss, made.trainable_variables), made.trainable_variables))
             return loss
 
-        step = turns.MODES[mode](step)
+        step = turns.MODES[mode](step, **options if mode == "Terra" else {})
         return lambda *batch: float(step(*batch)), made
 
     return make
@@ -95,7 +95,7 @@ def classified(model, words, labels):
 
 def programs():
     """{title: (make, data)}"""
-    some_rows, some_texts = rows(), texts()
+    some_rows, some_texts, many_texts = rows(), texts(50), texts(300)
     return {
         "loss of masked rows": (trained(perceptron, masked_loss), some_rows),
         "rows chosen by tf.where": (trained(perceptron, chosen_rows), some_rows),
@@ -103,6 +103,8 @@ def programs():
         "means of the classes found": (trained(perceptron, by_class), some_rows),
         "50 lengths, convolution": (trained(convolution, classified), some_texts),
         "50 lengths, attention": (trained(attention, classified), some_texts),
+        "300 lengths, convolution": (trained(convolution, classified, reduce_retracing=True), many_texts),
+        "300 lengths, attention": (trained(attention, classified, reduce_retracing=True), many_texts),
     }
 
 

@@ -22,6 +22,8 @@ class Options:
         the user's own code runs at each step; with False all of the framework's does, too.
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
         a loop with one or two counts and rolls the others; arguments whose structure comes again and again get a graph of their own, all unrolled.
+    reduce_retracing: sizes of the step's tensor arguments that have varied are unknown to what is recorded, so that code which does not look at them is skipped
+        whatever they are. The step's code gets other tensors, which equal its arguments, and copies of the lists and dicts that hold them.
     verify: run each co-executed step both ways, and raise `terra.VerificationError` after a step that would not have been like eager execution. It takes
         longer than that: nothing is skipped, nothing runs ahead.
     transform: instrument the function's source; without it, locations are those of the decorated function alone.
@@ -34,6 +36,7 @@ class Options:
     jit_compile: bool = False
     fast_forward: bool | str = True
     loops: str = "auto"
+    reduce_retracing: bool = False
     verify: bool = False
     transform: bool = True
 

@@ -81,6 +81,8 @@ def _explain(function):
         lines.append("Paths that had not been taken for long were forgotten.")
     if stats.recurrent_layers:
         lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because the lengths of sequences vary.")
+    if function.opening is not None:
+        lines += function.opening.describe()
     own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]
     if own:
         lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")

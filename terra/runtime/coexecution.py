@@ -23,6 +23,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.early_start import EarlyStart
 from terra.runtime.generation import Generation
 from terra.runtime.graph_runner import runner
+from terra.runtime.opening import Opening
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.registered import remove_left
 from terra.runtime.rolling import Rolling
@@ -108,6 +109,7 @@ class Coexecuted:
         self._departs.atexit = False
         self._warnings = set()  # that were given: each comes once
         self.batches_of = None  # (Keras model, its compiled loss and metrics, whether no code of the program's sees its batches)
+        self.opening = Opening() if options.reduce_retracing else None
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -220,7 +222,7 @@ class Coexecuted:
 
     def for_structure(self):
         """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to this one."""
-        made = Coexecuted(self.__wrapped__, self._python, dataclasses.replace(self.options, loops="unroll"), self.located)
+        made = Coexecuted(self.__wrapped__, self._python, dataclasses.replace(self.options, loops="unroll", reduce_retracing=False), self.located)
         made._is_part()
         made._stats, made.counts, made.fallback_reasons, made.generation.registered = self._stats, self.counts, self.fallback_reasons, self.generation.registered
         made.policy = recurring.Trust(self.policy.name)
@@ -314,6 +316,11 @@ class Coexecuted:
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
+        if self.opening is not None and self.opening.look_at(step):
+            if generation.thread is None:
+                self.forget_traces()
+            else:
+                self.begins_anew = True
         try:
             if step.mode is not None:
                 runner.limit(max(self.options.run_ahead - 1, 0))
@@ -424,7 +431,11 @@ class Coexecuted:
                 destroy(step.deferred_destroys)
                 step.mode = None
             return
-        if isinstance(step.mode, PythonRunner):
+        if isinstance(step.mode, PythonRunner) and runner.has_raised(error):
+            step.mode.drop(error)
+            destroy(step.deferred_destroys)
+            self._stats.tracing_steps += 1
+        elif isinstance(step.mode, PythonRunner):
             step.mode.diverge(why)
         if isinstance(step.mode, Tracer):
             step.mode.finish()

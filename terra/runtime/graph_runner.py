@@ -9,6 +9,7 @@ import collections
 import logging
 import threading
 import time
+import weakref
 
 from terra.runtime import internals as tfi
 
@@ -105,6 +106,21 @@ class Flight:
         return tensor._value
 
 
+class Dropped:
+    """Owns the tensors of a step that was dropped, because one before it had failed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error):
+        self.error = error
+
+    def read_again(self, tensor):
+        pass
+
+    def materialise(self, tensor):
+        raise self.error
+
+
 class GraphRunner:
     """There is one for the process."""
 
@@ -112,6 +128,7 @@ class GraphRunner:
         self._executors = None
         self.flights = collections.deque()
         self.failures = 0  # how often the executor lost what had been dispatched
+        self._raised = lambda: None  # gives the last error of a step in flight
         self._dispatched = []  # arguments of the graphs started since the last launch
         self._unraised = collections.deque()  # errors that the steps of other threads have raised meanwhile
         self._lock = threading.RLock()  # of `flights`: several threads may wait
@@ -251,9 +268,14 @@ class GraphRunner:
         if errors:
             error, *others = errors.values()
             self._unraised.extend(others)
+            self._raised = weakref.ref(error) if isinstance(error, tfi.OpError) else lambda: None
             raise error
         # Nothing was raised: the failure did not repeat, the values are those of the replay.
         self.flights.appendleft(failed)
+
+    def has_raised(self, error):
+        """Whether this is the error of a step in flight."""
+        return error is self._raised()
 
     def cancel(self, manager):
         """Cancel the running early step and leave the executor usable; steps before it are waited for first."""

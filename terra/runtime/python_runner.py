@@ -13,7 +13,7 @@ from terra.fallback.replay import Record, execute_again, restore, snapshot, unre
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
 from terra.runtime import internals as tfi
 from terra.runtime import interrupts, opschema, verification
-from terra.runtime.graph_runner import runner
+from terra.runtime.graph_runner import Dropped, runner
 from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.program import ValueKey
@@ -618,11 +618,7 @@ class PythonRunner:
             return self.received[node]
         start = self.step.clock()
         if runner.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
-            try:
-                runner.sync()
-            except BaseException:
-                self.diverge("a step before it failed")
-                raise
+            runner.sync()
         if runner.failures != self.failures:
             self.diverge("a step before it failed")
             return None
@@ -698,10 +694,32 @@ class PythonRunner:
         finally:
             interrupts.release(held)
 
+    def drop(self, error):
+        """A step before this one has failed, and its error ended this one: eagerly, Python would not have come here. Nothing of it is done."""
+        held = interrupts.hold()
+        try:
+            self.tapes.diverged(self)
+            self._cancel()
+            owner = Dropped(error)
+            for t in self.issued:
+                if t._value is None:
+                    t._owner = owner
+            self.log = self.issued = ()
+        finally:
+            interrupts.release(held)
+
     def _fall_back(self, reason):
         step = self.step
         self.tapes.diverged(self)
         step.note_fallback(reason)
+        self._cancel()
+        tracer = self.tracer(step)
+        step.mode = tracer
+        self._replay(tracer)
+        self.log = self.issued = ()
+
+    def _cancel(self):
+        """The graph does nothing, and has done nothing."""
         if not self.late:
             if self.manager is not None:
                 runner.cancel(self.manager)
@@ -713,10 +731,6 @@ class PythonRunner:
                 restore(self.checkpoint)
         else:
             runner.sync()
-        tracer = self.tracer(step)
-        step.mode = tracer
-        self._replay(tracer)
-        self.log = self.issued = ()
 
     def _replay(self, tracer):
         """Execute the matched operations imperatively, in order, filling the placeholders that Python holds; the tapes hold them already."""

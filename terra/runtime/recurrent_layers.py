@@ -8,13 +8,15 @@ What the gradient needs of the loop are lists of tensors, one for each time step
 cannot be handed on: then the gradient's function computes the loop again. Values are eager's, gradients are summed in another order.
 """
 
+import contextlib
 import functools
 import sys
 import weakref
 
-from terra.runtime import dispatch, guards, shape_inference
+from terra.runtime import dispatch, guards, open_shapes, shape_inference
 from terra.runtime import internals as tfi
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
+from terra.runtime.open_shapes import Partial
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
@@ -46,10 +48,13 @@ def _in_one(original, in_stateless_scope):
         if step is not None and calls_stock_cell(step_function) and not in_stateless_scope():
             function = step.function
             if function.recurrences is None:
-                if function.options.loops != "unroll" and _has_shape(inputs) and function.rolling.is_loss(_lengths(step, step_function, inputs)):
-                    function.rolling.take_layers_as_one()
+                with _without_sizes(step):
+                    if function.options.loops != "unroll" and _has_shape(inputs) and (
+                            inputs.shape[1] is None or function.rolling.is_loss(_lengths(step, step_function, inputs))):
+                        function.rolling.take_layers_as_one()
             else:
-                made = function.recurrences.find(original, step_function, inputs, initial_states, options)
+                with _without_sizes(step):
+                    made = function.recurrences.find(original, step_function, inputs, initial_states, options)
                 if function.recurrences.batches_vary:
                     function.recurrences.batches_vary = False
                     function.begins_anew = True
@@ -58,6 +63,11 @@ def _in_one(original, in_stateless_scope):
         return original(step_function, inputs, initial_states, **options)
 
     return rnn
+
+
+def _without_sizes(step):
+    """While it lasts, nothing is read of the shapes of arguments some of whose sizes are left unknown (see `opening`)."""
+    return open_shapes.shown() if step.opened else contextlib.nullcontext()
 
 
 def _lengths(step, step_function, inputs):
@@ -262,7 +272,7 @@ class Recurrence:
         self._backward = self._again.function_def.signature.name
         sources = list(self._sources)
         shape_inference.add_rule(
-            self._backward, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(type(keys[k]) is tuple for k in sources) else None)
+            self._backward, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(type(keys[k]) in (tuple, Partial) for k in sources) else None)
 
 
 def _gradient_of(reference):
@@ -299,16 +309,18 @@ def _learn_shapes(name, samples, n_outputs):
         templates.append([a if a == b else sources[a, b] for a, b in pairs])
 
     def rule(attrs, keys):
-        if any(type(keys[k]) is not tuple for k, _ in sources.values()):
+        if any(type(keys[k]) is not tuple and type(keys[k]) is not Partial for k, _ in sources.values()):
             return None
-        return tuple([tuple([d if type(d) is int else keys[d[0]][d[1]] for d in template]) for template in templates])
+        shapes = [[d if type(d) is int else keys[d[0]][d[1]] for d in template] for template in templates]
+        return tuple([(Partial if None in shape else tuple)(shape) for shape in shapes])
 
     shape_inference.add_rule(name, rule)
     return given
 
 
 def _has_shape(x):
-    return (is_tensor(x) or isinstance(x, tfi.tf.Variable)) and (type(x) is not TerraTensor or type(x._shp) is tuple) and x.shape.rank > 0
+    return (is_tensor(x) or isinstance(x, tfi.tf.Variable)) and (
+        type(x) is not TerraTensor or type(x._shp) is tuple or (x._shp is not None and open_shapes.shows_unknown_sizes())) and x.shape.rank > 0
 
 
 def _flat_states(states):

@@ -60,6 +60,7 @@ class Step:
         if kwargs:
             collect_args(kwargs, self.args, self.arrays)
         self.arg_list = [t for _, t in self.args.values()]
+        self.opened = {}  # index of an argument some of whose sizes are to be unknown -> a Partial
         self._args_signature = self._shapes = None
         self.skips = self.lazy_tapes = function.options.fast_forward
         self.verifies = function.options.verify
@@ -145,9 +146,9 @@ class Step:
         return mode if type(mode) is PythonRunner and self.skips and not self.paused and self.thread == get_ident() else None
 
     def args_signature(self):
-        """[(dtype enum, shape)] of the tensor arguments."""
+        """[(dtype enum, shape)] of the tensor arguments; the shape is a Partial if it is open."""
         if self._args_signature is None:
-            self._args_signature = [(t._datatype_enum(), t._shape_tuple()) for t in self.arg_list]
+            self._args_signature = [(t._datatype_enum(), self.opened.get(k) or t._shape_tuple()) for k, t in enumerate(self.arg_list)]
         return self._args_signature
 
     def shapes(self):

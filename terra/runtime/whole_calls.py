@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards, quick_entries, user_layers, verification
+from terra.runtime import dispatch, fast_forward, guards, opening, quick_entries, user_layers, verification
 from terra.runtime.observer import Observer
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Recording, Unskippable, jump
 from terra.runtime.step import Step, holds_numbers
@@ -141,6 +141,8 @@ class Arrays:
 
 def run_step(step, function, args, kwargs):
     """The result of the step's function, whose code is jumped over if that is possible."""
+    if step.opened:
+        args, kwargs = opening.open_arguments(step, args, kwargs)
     if type(function) is MethodType and is_keras_step(function):
         result, skipped = run_keras_step(function.__func__, function.__self__, args, kwargs)
         step.counts.whole_steps += skipped

@@ -1,0 +1,465 @@
+"""`reduce_retracing`: arguments of many sizes. Each program gives what it gives eagerly, and what does not look at sizes is recorded once."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_open_shapes import BLIND, REDUCTIONS, SEEING
+
+import terra
+
+STEPS = 40
+
+
+def sizes(seed, steps=STEPS, low=2, high=60):
+    return np.random.RandomState(seed).randint(low, high, steps)
+
+
+def rows(seed=0, steps=STEPS, low=2):
+    drawn = np.random.RandomState(seed + 1)
+    for n in sizes(seed, steps, low):
+        yield (tf.constant(drawn.randn(n, 4).astype("float32")),)
+
+
+def sequences(seed=0, steps=STEPS, batch=4, batches_vary=False):
+    drawn = np.random.RandomState(seed + 1)
+    for k, n in enumerate(sizes(seed, steps, 3, 40)):
+        size = batch - (batches_vary and k % 5 == 4)
+        yield tf.constant(drawn.randint(0, 20, (size, n)), tf.int32), tf.constant(drawn.randint(0, 3, size))
+
+
+def as_values(x):
+    """Nested results, tensors by dtype and bytes."""
+    if tf.is_tensor(x):
+        return str(x.dtype), tuple(x.shape), x.numpy().tolist()
+    if isinstance(x, (list, tuple)):
+        return [as_values(y) for y in x]
+    return {k: as_values(y) for k, y in x.items()} if isinstance(x, dict) else x
+
+
+def compare(make, batches, skipped=0, rounding=False, coexecuted=0.75, **options):
+    """Run the step that `make()` gives with its variables, eagerly and co-executed; gives the co-executed one."""
+    def run(wrap):
+        keras.utils.set_random_seed(7)
+        step, variables = make()
+        step = wrap(step)
+        seen = [as_values(step(*args)) for args in batches()]
+        return seen, [as_values(tf.convert_to_tensor(v)) for v in variables()], step
+
+    expected, values, _ = run(lambda step: step)
+    actual, left, step = run(lambda step: terra.coexecute(step, wait_for_graph=True, reduce_retracing=True, **options))
+    if rounding:
+        for a, b in zip(tf.nest.flatten([expected, values]), tf.nest.flatten([actual, left]), strict=True):
+            assert a == b if isinstance(a, (str, bool)) or a is None else np.allclose(a, b, rtol=1e-4, atol=1e-5), (a, b)
+    else:
+        assert (actual, left) == (expected, values)
+    stats = step.stats()
+    assert stats.coexecuted_steps >= coexecuted * len(actual), (stats, step.fallback_reasons)
+    assert stats.whole_steps >= skipped * len(actual), terra.explain(step)
+    return step
+
+
+def trained(model, optimizer="sgd", loss=None):
+    """A step that trains a Keras model, and what it changes."""
+    optimizer = keras.optimizers.get(optimizer)
+    loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables))
+        return value
+
+    return step, lambda: model.variables + optimizer.variables
+
+
+# -- operations ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", [*BLIND, *SEEING])
+def test_operations(name):
+    operation = {**BLIND, **SEEING}[name]
+
+    def make():
+        w, v = tf.Variable([1.0, -0.5, 0.5, 2.0]), tf.Variable(tf.ones(4))
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = REDUCTIONS["mean"](operation(x * v, w))
+            for variable, gradient in zip((w, v), tape.gradient(loss, [w, v])):
+                if gradient is not None:
+                    variable.assign_sub(tf.clip_by_value(1e-3 * gradient, -1e-2, 1e-2))
+            return loss
+
+        return step, lambda: [w, v]
+
+    some_rows = lambda: [(tf.abs(x),) for x, in rows()]  # noqa: E731
+    compare(make, some_rows if name == "again" else rows, skipped=0.0 if name in SEEING or name == "known_size" else 0.8, rounding=name in ("svd", "qr", "tensordot", "einsum", "keras", "labels"))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_reductions_also_of_one_row_and_none(reduction):
+    def make():
+        w = tf.Variable([1.0, -0.5, 0.5, 2.0])
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = REDUCTIONS[reduction](x * w)
+            return loss, tape.gradient(loss, w)
+
+        return step, lambda: [w]
+
+    def batches():
+        for k, (x,) in enumerate(rows()):
+            yield (x if k % 4 else x[:k // 4 % 2],)
+
+    compare(make, lambda: [(tf.where(tf.math.is_nan(x), 0.0, x),) for x, in batches()] if reduction != "mean" else [(x[:max(1, len(x) - 1)],) for x, in batches() if len(x)],
+            skipped=0.7)
+
+
+# -- Keras -----------------------------------------------------------------------------------------------------------------
+
+def layers():
+    L = keras.layers
+    return {
+        "conv": [L.Conv1D(8, 3, padding="same", activation="relu"), L.GlobalAveragePooling1D()],
+        "separable": [L.SeparableConv1D(8, 3, padding="same"), L.MaxPooling1D(2), L.GlobalMaxPooling1D()],
+        "norm": [L.BatchNormalization(), L.LayerNormalization(), L.GlobalAveragePooling1D()],
+        "dropout": [L.Dropout(0.3), L.GlobalMaxPooling1D()],
+        "spatial_dropout": [L.SpatialDropout1D(0.2), L.GlobalMaxPooling1D()],
+        "noise": [L.GaussianNoise(0.1), L.GlobalMaxPooling1D()],
+        "lstm": [L.LSTM(5)],
+        "gru": [L.GRU(5, return_sequences=True, dropout=0.1), L.GlobalMaxPooling1D()],
+        "dropout_gru": [L.Dropout(0.2), L.GRU(5)],
+        "two_ways": [L.Bidirectional(L.SimpleRNN(4))],
+        "reshaped": [L.Permute((2, 1)), L.Reshape((-1, 2)), L.GlobalMaxPooling1D()],
+        "padded": [L.ZeroPadding1D(1), L.UpSampling1D(2), L.Cropping1D(1), L.Dense(4, "tanh"), L.GlobalAveragePooling1D()],
+    }
+
+
+@pytest.mark.parametrize("batches_vary", [False, True])
+@pytest.mark.parametrize("name", layers())
+def test_layers(name, batches_vary):
+    def make():
+        model = keras.Sequential([keras.layers.Embedding(20, 6), *layers()[name], keras.layers.Dense(3)])
+        model(np.zeros((2, 12), "int32"))
+        return trained(model, "adam")
+
+    compare(make, lambda: sequences(batches_vary=batches_vary), rounding=name in ("lstm", "gru", "dropout_gru", "two_ways"), coexecuted=0.5)
+
+
+def test_attention():
+    def make():
+        i = keras.Input((None,), dtype="int32")
+        x = keras.layers.Embedding(20, 8)(i)
+        x = keras.layers.LayerNormalization()(x + keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
+        model = keras.Model(i, keras.layers.Dense(3)(keras.layers.GlobalMaxPooling1D()(x)))
+        return trained(model, "adam")
+
+    compare(make, lambda: sequences(), rounding=True)
+
+
+def test_masks():
+    def make():
+        model = keras.Sequential([keras.layers.Embedding(20, 6, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(3)])
+        model(np.ones((2, 5), "int32"))
+        return trained(model)
+
+    compare(make, lambda: sequences(), rounding=True)
+
+
+class Counting(keras.layers.Layer):
+    """A layer of the user's that looks at sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def call(self, x):
+        self.seen.append(tuple(x.shape))
+        return x * (1.0 / x.shape[1])
+
+
+def test_users_code_sees_sizes():
+    counting = []
+
+    def make():
+        counting.append(Counting())
+        model = keras.Sequential([
+            keras.layers.Embedding(20, 6), counting[-1], keras.layers.Lambda(lambda x: x + float(x.shape[0])), keras.layers.GlobalMaxPooling1D(),
+            keras.layers.Dense(3, activation=lambda x: x * float(x.shape[-1]))])
+        model(np.zeros((2, 5), "int32"))
+        return trained(model)
+
+    compare(make, lambda: sequences(batches_vary=True))
+    assert counting[0].seen == counting[1].seen and len(counting[0].seen) > STEPS
+
+
+def test_functions_of_the_users_that_the_framework_calls():
+    def make():
+        w, seen = tf.Variable(1.0), []
+
+        def step(x):
+            y = tf.map_fn(lambda row: row * float(row.shape[0]), x)
+            z = tf.cond(tf.reduce_sum(x) > 0.0, lambda: x * float(x.shape[0]), lambda: x)
+            seen.append(len(x))
+            w.assign_add(tf.reduce_mean(y) + tf.reduce_mean(z))
+            return w * 2.0, list(seen)
+
+        return step, lambda: [w]
+
+    compare(make, lambda: rows())
+
+
+@pytest.mark.parametrize("batches_vary", [False, True])
+def test_fit(batches_vary):
+    def run(compile):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Embedding(20, 6), keras.layers.Conv1D(4, 3, padding="same"), keras.layers.GlobalMaxPooling1D(), keras.layers.Dense(3)])
+        steps = compile(model, optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+        history = model.fit((batch for batch in [*sequences(batches_vary=batches_vary)]), verbose=0)
+        return history.history, [v.numpy().tolist() for v in model.variables], steps
+
+    expected = run(lambda model, **how: model.compile(run_eagerly=True, **how))
+    actual = run(lambda model, **how: terra.compile(model, wait_for_graph=True, reduce_retracing=True, **how))
+    assert actual[:2] == expected[:2]
+    stats = actual[2].train.stats()
+    assert stats.coexecuted_steps > 0.8 * STEPS
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------------
+
+def test_containers_and_keywords():
+    def make():
+        w = tf.Variable([1.0, -0.5, 0.5, 2.0])
+
+        def step(batch, *rest, pair, scale=1.0):
+            x = batch["x"] * w + sum(rest)
+            loss = tf.reduce_mean(x) * scale + tf.reduce_sum(pair[0][0]) * 0.01
+            w.assign_sub(0.01 * loss * tf.ones(4))
+            batch["seen"] = True
+            return loss, sorted(batch), len(pair)
+
+        return step, lambda: [w]
+
+    def batches():
+        for x, in rows():
+            yield {"x": x, "name": "a"}, x, x * 2.0, [[x], None]
+
+    def with_keywords():
+        step, variables = make()
+        return lambda batch, x, y, pair: step(batch, x, y, pair=pair, scale=2.0), variables
+
+    compare(with_keywords, lambda: batches(), skipped=0.0)
+
+
+def test_a_tensor_that_comes_another_way_too():
+    """One that the step finds in a global, and is given."""
+    held = []
+
+    def make():
+        w = tf.Variable(1.0)
+
+        def step(x):
+            w.assign_add(tf.reduce_mean(held[-1] * x) + tf.reduce_sum(held[-1]))
+            return w * 1.0
+
+        return step, lambda: [w]
+
+    def batches():
+        for batch in rows():
+            held.append(batch[0])
+            yield batch
+
+    compare(make, batches, coexecuted=0)  # what comes from outside has another shape each time
+
+
+def test_gradients_of_arguments():
+    def make():
+        w = tf.Variable([1.0, -0.5, 0.5, 2.0])
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(tf.tanh(x * w) ** 2)
+            return tape.gradient(y, [x, w])
+
+        return step, lambda: [w]
+
+    compare(make, lambda: rows(), skipped=0.7)
+
+
+def test_a_tape_round_the_step():
+    def make():
+        w = tf.Variable([1.0, -0.5, 0.5, 2.0])
+
+        def inner(x):
+            return tf.reduce_sum(tf.tanh(x * w) ** 2)
+
+        return inner, lambda: [w]
+
+    def run(wrap):
+        step, _ = make()
+        step = wrap(step)
+        found = []
+        for x, in rows():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = step(x)
+            found.append(tape.gradient(y, x).numpy().tolist())
+        return found
+
+    assert run(lambda step: step) == run(lambda step: terra.coexecute(step, wait_for_graph=True, reduce_retracing=True))
+
+
+def test_results_of_steps_as_arguments():
+    def make():
+        def step(x):
+            return tf.concat([x, x[:1] * 0.5], 0)[-50:]
+
+        return step, lambda: []
+
+    def run(wrap):
+        step, _ = make()
+        step = wrap(step)
+        x, seen = tf.ones([2, 3]), []
+        for _ in range(60):
+            x = step(x)
+            seen.append(tuple(x.shape))
+        return seen, x.numpy().tolist(), step
+
+    expected, actual = run(lambda step: step), run(lambda step: terra.coexecute(step, wait_for_graph=True, reduce_retracing=True))
+    assert actual[:2] == expected[:2] and actual[2].stats().coexecuted_steps > 40
+
+
+def test_sizes_that_begin_to_vary_later():
+    """Each brings another trace, and no more than that."""
+    def make():
+        w = tf.Variable(tf.ones([1, 4, 1]))
+
+        def step(x):
+            w.assign_sub(0.01 * tf.reduce_mean(tf.sin(x * w), axis=(0, 2), keepdims=True))
+            return tf.reduce_sum(w * x)
+
+        return step, lambda: [w]
+
+    def batches():
+        drawn = np.random.RandomState(0)
+        for k in range(60):
+            yield (tf.constant(drawn.randn(3 + (k % 4 if k > 20 else 0), 4, 5 + (k % 7 if k > 40 else 0)).astype("float32")),)
+
+    step = compare(make, batches, skipped=0.6)
+    assert step.stats().tracing_steps <= 8 and step.stats().traces <= 2
+
+
+def test_ranks_types_and_structures():
+    def make():
+        w = tf.Variable(1.0)
+
+        def step(x, *more):
+            w.assign_add(tf.reduce_mean(tf.cast(x, tf.float32)) + float(len(more)))
+            return w * 1.0
+
+        return step, lambda: [w]
+
+    def batches():
+        for k, (x,) in enumerate(rows(steps=60)):
+            yield (x,) if k % 3 == 0 else (tf.cast(x[:, 0] * 3, tf.int32),) if k % 3 == 1 else (x, x)
+
+    compare(make, batches)
+
+
+@pytest.mark.parametrize("options", [
+    {"fast_forward": False}, {"fast_forward": "framework"}, {"transform": False}, {"run_ahead": 0}, {"verify": True}, {"jit_compile": True}, {"loops": "unroll"},
+    {"optimize": True}], ids=str)
+def test_other_options(options):
+    def make():
+        model = keras.Sequential([keras.layers.Embedding(20, 6), keras.layers.Dropout(0.2), keras.layers.Conv1D(4, 3, padding="same"), keras.layers.GlobalMaxPooling1D(),
+                                  keras.layers.Dense(3)])
+        model(np.zeros((2, 5), "int32"))
+        return trained(model)
+
+    compare(make, lambda: sequences(), rounding="jit_compile" in options or "optimize" in options, **options)
+
+
+@pytest.mark.parametrize("loops", ["auto", "roll", "unroll"])
+def test_loops_over_sizes(loops):
+    def make():
+        w = tf.Variable(tf.ones([4]) * 0.5)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                state = tf.zeros([4])
+                for k in range(x.shape[0]):
+                    state = tf.tanh(state * w + x[k])
+                loss = tf.reduce_sum(state)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss
+
+        return step, lambda: [w]
+
+    short = [(x[:2 + k % (3 if loops == "unroll" else 8)],) for k, (x,) in enumerate(rows(steps=80, low=12))]
+    compare(make, lambda: short, rounding=True, coexecuted=0.6, loops=loops)
+
+
+def test_values_that_python_reads():
+    def make():
+        w = tf.Variable(1.0)
+
+        def step(x):
+            if float(tf.reduce_sum(x)) > 0.0:
+                w.assign_add(float(x.numpy().max()))
+            return w * float(len(x))
+
+        return step, lambda: [w]
+
+    compare(make, lambda: rows())
+
+
+def test_a_failure_is_eagers():
+    def run(wrap):
+        w = tf.Variable(tf.ones([4]))
+
+        def step(x, y):
+            w.assign_add(tf.ones(4))
+            return tf.reduce_sum(x * w + y)
+
+        step, seen = wrap(step), []
+        for k, (x,) in enumerate(rows(low=5)):
+            try:
+                seen.append(float(step(x, x[:3] if k % 10 == 9 else x)))
+            except tf.errors.InvalidArgumentError as error:
+                seen.append("Incompatible shapes" in str(error))
+        return seen, w.numpy().tolist(), step
+
+    expected, actual = run(lambda step: step), run(lambda step: terra.coexecute(step, wait_for_graph=True, reduce_retracing=True))
+    assert actual[:2] == expected[:2] and True in expected[0] and actual[2].stats().coexecuted_steps > 20
+
+
+def test_without_the_option_nothing_is_opened():
+    step = terra.coexecute(lambda x: x * 2.0, wait_for_graph=True)
+    for x, in rows():
+        assert step(x).shape == x.shape
+    assert step.opening is None
+
+
+def test_explain_tells_what_is_unknown():
+    step = terra.coexecute(lambda x: tf.reduce_sum(x), wait_for_graph=True, reduce_retracing=True)
+    for x, in rows():
+        step(x)
+    assert "left unknown: float32 (None, 4)." in terra.explain(step)
+
+
+def test_assignments_compare_shapes():
+    def make():
+        v, failed = tf.Variable(tf.zeros([3, 4])), []
+
+        def step(x):
+            try:
+                v.assign(x)
+            except ValueError as error:
+                failed.append("Cannot assign" in str(error) or "not compatible" in str(error) or "mismatch" in str(error))
+            return v * 2.0, list(failed)
+
+        return step, lambda: [v]
+
+    compare(make, lambda: [(x[:3] if k % 5 else x[:2],) for k, (x,) in enumerate(rows(low=4))], coexecuted=0)
