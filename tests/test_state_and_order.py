@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 
 import keras
 import numpy as np
@@ -19,7 +20,8 @@ from harness import reset_seeds
 from tensorflow.python import pywrap_tfe
 
 import terra
-from terra.runtime.graph_runner import runner
+from terra.runtime.graph_runner import GraphRunner, runner
+from terra.runtime.step import Counts
 
 ENTRY_POINTS = ("TFE_Py_FastPathExecute", "TFE_Py_Execute", "TFE_Py_ExecuteCancelable")
 ORIGINALS = {name: getattr(pywrap_tfe, name) for name in ENTRY_POINTS}
@@ -537,23 +539,34 @@ def test_steps_behind_a_failed_one_are_dropped(run_ahead, early):
 
 
 def test_steps_of_another_thread_behind_a_failed_one_are_not_dropped():
-    step, v, w, good, bad = failing_step(2)
-    u = tf.Variable(0.0)
+    done = []
 
-    @terra.coexecute(wait_for_graph=True)
-    def other():
-        u.assign_add(1.0)
+    class Record:
+        def __init__(self, name, error=None):
+            self.name, self.error = name, error
 
-    for _ in range(4):
-        other()
-    terra.sync()
-    step(bad)
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
-        terra.sync()
-    assert float(u) == 5.0 and float(v) == 9.0
+        def replay(self):
+            done.append(self.name)
+            if self.error is not None:
+                raise self.error
+
+        def drop(self):
+            done.append(f"{self.name} dropped")
+
+        def landed(self):
+            pass
+
+    error = tf.errors.InvalidArgumentError(None, None, "a bad index")
+    runner = GraphRunner()
+    runner._executors = types.SimpleNamespace(wait=lambda: error)
+    for thread, record in ((1, Record("a", error)), (2, Record("b")), (1, Record("c")), (2, Record("d"))):
+        runner.launch((), record, None, Counts()).thread = thread
+    flights = list(runner.flights)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        runner._recover(flights[0])
+    assert caught.value is error and runner.has_raised(error) and not runner.flights
+    assert done == ["a", "b", "c dropped", "d"]
+    assert [flight.error for flight in flights] == [error, None, error, None] and all(flight.done for flight in flights)
 
 
 def test_a_failing_kernel_before_a_fetch():
