@@ -538,6 +538,39 @@ def test_steps_behind_a_failed_one_are_dropped(run_ahead, early):
     assert step.stats().coexecuted_steps >= 10
 
 
+def test_a_step_in_whose_middle_an_earlier_one_fails_is_dropped():
+    """What it has updated by then is not done either."""
+    v, w, table = tf.Variable(0.0), tf.Variable(0.0), tf.constant([1.0, 2.0, 4.0])
+
+    @terra.coexecute(wait_for_graph=True, run_ahead=5, fast_forward=False)
+    def step(index):
+        v.assign_add(1.0)
+        if waits:
+            terra.sync()
+        w.assign_add(tf.gather(table, index) + slow_work(BIG))
+        return w + 1.0
+
+    def epoch(indices):
+        nonlocal waits
+        for k, index in enumerate(indices):
+            waits = k == 4
+            step(tf.constant(index))
+
+    waits = False
+    for k in range(4):
+        epoch([1] * 4)
+    terra.sync()
+    before, coexecuted = (float(v), float(w)), step.stats().coexecuted_steps
+    assert before == (16.0, 32.0) and coexecuted > 10
+    with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+        epoch([1, 1, 1, 7, 1, 1])
+    assert (float(v), float(w)) == (20.0, 38.0)
+    assert step.stats().coexecuted_steps == coexecuted + 4
+    epoch([1] * 4)
+    terra.sync()
+    assert (float(v), float(w)) == (24.0, 46.0)
+
+
 def test_steps_of_another_thread_behind_a_failed_one_are_not_dropped():
     done = []
 

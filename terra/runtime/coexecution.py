@@ -298,9 +298,8 @@ class Coexecuted:
         stats.steps += 1
         generation = self.generation
         generation.settle(self.options.wait_for_graph)
-        if self.begins_anew and generation.thread is None:
-            self.begins_anew = False
-            self.forget_traces()
+        if self.begins_anew:
+            self._begin_anew()
         remove_left()
         if generation.retired:
             generation.remove_retired()
@@ -317,10 +316,7 @@ class Coexecuted:
             return None
         step = kind(self, args, kwargs)
         if self.opening is not None and self.opening.look_at(step):
-            if generation.thread is None:
-                self.forget_traces()
-            else:
-                self.begins_anew = True
+            self._begin_anew()
         try:
             if step.mode is not None:
                 runner.limit(max(self.options.run_ahead - 1, 0))
@@ -490,10 +486,9 @@ class Coexecuted:
                 return
         if self.turnover.is_due(self.store, raw, self.store.n_traces >= self.options.max_traces):
             log.info("terra: step %d of %s uses other variables than those before: their traces are forgotten", self._stats.steps, self.policy.name)
-            if self.generation.thread is not None:
-                self.begins_anew = True
+            self._begin_anew()
+            if self.begins_anew:
                 return
-            self.forget_traces()
             fell_back = False  # what was unknown before tells nothing of this path
         with self.generation.lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
@@ -504,6 +499,12 @@ class Coexecuted:
             self.policy.fell_back(step.fallback_reason)
         if self.store.version != self.generation.version and (fell_back or not changed) and self.generation.thread is None:
             self.generation.begin()
+
+    def _begin_anew(self):
+        """Forget the traces, now if no graph is being generated, else as soon as it is there."""
+        self.begins_anew = self.generation.thread is not None
+        if not self.begins_anew:
+            self.forget_traces()
 
     def forget_traces(self):
         """Begin anew: there is another way to run the steps. No graph is being generated."""

@@ -21,6 +21,16 @@ class Partial(tuple):
     __slots__ = ()
 
 
+def shape_of(sizes):
+    """The shape with these sizes, None where one is not known: a tuple, or a Partial."""
+    return (Partial if None in sizes else tuple)(sizes)
+
+
+def is_shape(key):
+    """Whether it is a shape of known rank."""
+    return type(key) is tuple or type(key) is Partial
+
+
 class Unread(tuple):
     """The shape of a tensor as a tuple: sizes that depend on data are read when they are looked at. `read` gives the shape."""
 
@@ -89,5 +99,4 @@ def merged(known, other):
     """What is known of a shape if both are: a tuple, or a Partial or None. (`known` is the Partial or None that was known before.)"""
     if known is None or other is None or len(known) != len(other):
         return other if known is None else known
-    dims = [b if a is None else a for a, b in zip(known, other)]
-    return (Partial if None in dims else tuple)(dims)
+    return shape_of([b if a is None else a for a, b in zip(known, other)])

@@ -6,6 +6,7 @@ code as the result of an operation that passes its value on and tells only its o
 
 from terra.runtime import internals as tfi
 from terra.runtime.open_shapes import Partial
+from terra.runtime.regions import mask_of
 from terra.runtime.tensor import EagerTensor, TerraTensor
 
 MOST = 100  # structures of arguments that are remembered
@@ -34,7 +35,7 @@ class Opening:
             if any([b is not None and a != b for a, b in zip(shape, seen)]) and structure[k][0] not in _CLOSED:
                 known[k] = Partial([b if a == b else None for a, b in zip(shape, seen)])
                 varies = True
-        step.opened = {k: shape for k, shape in enumerate(known) if type(shape) is Partial and tensors[k].__dict__.get("_keras_mask") is None}
+        step.opened = {k: shape for k, shape in enumerate(known) if type(shape) is Partial and mask_of(tensors[k]) is None}
         return varies
 
     def describe(self):

@@ -42,7 +42,6 @@ class InputSlot:
         self.const_shape_key = None
         self.py_type = self.py_value = None  # the Python number that was converted to the constant, once known
 
-
     @property
     def may_be_open(self):
         """Whether the shape of what is expected depends on data, as far as the trace tells."""

@@ -16,7 +16,7 @@ import weakref
 from terra.runtime import dispatch, guards, open_shapes, shape_inference
 from terra.runtime import internals as tfi
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
-from terra.runtime.open_shapes import Partial
+from terra.runtime.open_shapes import is_shape, shape_of
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
@@ -48,10 +48,8 @@ def _in_one(original, in_stateless_scope):
         if step is not None and calls_stock_cell(step_function) and not in_stateless_scope():
             function = step.function
             if function.recurrences is None:
-                with _without_sizes(step):
-                    if function.options.loops != "unroll" and _has_shape(inputs) and (
-                            inputs.shape[1] is None or function.rolling.is_loss(_lengths(step, step_function, inputs))):
-                        function.rolling.take_layers_as_one()
+                if function.options.loops != "unroll" and _varies(step, step_function, inputs):
+                    function.rolling.take_layers_as_one()
             else:
                 with _without_sizes(step):
                     made = function.recurrences.find(original, step_function, inputs, initial_states, options)
@@ -70,12 +68,18 @@ def _without_sizes(step):
     return open_shapes.shown() if step.opened else contextlib.nullcontext()
 
 
-def _lengths(step, step_function, inputs):
-    """The lengths of the sequences that a layer was given here in the steps of a function."""
+def _varies(step, step_function, inputs):
+    """Whether the sequences that a layer was given here in the steps of a function have had so many lengths that unrolling its loop is a loss, or one that is left unknown."""
+    with _without_sizes(step):
+        if not _has_shape(inputs):
+            return False
+        length = inputs.shape[1]
+    if length is None:
+        return True
     layer = closure(step_function)["self"].cell_contents
     lengths = step.function.lengths.setdefault((id(layer), step.cursor.current), set())
-    lengths.add(inputs.shape[1])
-    return lengths
+    lengths.add(length)
+    return step.function.rolling.is_loss(lengths)
 
 
 class Recurrences:
@@ -272,7 +276,7 @@ class Recurrence:
         self._backward = self._again.function_def.signature.name
         sources = list(self._sources)
         shape_inference.add_rule(
-            self._backward, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(type(keys[k]) in (tuple, Partial) for k in sources) else None)
+            self._backward, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(is_shape(keys[k]) for k in sources) else None)
 
 
 def _gradient_of(reference):
@@ -309,10 +313,9 @@ def _learn_shapes(name, samples, n_outputs):
         templates.append([a if a == b else sources[a, b] for a, b in pairs])
 
     def rule(attrs, keys):
-        if any(type(keys[k]) is not tuple and type(keys[k]) is not Partial for k, _ in sources.values()):
+        if not all(is_shape(keys[k]) for k, _ in sources.values()):
             return None
-        shapes = [[d if type(d) is int else keys[d[0]][d[1]] for d in template] for template in templates]
-        return tuple([(Partial if None in shape else tuple)(shape) for shape in shapes])
+        return tuple([shape_of([d if type(d) is int else keys[d[0]][d[1]] for d in template]) for template in templates])
 
     shape_inference.add_rule(name, rule)
     return given

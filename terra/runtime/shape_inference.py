@@ -10,7 +10,7 @@ import numpy as np
 from terra.graph.trace import is_value
 from terra.runtime import internals as tfi
 from terra.runtime import opschema, shape_rules
-from terra.runtime.open_shapes import Partial
+from terra.runtime.open_shapes import shape_of
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 
@@ -70,7 +70,7 @@ def output_shapes(info, enums, keys, handles, n_out):
         if shape.rank is None:
             shapes.append(None)
         else:
-            shapes.append((tuple if shape.is_fully_defined() else Partial)(shape.as_list()))
+            shapes.append(shape_of(shape.as_list()))
     return tuple(shapes)
 
 
