@@ -17,7 +17,8 @@ class Options:
     max_traces: how many distinct traces are merged before new ones are only run imperatively.
     wait_for_graph: a step waits for a graph that is being generated instead of running imperatively meanwhile, and none runs imperatively to compare with.
     jit_compile: let XLA compile the pure stretches of the graph, in the background; no longer bitwise equal to eager. The compiled form is kept only if
-        steps turn out to be faster with it. Steps that are cut into pieces (see `loops`) are not compiled.
+        steps turn out to be faster with it. Meanwhile the loop of a Keras RNN layer is one operation, unless `loops` is "unroll". Steps that are cut into pieces
+        (see `loops`) are not compiled.
     fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute. With "framework" all of
         the user's own code runs at each step; with False all of the framework's does, too.
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
@@ -69,8 +70,8 @@ class Stats:
     Python had waited for the steps before as soon as they were dispatched), `compiled_steps` those that XLA's compiled code ran (`jit_compile`),
     `single_threaded_steps` those whose operations ran one after another on one thread (because steps proved to be shorter so).
     `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph, `pieces` the parts that steps are cut into for
-    that (and at recursive calls), each with a graph of its own; `recurrent_layers` the RNN layers of Keras whose loop over time varies and is one operation
-    of the graph instead; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
+    that (and at recursive calls), each with a graph of its own; `recurrent_layers` the RNN layers of Keras whose loop over time varies, or is compiled by XLA,
+    and is one operation of the graph instead; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
     structure had come again and again. `verified_calls` and `verified_graphs` count what `verify` has run both ways: calls that would have been skipped,
     and graphs. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
     fetch, or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).

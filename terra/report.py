@@ -80,7 +80,8 @@ def _explain(function):
     if function.turnover.narrowed:
         lines.append("Paths that had not been taken for long were forgotten.")
     if stats.recurrent_layers:
-        lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because the lengths of sequences vary.")
+        why = "XLA compiles them so" if function.recurrences.for_xla else "the lengths of sequences vary"
+        lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because {why}.")
     if function.opening is not None:
         lines += function.opening.describe()
     own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]

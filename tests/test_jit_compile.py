@@ -55,7 +55,7 @@ def assert_compiled(step, least):
     stats = step.stats()
     assert stats.compiled_steps >= least, (stats, terra.explain(step))
     assert stats.compiled_steps <= stats.coexecuted_steps
-    form, _ = step.program.compiled._current
+    form = step.program.compiled._current[0]
     assert form.clusters and all(c.fdef.attr["_XlaMustCompile"].b for c in form.clusters)
     inside = {node.op for c in form.clusters for node in c.fdef.node_def}
     top = [node.op for node in form.top.node_def]
@@ -110,7 +110,7 @@ def batches(*shape, classes=3, count=3, sizes=(8,)):
 
 def test_keras_mlp():
     step = compare(keras_training(mlp, sparse), batches(6))
-    form, _ = step.program.compiled._current
+    form = step.program.compiled._current[0]
     assert len(form.clusters) == 1  # forward, backward and the optimizer: one call
 
 
@@ -140,7 +140,7 @@ def test_a_value_that_is_read_in_mid_step():
     """Early form: the loss is a result of the first cluster, and does not wait for the backward pass."""
     step = compare(keras_training(mlp, sparse, read=True), batches(6))
     assert step.stats().fetches and step.program.early
-    form, _ = step.program.compiled._current
+    form = step.program.compiled._current[0]
     assert len(form.clusters) == 2
 
 
@@ -186,7 +186,7 @@ def test_a_branch_that_depends_on_data():
 
 def test_a_last_batch_of_another_size():
     step = compare(keras_training(mlp, sparse), batches(6, count=4, sizes=(8, 8, 8, 5)), steps=60, least=20)
-    _, states = step.program.compiled._current
+    states = step.program.compiled._current[1]
     assert list(states.values()).count(compiled.READY) == 2
 
 
@@ -215,7 +215,7 @@ def test_operations_without_a_kernel_stay_outside():
         return wrap(step), lambda: [w]
 
     step = compare(make, [(tf.constant(numbers(6, 4, seed=i)),) for i in range(4)], steps=30)
-    form, _ = step.program.compiled._current
+    form = step.program.compiled._current[0]
     inside = {node.op for c in form.clusters for node in c.fdef.node_def}
     assert not inside & {"Where", "Unique", "AsString", "StringLength"}
     assert "left outside" in terra.explain(step) and "Where" in terra.explain(step)

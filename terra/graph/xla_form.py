@@ -5,7 +5,7 @@ fetches, Cases with their branches, random operations and what XLA has no kernel
 needs shapes and axes as constants. A number that decides a shape may also be an argument of the function; XLA then compiles anew for each of its values.
 """
 
-from terra.graph import xla_ops
+from terra.graph import inlining, xla_ops
 from terra.graph.clusters import ALONG, NO, YES, find_clusters
 from terra.graph.functiondef import attr, dtype, type_list
 from terra.runtime import internals as tfi
@@ -40,18 +40,20 @@ class XlaForm:
         return [fdef for c in self.clusters for fdef in (c.fdef, c.caller)] + [self.probe, self.top]
 
 
-def make_form(top, fdefs, open_refs, number, without=()):
+def make_form(top, fdefs, library, open_refs, number, without=()):
     """The compiled form of function `top`, one of `fdefs`; None if nothing of it is worth compiling.
 
+    library: name -> FunctionDef of what they call.
     open_refs: nodes, and refs of their outputs, whose shapes may differ between steps with the same arguments.
     without: numbers of clusters that could not be compiled, to be left as they are.
     """
-    return _Maker(top, fdefs, open_refs, number).make(without)
+    return _Maker(top, fdefs, library, open_refs, number).make(without)
 
 
 class _Maker:
-    def __init__(self, top, fdefs, open_refs, number):
+    def __init__(self, top, fdefs, library, open_refs, number):
         self.top = top
+        self.library = library
         self.nodes = list(top.node_def)
         self.index = {node.name: k for k, node in enumerate(self.nodes)}
         self.arg_types = {a.name: a.type for a in top.signature.input_arg}
@@ -68,7 +70,12 @@ class _Maker:
         reads = [k for k in order if self._is_read(self.nodes[k])]
         may = [self._may(node) for node in self.nodes]
         # Constants belong to every cluster that uses them.
-        found = find_clusters(before, may, order, reads, SMALLEST)
+        found = find_clusters(before, may, order, reads)
+        apart = self._takes_lists(found)
+        if apart:
+            self.left_out["lists of tensors would be handed on between parts"] = [self.nodes[k].op for k in apart]
+            found = find_clusters(before, [NO if k in apart else how for k, how in enumerate(may)], order, reads)
+        found = [members for members in found if sum(map(self._size, members)) >= SMALLEST]
         for members in found:
             if len(members) > LARGEST:
                 self.left_out["XLA would take minutes for so many in a row"] = [self.nodes[k].op for k in members]
@@ -91,6 +98,25 @@ class _Maker:
         form.probe = self._write_probe(form.probed)
         return form
 
+    def _called(self, node):
+        """The function that a node calls; None if it is another operation."""
+        return self.library.get(node.attr["f"].func.name) if node.op == "PartitionedCall" else None
+
+    def _size(self, k):
+        called = self._called(self.nodes[k])
+        return 1 if called is None else len(called.node_def)
+
+    def _takes_lists(self, found):
+        """Nodes that are taken into a cluster, but not all that hand on lists to them, or that they hand lists on to."""
+        home = {k: number for number, members in enumerate(found) for k in members}
+        apart = set()
+        for k, node in enumerate(self.nodes):
+            for ref in node.input:
+                source = self.index.get(_node_of(ref))
+                if self.types.get(ref) == xla_ops.VARIANT and home.get(source) != home.get(k):
+                    apart.update({source, k} & home.keys())
+        return apart
+
     def _sources(self, node):
         """The nodes that a node depends on; constants are there for everybody."""
         names = {_node_of(ref) for ref in node.input}
@@ -104,7 +130,10 @@ class _Maker:
         if node.op == "Const":
             self.types[node.name + ":output:0"] = node.attr["dtype"].type
             return NO
-        reason = xla_ops.why_not(node)
+        if node.op == "PartitionedCall":
+            reason = inlining.why_not(self._called(node), self.library)
+        else:
+            reason = xla_ops.why_not(node)
         if tfi.op_def(node.op) is not None:
             self.types.update(xla_ops.output_types(node))
         if reason is None:
@@ -182,11 +211,16 @@ class _Maker:
         for name in constants:
             fdef.node_def.add().CopyFrom(self.nodes[self.index[name]])
         for k in members:
-            node = fdef.node_def.add()
+            node = tfi.node_def_pb2.NodeDef()
             node.CopyFrom(self.nodes[k])
             node.device = ""
             node.input[:] = [renamed.get(ref, ref) for ref in node.input]
-        results = [(ref, self.types[ref]) for ref in cluster.outputs]
+            called = self._called(node)
+            if called is None:
+                fdef.node_def.append(node)
+            else:
+                renamed.update(inlining.write(fdef, node, called))
+        results = [(renamed.get(ref, ref), self.types[ref]) for ref in cluster.outputs]
         checks = _Checks(fdef, cluster.name)
         for node in list(fdef.node_def):
             if node.op in xla_ops.GUARDED:

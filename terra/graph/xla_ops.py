@@ -11,7 +11,7 @@ from terra.runtime.opschema import get_schema
 _CHECKS = "its kernel checks the values that it is given, XLA's does not"
 _RANDOM = "XLA would draw other random numbers"
 _DATA = "the shape of its result depends on data"
-_CONTROL = "it calls functions of its own"
+CALLS = "it calls functions of its own"
 _SIGNS = "XLA's algorithm gives other results where several are right"
 _LEFT_OUT = {
     **dict.fromkeys((
@@ -26,16 +26,18 @@ _LEFT_OUT = {
     **dict.fromkeys((
         "Where", "Unique", "UniqueV2", "ListDiff", "DynamicPartition", "NonMaxSuppressionV3", "NonMaxSuppressionV4"), _DATA),
     **dict.fromkeys((
-        "Case", "If", "While", "StatelessCase", "StatelessIf", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient"), _CONTROL),
+        "Case", "If", "While", "StatelessCase", "StatelessIf", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient"), CALLS),
     **dict.fromkeys(("Qr", "Svd", "SelfAdjointEigV2"), _SIGNS),
 }
 _FAIL_ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Pow"])  # division by zero, negative powers
+_IMPURE = ("Xla", "TensorArray", "TensorList", "Collective", "Uniform", "_")  # beginnings of names
 GUARDED = frozenset(["GatherV2", "SparseSoftmaxCrossEntropyWithLogits", "UnsortedSegmentSum"])
 
 _TYPES = tfi.types_pb2
 FLOATS = frozenset([_TYPES.DT_HALF, _TYPES.DT_BFLOAT16, _TYPES.DT_FLOAT, _TYPES.DT_DOUBLE, _TYPES.DT_COMPLEX64, _TYPES.DT_COMPLEX128])
 INTEGERS = frozenset([_TYPES.DT_INT8, _TYPES.DT_INT16, _TYPES.DT_INT32, _TYPES.DT_INT64, _TYPES.DT_UINT8, _TYPES.DT_UINT16, _TYPES.DT_UINT32, _TYPES.DT_UINT64])
 TYPES = FLOATS | INTEGERS | {_TYPES.DT_BOOL}
+VARIANT = _TYPES.DT_VARIANT
 _constraints = {}
 
 
@@ -78,23 +80,23 @@ def constant_inputs(node):
     return numbers
 
 
-def why_not(node):
-    """Why XLA is not given this node, as a phrase; None if it may be."""
+def why_not(node, in_loop=False):
+    """Why XLA is not given this node, as a phrase; None if it may be. in_loop: it belongs to a loop, or its gradient, where lists of tensors are used."""
     op_def = tfi.op_def(node.op)
     if op_def is None:
-        return _CONTROL
-    reason = _LEFT_OUT.get(node.op)
-    if reason:
+        return CALLS
+    reason = _CHECKS if in_loop and node.op in GUARDED else _LEFT_OUT.get(node.op)
+    if reason and not (in_loop and node.op == "InvertPermutation"):  # which gradients of transpositions have, of an order that is known
         return reason
     if "Random" in node.op or node.op.startswith("Stateless"):
         return _RANDOM
-    if op_def.is_stateful or not op_def.output_arg or node.op.startswith(("Xla", "TensorArray", "TensorList", "Collective", "Uniform", "_")):
+    if op_def.is_stateful or not op_def.output_arg or (node.op.startswith(_IMPURE) and not (in_loop and node.op.startswith("TensorList"))):
         return "it is not a pure computation"
     allowed = _kernel_types(node.op)
     if allowed is None:
         return "XLA has no kernel for it"
     types = [enum for args in (op_def.input_arg, op_def.output_arg) for _, enums in _ports(node, op_def, args) for enum in enums]
-    if not all(enum in TYPES for enum in types):
+    if not all(enum in TYPES or (in_loop and enum == VARIANT) for enum in types):
         return "XLA does not take its types"
     for name, enums in allowed.items():
         if _attr(node, op_def, name).type not in enums:

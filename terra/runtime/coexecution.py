@@ -394,7 +394,8 @@ class Coexecuted:
                 self._stats.compiled_steps += compiled.used
                 if compiled.reason is not None and self.generation.thread is None and step.mode.program is self.program:
                     self.generation.given_up = compiled, len(self.store.graph.nodes)
-                    self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
+                    if not self.rolling.unroll_layers():
+                        self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
             self.policy.coexecuted()
             if self.store.n_traces > 1 and self.turnover.has_settled(step.mode.path) and self.generation.thread is None and not self.options.jit_compile:
                 self._narrow()

@@ -58,7 +58,7 @@ class Compiled:
     def __init__(self, program, instantiate, before=None):
         self.program = program
         self.used = False  # whether the last step ran in the compiled form
-        self._current = None, {}  # the compiled form, and what is known of each combination of shapes
+        self._current = None, {}, ()  # the compiled form, what is known of each combination of shapes, and the arguments whose shapes these are
         self._without = set()  # numbers of clusters that XLA could not compile
         self.reason = None  # why the ordinary form is used for good
         self.trouble = None  # why a part is not compiled
@@ -108,12 +108,12 @@ class Compiled:
         if self.reason is not None:
             return ordinary
         self._steps += 1
-        form, states = self._current
+        form, states, varying = self._current
         if form is None:
             if self._steps == SETTLED:
                 self._start(self._write)
             return ordinary
-        key = self._key(args, form.constants)
+        key = self._key(args, varying)
         state = states.get(key, UNKNOWN)
         if state is READY and self._steps >= LEARNED:
             self.used = self.trial.choose(time.perf_counter())
@@ -142,24 +142,35 @@ class Compiled:
         if self._failures == MOST_FAILURES:
             self._give_up(f"{MOST_FAILURES} of its steps failed and were replayed")
 
-    def _key(self, args, constants):
+    @staticmethod
+    def _key(args, varying):
         """What XLA compiles for: the shapes of arguments and fed values, and the values that decide shapes."""
         pending = {}
         for flight in list(runner.flights):
             for t in getattr(flight.record, "survivors", ()):
                 pending[id(t._hidden)] = t._shp
         key = []
-        for spec, name, value in zip(self.program.generated.arg_specs, self._arg_names, args):
-            kind = spec[0]
-            if kind == "queue":
-                if type(spec[1]) is NotingQueue:
-                    key.append(spec[1].shape)
-            elif kind != "res":
-                shape = pending.get(id(value))  # its own shape would have to be waited for
-                key.append(shape if type(shape) is tuple else value._shape_tuple())
-                if name in constants:
-                    key.append(value.numpy().tobytes())
+        for k, queue, decides in varying:
+            if queue is not None:
+                key.append(queue.shape)
+                continue
+            value = args[k]
+            shape = pending.get(id(value)) if pending else None  # its own shape would have to be waited for
+            key.append(shape if type(shape) is tuple else value._shape_tuple())
+            if decides:
+                key.append(value.numpy().tobytes())
         return tuple(key)
+
+    def _find_varying(self, constants):
+        """What `_key` looks at, for each argument: (its number, the channel it comes by or None, whether its value decides shapes)."""
+        varying = []
+        for k, (spec, name) in enumerate(zip(self.program.generated.arg_specs, self._arg_names)):
+            if spec[0] == "queue":
+                if type(spec[1]) is NotingQueue:
+                    varying.append((k, spec[1], False))
+            elif spec[0] != "res":
+                varying.append((k, None, name in constants))
+        return varying
 
     def _give_up(self, reason):
         self.reason = reason
@@ -185,14 +196,15 @@ class Compiled:
         top = generated.fdefs[-1]
         self._arg_names = [a.name for a in top.signature.input_arg]
         self._versions += 1
-        form = make_form(top, generated.fdefs, generated.open_refs | self._open_reads(top), self._versions, self._without)
+        form = make_form(
+            top, generated.fdefs, generated.library, generated.open_refs | self._open_reads(top), self._versions, self._without)
         if form is None:
             self._give_up(self.trouble or "no part of the graph can be compiled, or none of a size that pays")
             return
         for fdef in form.fdefs:
             self._registered.add(fdef)
         self._instantiate(form.probe.signature.name, generated.n_outputs + len(form.probed))
-        self._current = form, {}
+        self._current = form, {}, self._find_varying(form.constants)
 
     def _open_reads(self, top):
         """Names of the nodes that read variables without a fixed shape, or variables that the step was given or makes."""
@@ -202,7 +214,7 @@ class Compiled:
 
     def _compile(self, key, handles):
         """Have XLA compile each cluster for the values that a probe gave."""
-        form, states = self._current
+        form, states, _ = self._current
         try:
             for handle in handles:
                 handle._shape_tuple()  # waits for the step
@@ -241,7 +253,7 @@ class Compiled:
         """One sentence for `terra.explain`."""
         if self.reason is not None:
             return f"XLA's compiled form is not used: {self.reason}."
-        form, states = self._current
+        form, states, _ = self._current
         if form is None or READY not in states.values():
             return "XLA's compiled form is not ready yet."
         n = sum(cluster.n_nodes for cluster in form.clusters)

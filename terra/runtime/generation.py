@@ -121,6 +121,11 @@ class Generation:
             program.early_form = self._make_early_form(program, store)
         return program
 
+    @property
+    def may_compile(self):
+        """Whether XLA has not been given up yet."""
+        return self._function.options.jit_compile and self.given_up is None and self._function.pieces is None
+
     def _compiles(self):
         """Whether XLA may compile what is generated now."""
         function = self._function

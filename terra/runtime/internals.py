@@ -4,6 +4,7 @@ Everything here was tried on TensorFlow 2.21 (Python 3.11); the names exist unde
 needed. A name that is missing raises `UnsupportedTensorFlowError` at import, with the versions that are supported.
 """
 
+import contextlib
 import functools
 import platform
 import sys
@@ -37,6 +38,7 @@ try:
     from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
     from tensorflow.python.ops import handle_data_util as _handle_data_util
     from tensorflow.python.ops import array_ops as _array_ops
+    from tensorflow.python.ops import control_flow_ops as _control_flow_ops
     from tensorflow.python.ops import resource_variable_ops
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
@@ -475,6 +477,17 @@ def execute_function(name, inputs, n_outputs, n_recorded=0):
     if n_recorded and _eager_execute.must_record_gradient():
         _eager_execute.record_gradient(name, inputs + outputs[n_recorded:], (), outputs[:n_recorded])
     return outputs
+
+
+@contextlib.contextmanager
+def tracing_for_xla():
+    """What TensorFlow traces meanwhile is for XLA: lists that loops fill have a greatest length, and what decides on shapes is not handed on from loop to loop."""
+    xla = _control_flow_ops.XLAControlFlowContext()
+    xla.Enter()
+    try:
+        yield
+    finally:
+        xla.Exit()
 
 
 def forward_and_backward(concrete):

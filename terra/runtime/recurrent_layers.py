@@ -47,6 +47,8 @@ def _in_one(original, in_stateless_scope):
         step = issuing_step()
         if step is not None and calls_stock_cell(step_function) and not in_stateless_scope():
             function = step.function
+            if function.recurrences is None and function.options.loops != "unroll" and function.generation.may_compile:
+                function.recurrences = Recurrences(for_xla=True)
             if function.recurrences is None:
                 if function.options.loops != "unroll" and _varies(step, step_function, inputs):
                     function.rolling.take_layers_as_one()
@@ -85,7 +87,8 @@ def _varies(step, step_function, inputs):
 class Recurrences:
     """The loops of layers that are one operation, of one step function."""
 
-    def __init__(self):
+    def __init__(self, for_xla=False):
+        self.for_xla = for_xla  # whether XLA may compile them
         self.computes_again = False  # whether gradients compute the loop again
         self.batches_vary = False  # whether a layer was given another number of sequences, for the first time
         self._batches = {}  # id of a layer -> how many sequences it is given, None if that varies
@@ -131,20 +134,31 @@ class Recurrences:
         with _without_dropout(cells):
             if made and made[-1].guard.holds():
                 return made[-1]
-            guard, users = None, []
-            try:
-                guard = guards.Guard(layer, [], users)
-            except Unskippable:
-                pass
-        if guard is None or users or not _nothing_else(layer, cells):
-            return None
+            if _guard(layer) is None or not _nothing_else(layer, cells):
+                return None
         with dispatch.imperative():
             try:
-                recurrence = Recurrence(self, original, step_function, layer, cells, guard, kept, states, mask is not None, specs)
+                recurrence = Recurrence(self, original, step_function, layer, cells, kept, states, mask is not None, specs)
             except (ValueError, TypeError, tfi.OpError):  # eager execution will say what is wrong
                 recurrence = _Impossible
         made.append(recurrence)
-        return recurrence if recurrence.possible else None
+        if not recurrence.possible:
+            return None
+        with dispatch.imperative():
+            recurrence.read_weights()
+        with _without_dropout(cells):
+            recurrence.guard = _guard(layer)  # now: cells have noted that they were called, and variables that they were read
+        return recurrence
+
+
+def _guard(layer):
+    """Tells whether a layer has changed; None if it calls functions of the user's, or cannot be told."""
+    users = []
+    try:
+        guard = guards.Guard(layer, [], users)
+    except Unskippable:
+        return None
+    return None if users else guard
 
 
 class _Impossible:
@@ -163,9 +177,9 @@ def _nothing_else(layer, cells):
 class Recurrence:
     """One layer's loop: call it like `keras.src.backend.rnn` with (inputs, states, mask)."""
 
-    def __init__(self, among, original, step_function, layer, cells, guard, options, states, masked, specs):
+    def __init__(self, among, original, step_function, layer, cells, options, states, masked, specs):
         tf = tfi.tf
-        self.guard, self._among = guard, among
+        self._among = among
         self._original, self._step_function, self._options = original, step_function, options
         self._cells, self._states, self._masked = cells, tf.nest.map_structure(lambda x: None, states), masked
         self._n_states = len(tf.nest.flatten(states))
@@ -175,7 +189,9 @@ class Recurrence:
         # Nobody asks for the gradient of a mask.
         first_weight = len(specs) - len(self._weights)
         self._sources = [k for k, spec in enumerate(specs) if spec.dtype.is_floating and (k <= self._n_states or k >= first_weight)]
-        concrete = tf.function(self._run, input_signature=specs, autograph=False).get_concrete_function()
+        self._tracing = tfi.tracing_for_xla if among.for_xla else contextlib.nullcontext
+        with self._tracing():
+            concrete = tf.function(self._run, input_signature=specs, autograph=False).get_concrete_function()
         self._concrete = concrete
         self._outputs = [tf.TensorSpec(x.shape, x.dtype) for x in concrete.outputs]
         self._samples = [[_sample(spec, sizes) for spec in specs] for sizes in _SIZES]
@@ -194,7 +210,8 @@ class Recurrence:
     def _make_keeping(self):
         """Find the function that keeps what the gradient needs; False if there is none."""
         self._keeping = False
-        name, n_outputs, backward, n_gradients, kept, places = tfi.forward_and_backward(self._concrete)
+        with self._tracing():
+            name, n_outputs, backward, n_gradients, kept, places = tfi.forward_and_backward(self._concrete)
         n = len(self._outputs)
         if n_gradients != n or any(places[k] is None for k in self._sources):
             return
@@ -209,7 +226,7 @@ class Recurrence:
     def __call__(self, inputs, states, mask):
         tf = tfi.tf
         given = [inputs, *map(tf.convert_to_tensor, _flat_states(states)), *([mask] if self._masked else []), *_dropout_masks(self._cells)]
-        given += [tf.convert_to_tensor(v._value) for v in self._weights]
+        given += self.read_weights()
         n = len(self._outputs)
         if tfi.tape_set_is_empty() or self._among.computes_again:
             outputs = tfi.execute_function(self._plain, given, n, n)
@@ -221,6 +238,9 @@ class Recurrence:
             outputs = tfi.execute_function(name, given, n_all, n)
         last, outputs, *new = outputs[:n]
         return last, outputs, tuple(tf.nest.pack_sequence_as(self._states, new))
+
+    def read_weights(self):
+        return [tfi.tf.convert_to_tensor(v._value) for v in self._weights]
 
     def _run(self, *tensors):
         """The loop, on the tensors that the function takes."""
@@ -272,7 +292,8 @@ class Recurrence:
 
     def _make_backward(self):
         function = tfi.tf.function(self._run_back, input_signature=[*self._specs, *self._outputs], autograph=False)
-        self._again = function.get_concrete_function()  # TensorFlow forgets functions that nobody holds
+        with self._tracing():
+            self._again = function.get_concrete_function()  # TensorFlow forgets functions that nobody holds
         self._backward = self._again.function_def.signature.name
         sources = list(self._sources)
         shape_inference.add_rule(

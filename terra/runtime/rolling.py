@@ -82,6 +82,8 @@ class Rolling:
         if function.pieces is not None:
             function.generation.retired += function.pieces.programs
         function.pieces = pieces.Pieces(varying)
+        if function.recurrences is not None and function.recurrences.for_xla:
+            function.recurrences = None  # which is not given pieces
         if function.recurrences is not None:
             function.recurrences.computes_again = True  # what gradients need of a loop is no part of another piece
         self._look_for_recurring(recurring.SHARE)
@@ -99,6 +101,15 @@ class Rolling:
         elif function.located and function.opening is None:
             self._look_for_recurring(recurring.SHARE_OF_WHOLE)
         log.info("terra: the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", function.policy.name)
+
+    def unroll_layers(self):
+        """From the next step on, RNN layers are unrolled again if their loops were one operation for the sake of XLA: whether they were."""
+        function = self._function
+        if function.recurrences is None or not function.recurrences.for_xla:
+            return False
+        function.recurrences = None
+        function.begins_anew = True
+        return True
 
     def _look_for_recurring(self, share):
         function = self._function
