@@ -1,4 +1,6 @@
 """Programs that once went wrong: each is compared with eager execution, and must be co-executed."""
+import random
+
 import keras
 import numpy as np
 import pytest
@@ -315,3 +317,70 @@ def test_dummy_of_every_type():
     """What stands for an argument that the taken path does not use."""
     for dtype in (tf.variant, tf.resource, tf.string, tf.bool, tf.float32, tf.int64):
         assert values.dummy(dtype.as_datatype_enum).dtype == dtype
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_calls_that_were_recorded_on_other_paths(seed):
+    """Layers are dropped at random, so where two paths meet, an operation takes what was made last on the one that led there. A call that was recorded on another path would take something else."""
+    def make():
+        drawn = random.Random(seed)
+        layers = [keras.layers.Dense(4, "tanh") for _ in range(10)]
+        for layer in layers:
+            layer.build((None, 4))
+        weights = [v.value for layer in layers for v in layer.trainable_variables]
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                for layer in layers:
+                    if drawn.random() < 0.8:
+                        x = x + layer(x)
+                loss = tf.reduce_mean(x ** 2.0)
+            gradients = tape.gradient(loss, weights)
+            for v, gradient in zip(weights, gradients):
+                if gradient is not None:
+                    v.assign_sub(0.01 * gradient)
+            return loss, gradients
+        return step
+    stats = compare(make, 70, lambda i: (normal(3, 4, seed=i),), loops="unroll")
+    assert stats.coexecuted_steps >= 20 and stats.fast_forwards >= 1000, stats
+
+
+@pytest.mark.parametrize("name", ["unpack", "squeeze", "bitcast"])
+def test_a_single_input_whose_shape_does_not_fit(name):
+    """The operation cannot fail where shapes are known; one that depends on data may not fit."""
+    operation = {
+        "unpack": lambda t: tf.raw_ops.Unpack(value=t, num=2, axis=0)[1], "squeeze": lambda t: tf.squeeze(t[1:], 0),
+        "bitcast": lambda t: tf.bitcast(t, tf.float64),
+    }[name]
+
+    def make():
+        v, caught = tf.Variable(tf.ones(4)), []
+
+        def step(x):
+            t = tf.boolean_mask(v * x, x > 0)
+            try:
+                found = operation(t)
+            except tf.errors.InvalidArgumentError:
+                caught.append(1)
+                found = t
+            v.assign_add(tf.ones(4) * 0.1)
+            return found, v * 1.0, len(caught)
+        return step
+
+    counts = {15: 3, 18: 1, 22: 3, 26: 0}
+    stats = compare(make, 30, lambda i: (tf.constant([1.0 + i] * counts.get(i, 2) + [-1.0] * (4 - counts.get(i, 2))),))
+    assert stats.coexecuted_steps >= 12, stats
+
+
+def test_arrays_of_tensors_may_be_written_to_where_eagers_may():
+    ways = [np.asarray, np.asanyarray, np.array, np.ascontiguousarray, lambda t: np.asarray(t, np.float64), lambda t: np.asarray(t, np.float32), lambda t: t.numpy()]
+
+    def make():
+        def step(x):
+            t, found = x * 2.0, []
+            for part in (t, tf.reduce_sum(t), tf.cast(t, tf.int32)):
+                arrays = [way(part) for way in ways]
+                found.append([(a.dtype.name, a.tobytes(), getattr(getattr(a, "flags", None), "writeable", None)) for a in arrays])
+            return repr(found), bytes(t)
+        return step
+    assert compare(make, 10, lambda i: (normal(3, seed=i),)).coexecuted_steps >= 5

@@ -29,6 +29,7 @@ _WITH_CONSTANTS = {
     "StatelessTruncatedNormalV2": (0, 3), "StridedSlice": (1, 2, 3), "StridedSliceGrad": (0, 1, 2, 3), "Sum": (1,), "Tile": (1,), "Transpose": (1,),
 }
 CANNOT_FAIL = frozenset(_ELEMENTWISE.split()) | frozenset(_WHOLE.split())  # whatever their inputs are
+FIT_SHAPES = frozenset([*_WHOLE.split(), "Bitcast"])  # of these, only where the shape of a single input is known, too
 ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod"])  # divide by zero, or refuse negative powers
 
 

@@ -128,7 +128,8 @@ def jump(runner, known, args, kwargs):
         foreign = []
         if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
                 not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
-                (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()):
+                (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()) and \
+                (not quick.region.needs or quick.region.comes_after(runner)):
             if runner.observer is not None:
                 for x in foreign:
                     note_mask(runner, x)
@@ -270,7 +271,7 @@ def learn(runner, place, region, args, kwargs, shared=False, express=True):
     quick.region, quick.end = region, region.end
     quick.entry = region.entries[0] if len(region.entries) == 1 else None
     quick.jumps = 0
-    quick.plain = not (region.patches or region.latest or region.selects or region.context or region.by_value)  # little to do: most calls of single operations
+    quick.plain = not (region.patches or region.latest or region.needs or region.selects or region.context or region.by_value)  # little to do: most calls of single operations
     quick.recording = runner.tapes.recording is not None
     quick.tells = bool(region.accessed or (quick.recording and region.records))
     guard = region.guard

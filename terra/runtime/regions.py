@@ -239,7 +239,7 @@ class Region:
     """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
-        "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "result", "records", "functions",
+        "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
         "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value")
 
     def __init__(self):
@@ -247,8 +247,18 @@ class Region:
         self.repeated = ()  # see `whole_calls.Arrays`
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 
+    def comes_after(self, runner):
+        """Whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the last ones."""
+        latest = runner.latest
+        for multi, key in self.needs:
+            if latest.get(multi) is not key:
+                return False
+        return True
+
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""
+        if self.needs and not self.comes_after(runner):
+            return False
         for kind, index, expected in self.checks:
             x = inputs.foreign[index] if kind is Foreign else runner.step.arg_list[index] if kind is Argument else index
             if kind is EagerTensor:
@@ -335,6 +345,7 @@ class Recording:
         region.selects = runner.chosen[self.n_chosen:]
         region.end = runner.node
         region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]
+        region.needs = self._needs()
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
         region.result = self._template(result)
@@ -349,6 +360,16 @@ class Recording:
         for index in self.used_arguments - inputs.indices:
             self._check(Argument, index, runner.step.arg_list[index], False)
         return region
+
+    def _needs(self):
+        """(slot with several sources, value that it takes) where the value was there before the call."""
+        runner, needs, own = self.runner, {}, set()
+        for node, refs, _ in runner.log[self.log_length:]:
+            for x, slot in zip(refs, node.slots):
+                if slot.multi is not None and slot.multi not in own:
+                    needs[slot.multi] = x if type(x) is ValueKey else runner.fed[id(x)][0]
+            own.update([multi for multi, _ in node.assigns_multi])
+        return tuple(needs.items())
 
     def _fetches(self):
         """{node: what identifies its value, None if that does not matter} of what was read: only values that the call itself has computed."""
