@@ -80,7 +80,7 @@ def _explain(function):
     if function.turnover.narrowed:
         lines.append("Paths that had not been taken for long were forgotten.")
     if stats.recurrent_layers:
-        why = "XLA compiles them so" if function.recurrences.for_xla else "the lengths of sequences vary"
+        why = "XLA may compile them so" if function.recurrences.for_xla else "the lengths of sequences vary"
         lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because {why}.")
     if function.opening is not None:
         lines += function.opening.describe()

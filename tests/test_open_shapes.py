@@ -157,7 +157,7 @@ def test_nothing_is_read_of(start, reduction):
 
 @pytest.mark.parametrize("name", SEEING)
 def test_what_is_needed_is_read(name):
-    assert check(program("mask", [name], "mean")).fetches > 0 or name == "svd"
+    assert (check(program("mask", [name], "mean")).fetches > 0) == (name not in ("svd", "einsum", "tensordot"))
 
 
 @pytest.mark.parametrize("options", [{"fast_forward": False}, {"fast_forward": "framework"}, {"verify": True}, {"loops": "roll"}])
@@ -295,7 +295,12 @@ sizes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 def test_an_unread_shape_is_the_tuple(shape, drawn):
     known = Partial([n if drawn.draw(st.booleans()) else None for n in shape])
     reads = []
-    unread = Unread(known, lambda: reads.append(1) or shape)
+
+    class Tensor:
+        def _read_shape(self):
+            reads.append(1)
+            return shape
+    unread = Unread(known, Tensor())
     assert len(unread) == len(shape) and bool(unread) == bool(shape) and not reads
     for k in range(-len(shape), len(shape)):
         before = len(reads)
@@ -310,7 +315,7 @@ def test_an_unread_shape_is_the_tuple(shape, drawn):
     assert (1 in unread, unread.count(1), list(unread), tuple(unread), [*unread], hash(unread), repr(unread), str(unread)) == (
         1 in shape, shape.count(1), list(shape), shape, [*shape], hash(shape), repr(shape), str(shape))
     assert pickle.loads(pickle.dumps(unread)) == copy.copy(unread) == copy.deepcopy(unread) == shape
-    assert unread == Unread(known, lambda: shape) and np.prod(unread) == np.prod(shape) and np.zeros(unread).shape == shape
+    assert unread == Unread(known, Tensor()) and np.prod(unread) == np.prod(shape) and np.zeros(unread).shape == shape
     assert tensor_shape(unread) == tf.TensorShape(shape) and tensor_shape(unread).rank == len(shape)
 
 

@@ -52,8 +52,8 @@ def in_one(stats, layers=1, fewest=STEPS - 10):
 
 
 LAYERS = {
-    "lstm": lambda: L.LSTM(5, return_sequences=True, return_state=True),
-    "gru": lambda: L.GRU(5, return_state=True, reset_after=False),
+    "lstm": lambda: L.LSTM(5, return_sequences=True),
+    "gru": lambda: L.GRU(5, reset_after=False),
     "backwards": lambda: L.GRU(5, go_backwards=True, return_sequences=True, kernel_regularizer="l2"),
     "dropout": lambda: L.LSTM(5, dropout=0.4, recurrent_dropout=0.3, seed=3, return_sequences=True),
     "simple": lambda: L.SimpleRNN(5, activation="relu", use_bias=False),
@@ -119,7 +119,79 @@ def test_states_are_given_and_their_gradients_asked():
             _, *state = encoder(x)
             return dense(decoder(x[:, ::-1], initial_state=state))
         return trained([encoder, decoder, dense], forward)
-    in_one(differ(make), 2)
+    stats = differ(make)
+    assert stats.recurrent_layers == 1 and stats.coexecuted_steps >= STEPS - 12, stats  # see the next one
+
+
+@pytest.mark.parametrize("of", [1, 2])
+def test_gradients_of_the_output_for_a_state(of):
+    """The output is computed from the state that a layer gives."""
+    def make():
+        layer = built(L.LSTM(3, return_state=True))
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                given = layer(x)
+                loss = tf.reduce_sum(given[0] ** 2.0) + tf.reduce_sum(given[1] ** 3.0)
+            return loss, tape.gradient(loss, given[of])
+        return step, lambda: layer.weights
+    assert differ(make).recurrent_layers == 0
+
+
+def test_states_without_a_tape():
+    def make():
+        layer = built(L.LSTM(3, return_state=True))
+        return (lambda x: layer(x)), lambda: layer.weights
+    in_one(differ(make))
+
+
+@pytest.mark.parametrize("what", ["input", "mask", "state"])
+def test_variables_are_given(what):
+    def make():
+        layer = built(L.GRU(3))
+        variables = {"input": tf.Variable(sequences(0)), "mask": tf.Variable([[True, False, True]] * 4), "state": tf.Variable(tf.ones([4, 3]))}
+
+        def forward(x):
+            x = variables["input"] if what == "input" else x
+            return layer(x, mask=variables["mask"] if what == "mask" else None, initial_state=[variables["state"]] if what == "state" else None)
+        return trained([layer], forward)
+    stats = differ(make, lambda i: (sequences(0),) if what == "mask" else (sequences(i),))
+    assert stats.coexecuted_steps >= STEPS - 10 and stats.fallbacks <= 1, stats
+
+
+def test_weights_that_the_loop_does_not_use():
+    """Their gradient is None, and not 0."""
+    def make():
+        layer = built(L.LSTM(3))
+        layer.cell.use_bias = False
+        weights = [v.value for v in layer.trainable_variables]
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(x) ** 2.0)
+            gradients = tape.gradient(loss, weights)
+            return loss, [g is None for g in gradients], [g for g in gradients if g is not None]
+        return step, lambda: weights
+    in_one(differ(make))
+
+
+def test_layers_are_let_go():
+    refs, now = [], {}
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(now["layer"](x) ** 2.0)
+        return tape.gradient(loss, now["layer"].trainable_variables)
+    made = terra.coexecute(step, wait_for_graph=True)
+    for i in range(120):
+        if i % 20 == 0:
+            now["layer"] = built(L.GRU(2))
+            refs.append(weakref.ref(now["layer"]))
+        made(sequences(i))
+    assert made.stats().recurrent_layers
+    terra.sync()
+    gc.collect()
+    assert sum(ref() is not None for ref in refs) <= 2
 
 
 def test_stateful():
@@ -170,7 +242,7 @@ def test_gradients(way):
             return (tape.gradient(y, weights), tape.gradient(loss, [x])) if way == "persistent" else tape.gradient(loss, weights)
         return step, lambda: weights
     stats = differ(make, steps=26 if way == "jacobian" else STEPS)
-    assert stats.recurrent_layers == 1 and stats.coexecuted_steps >= (9 if way != "jacobian" else 4), stats
+    assert stats.recurrent_layers == (way != "jacobian") and stats.coexecuted_steps >= (9 if way != "jacobian" else 4), stats
     assert stats.rolled_loops == (way in ("jacobian", "second order")), stats
 
 

@@ -5,7 +5,6 @@ it would compile anew for each value. In the cluster itself it finds out. The li
 """
 
 from terra.graph import xla_ops
-from terra.runtime import internals as tfi
 
 _LOOPS = frozenset(["StatelessWhile", "While"])
 _FOR_XLA = "_xla_propagate_compile_time_consts"  # what TensorFlow gives a loop that was traced for XLA

@@ -17,7 +17,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.options import Stats
 from terra.runtime import (
-    catching, dispatch, framework_loops, frames, handlers, interrupts, location, pieces, recurrent_layers, recurring, verification, whole_calls,
+    catching, dispatch, framework_loops, frames, handlers, interrupts, known_shapes, location, pieces, recurrent_layers, recurring, verification, whole_calls,
 )
 from terra.runtime import internals as tfi
 from terra.runtime.early_start import EarlyStart
@@ -323,6 +323,7 @@ class Coexecuted:
             elif self.program is None or (not self.keeps_last and self.turnover.traces()):
                 runner.sync()
                 recurrent_layers.replace()
+                known_shapes.replace()
                 step.mode = Tracer(step)
             else:
                 program, form, single_threaded = self.program, None, False
@@ -548,6 +549,11 @@ class Coexecuted:
         while len(self.fallback_reasons) > 200:
             del self.fallback_reasons[next(iter(self.fallback_reasons))]
         log.info("terra: step %d of %s fell back: %s", self._stats.steps, self.policy.name, reason)
+
+    @property
+    def n_steps(self):
+        """How many steps there were, with this one."""
+        return self._stats.steps
 
     @property
     def compiled(self):

@@ -39,6 +39,7 @@ try:
     from tensorflow.python.ops import handle_data_util as _handle_data_util
     from tensorflow.python.ops import array_ops as _array_ops
     from tensorflow.python.ops import control_flow_ops as _control_flow_ops
+    from tensorflow.python.ops import nn_ops as _nn_ops
     from tensorflow.python.ops import resource_variable_ops
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
@@ -543,11 +544,12 @@ def composite(kind, parts):
     return made
 
 
-def replace_readers(size, constant_value):
-    """Put `size(size_internal)` and `constant_value(constant_value)` in the place of functions with which TensorFlow's own code asks an eager tensor for what a
-    symbolic one may not know: how many elements it has, and its value."""
+def replace_readers(size, constant_value, noise_shape):
+    """Put `size(size_internal)` and so on in the place of functions with which TensorFlow's own code asks an eager tensor for what a symbolic one may not know:
+    how many elements it has, its value, and the shape that its value is."""
     _array_ops.size_internal = size(_array_ops.size_internal)
     _tensor_util.constant_value = constant_value(_tensor_util.constant_value)
+    _nn_ops._get_noise_shape = noise_shape(_nn_ops._get_noise_shape)
 
 
 def hooks_installed():

@@ -8,9 +8,11 @@ no more, as symbolic tensors do: then the gradient of `tf.reduce_mean(tf.boolean
 """
 
 import contextlib
+import sys
 from threading import get_ident
 
 from terra.runtime import internals as tfi
+from terra.runtime import size_readers
 
 _showing = []  # the threads on which gradient functions run, once for each
 
@@ -32,17 +34,27 @@ def is_shape(key):
 
 
 class Unread(tuple):
-    """The shape of a tensor as a tuple: sizes that depend on data are read when they are looked at. `read` gives the shape."""
+    """The shape of a tensor as a tuple: sizes that depend on data are read when they are looked at."""
 
-    def __new__(cls, known, read):
+    def __new__(cls, known, tensor):
         made = tuple.__new__(cls, known)
-        made._read = read
+        made.tensor = tensor
         return made
+
+    def _read(self):
+        return self.tensor._read_shape()
+
+    def __iter__(self):
+        seen = size_readers.seen_by(self.tensor, tuple(tuple.__iter__(self)), sys._getframe(1))
+        return iter(self._read() if seen is None else seen)
 
     def __getitem__(self, index):
         known = tuple.__getitem__(self, index)
         is_unknown = known is None if type(known) is not tuple else tuple.__contains__(known, None)
-        return self._read()[index] if is_unknown else known
+        if not is_unknown:
+            return known
+        seen = size_readers.item_seen_by(self.tensor, tuple(tuple.__iter__(self)), index, sys._getframe(1))
+        return self._read()[index] if seen is None else seen
 
     def __reduce__(self):
         return tuple, (self._read(),)
@@ -53,13 +65,15 @@ class Unread(tuple):
 
 def _reading(name):
     def method(self, *operands):
+        if operands[:1] == (None,):  # the sizes of no shape at all
+            return NotImplemented
         return getattr(self._read(), name)(*[x._read() if type(x) is Unread else x for x in operands])
 
     method.__name__ = name
     return method
 
 
-for _name in ("contains", "iter", "eq", "ne", "lt", "le", "gt", "ge", "add", "mul", "rmul", "repr", "str"):
+for _name in ("contains", "eq", "ne", "lt", "le", "gt", "ge", "add", "mul", "rmul", "repr", "str"):
     setattr(Unread, f"__{_name}__", _reading(f"__{_name}__"))
 for _name in ("count", "index"):
     setattr(Unread, _name, _reading(_name))

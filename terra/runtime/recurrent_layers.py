@@ -13,16 +13,19 @@ import functools
 import sys
 import weakref
 
-from terra.runtime import dispatch, guards, open_shapes, shape_inference
+from terra.runtime import dispatch, guards, open_shapes, opschema, shape_inference
 from terra.runtime import internals as tfi
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.open_shapes import is_shape, shape_of
 from terra.runtime.regions import Unskippable
+from terra.runtime.size_readers import SizeToCompare
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
 
 _MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
-_MOST = 64  # loops of one step function: one that makes new layers at each step is not helped
+_MOST = 64  # loops of one step function
+_FORGOTTEN = 12  # steps after which one that was not used makes room for another: it keeps its layer
+_MOST_WASTED = 4  # loops that were used in one step only: a function that makes new layers at each step is not helped
 _KEPT = ("go_backwards", "zero_output_for_mask", "return_all_outputs")  # options of `keras.src.backend.rnn` that are handed on
 _IGNORED = ("mask", "constants", "unroll", "input_length", "time_major")
 _DROPOUT = ("_dropout_mask", "_recurrent_dropout_mask")  # what a layer puts into its cell before the loop
@@ -45,6 +48,9 @@ def _in_one(original, in_stateless_scope):
     @functools.wraps(original)
     def rnn(step_function, inputs, initial_states, **options):
         step = issuing_step()
+        length = options.get("input_length")
+        if type(length) is SizeToCompare:
+            options["input_length"] = None
         if step is not None and calls_stock_cell(step_function) and not in_stateless_scope():
             function = step.function
             if function.recurrences is None and function.options.loops != "unroll" and function.generation.may_compile:
@@ -54,12 +60,14 @@ def _in_one(original, in_stateless_scope):
                     function.rolling.take_layers_as_one()
             else:
                 with _without_sizes(step):
-                    made = function.recurrences.find(original, step_function, inputs, initial_states, options)
+                    made = function.recurrences.find(function.n_steps, original, step_function, inputs, initial_states, options)
                 if function.recurrences.batches_vary:
                     function.recurrences.batches_vary = False
                     function.begins_anew = True
                 if made is not None:
                     return made(inputs, initial_states, options.get("mask"))
+        if type(length) is SizeToCompare:
+            options["input_length"] = length.read()
         return original(step_function, inputs, initial_states, **options)
 
     return rnn
@@ -93,13 +101,22 @@ class Recurrences:
         self.batches_vary = False  # whether a layer was given another number of sequences, for the first time
         self._batches = {}  # id of a layer -> how many sequences it is given, None if that varies
         self._found = {}  # what tells a loop from others -> those made for it, as its layer changed
+        self._used = {}  # the same -> (number of the step that used it first, of the last one)
+        self._wasted = 0
 
     def __len__(self):
         """How many layers there are."""
-        return len({key[0] for key, made in self._found.items() if made})
+        return len({key[0] for key, made in self._found.items() if any(one.possible for one in made)})
 
-    def find(self, original, step_function, inputs, states, options):
-        """The loop that this call of `original` would run, or None if it has to run."""
+    def _make_room(self, now):
+        """Forget what no step has used for long."""
+        for key, (first, last) in list(self._used.items()):
+            if last < now - _FORGOTTEN:
+                del self._found[key], self._used[key]
+                self._wasted += first == last
+
+    def find(self, now, original, step_function, inputs, states, options):
+        """The loop that this call of `original` in step number `now` would run, or None if it has to run."""
         if not set(options) <= {*_KEPT, *_IGNORED}:
             return None
         held = closure(step_function)
@@ -114,6 +131,8 @@ class Recurrences:
         if options.get("input_length") not in (None, length) or (mask is not None and mask.shape[1:2] != [length]):
             return None
         cells = _cells(layer.cell)
+        if layer.return_state and not tfi.tape_set_is_empty():
+            return None  # somebody may ask for the gradient of the output with respect to the state, from which it is computed
         if len(cells) > 1 and (layer.return_state or layer.stateful):
             return None  # the state of one cell has no gradient for the weights of the next one, which must be told from 0
         drawn = _dropout_masks(cells)
@@ -126,13 +145,16 @@ class Recurrences:
             self.batches_vary = True
         specs = tuple([_spec(x, batch, x is inputs or x is mask) for x in flat + drawn])
         key = (id(layer), *given.items(), *kept.items(), mask is None, specs)
-        if key not in self._found and len(self._found) >= _MOST:
-            return None
+        if key not in self._found:
+            self._make_room(now)
+            if len(self._found) >= _MOST or self._wasted >= _MOST_WASTED:
+                return None
+        self._used[key] = self._used.get(key, (now,))[0], now
         made = self._found.setdefault(key, [])
         if len(made) > _MOST_CHANGES or (made and (not made[-1].possible or made[-1].modules != guards.modules.look())):
             return None
         with _without_dropout(cells):
-            if made and made[-1].guard.holds():
+            if made and made[-1].holds():
                 return made[-1]
             if _guard(layer) is None or not _nothing_else(layer, cells):
                 return None
@@ -142,13 +164,7 @@ class Recurrences:
             except (ValueError, TypeError, tfi.OpError):  # eager execution will say what is wrong
                 recurrence = _Impossible
         made.append(recurrence)
-        if not recurrence.possible:
-            return None
-        with dispatch.imperative():
-            recurrence.read_weights()
-        with _without_dropout(cells):
-            recurrence.guard = _guard(layer)  # now: cells have noted that they were called, and variables that they were read
-        return recurrence
+        return recurrence if recurrence.possible else None
 
 
 def _guard(layer):
@@ -179,26 +195,38 @@ class Recurrence:
 
     def __init__(self, among, original, step_function, layer, cells, options, states, masked, specs):
         tf = tfi.tf
-        self._among = among
+        self._among, self._guard = among, None
         self._original, self._step_function, self._options = original, step_function, options
         self._cells, self._states, self._masked = cells, tf.nest.map_structure(lambda x: None, states), masked
         self._n_states = len(tf.nest.flatten(states))
         self._dropout = [tf.nest.map_structure(lambda x: x is not None, held) for held in _held(cells)]
         self._weights = list(layer.cell.weights)
         self._specs = specs = [*specs, *[tf.TensorSpec(v.shape, v._value.dtype) for v in self._weights]]
-        # Nobody asks for the gradient of a mask.
-        first_weight = len(specs) - len(self._weights)
-        self._sources = [k for k, spec in enumerate(specs) if spec.dtype.is_floating and (k <= self._n_states or k >= first_weight)]
         self._tracing = tfi.tracing_for_xla if among.for_xla else contextlib.nullcontext
         with self._tracing():
             concrete = tf.function(self._run, input_signature=specs, autograph=False).get_concrete_function()
         self._concrete = concrete
         self._outputs = [tf.TensorSpec(x.shape, x.dtype) for x in concrete.outputs]
         self._samples = [[_sample(spec, sizes) for spec in specs] for sizes in _SIZES]
+        # Nobody asks for the gradient of a mask.
+        first_weight = len(specs) - len(self._weights)
+        self._sources = self._connected([k for k, spec in enumerate(specs) if spec.dtype.is_floating and (k <= self._n_states or k >= first_weight)])
         self._plain = concrete.function_def.signature.name
         self._keeping = self._backward = None
-        self.possible = not concrete.captured_inputs and self._operation(self._plain, len(self._outputs)) is not None  # whether it may be used
+        self.possible = not concrete.captured_inputs and _is_pure(concrete.function_def) and self._operation(self._plain, len(self._outputs)) is not None
         self.modules = guards.modules.look()
+
+    def _connected(self, sources):
+        """Those inputs that have a gradient in eager execution: for the others that is None, and not 0."""
+        given = self._samples[0]
+        with tfi.tf.GradientTape() as tape:
+            tape.watch([given[k] for k in sources])
+            outputs = self._run(*given)
+        return [k for k, gradient in zip(sources, tape.gradient(outputs, [given[k] for k in sources])) if gradient is not None]
+
+    def holds(self):
+        """Whether the layer has not changed since the first call."""
+        return self._guard is not None and self._guard.holds()
 
     def _operation(self, name, n_outputs):
         """Make the function of this name, which takes what the loop does, an operation with a gradient: as `_learn_shapes`."""
@@ -225,8 +253,11 @@ class Recurrence:
 
     def __call__(self, inputs, states, mask):
         tf = tfi.tf
-        given = [inputs, *map(tf.convert_to_tensor, _flat_states(states)), *([mask] if self._masked else []), *_dropout_masks(self._cells)]
-        given += self.read_weights()
+        given = [inputs, *_flat_states(states), *([mask] if self._masked else []), *_dropout_masks(self._cells), *[v._value for v in self._weights]]
+        given = [tf.convert_to_tensor(x) for x in given]
+        if self._guard is None:
+            with _without_dropout(self._cells):
+                self._guard = _guard(closure(self._step_function)["self"].cell_contents)  # now: cells have noted that they were called, and variables that they were read
         n = len(self._outputs)
         if tfi.tape_set_is_empty() or self._among.computes_again:
             outputs = tfi.execute_function(self._plain, given, n, n)
@@ -238,9 +269,6 @@ class Recurrence:
             outputs = tfi.execute_function(name, given, n_all, n)
         last, outputs, *new = outputs[:n]
         return last, outputs, tuple(tf.nest.pack_sequence_as(self._states, new))
-
-    def read_weights(self):
-        return [tfi.tf.convert_to_tensor(v._value) for v in self._weights]
 
     def _run(self, *tensors):
         """The loop, on the tensors that the function takes."""
@@ -271,6 +299,8 @@ class Recurrence:
         inputs = list(op.inputs)
         n = len(self._specs)
         result = [None] * len(inputs)
+        if not self._sources:
+            return result
         taped = not tfi.tape_set_is_empty()
         if taped or not tfi.executing_eagerly():  # somebody wants this gradient's gradient, or its graph
             found = self._run_back(*inputs[:n], *gradients)
@@ -298,6 +328,11 @@ class Recurrence:
         sources = list(self._sources)
         shape_inference.add_rule(
             self._backward, lambda attrs, keys: tuple([keys[k] for k in sources]) if all(is_shape(keys[k]) for k in sources) else None)
+
+
+def _is_pure(fdef):
+    """Whether a function does nothing that its operation would not do as eager execution does: random numbers, checks, printing."""
+    return not fdef.signature.is_stateful and not any(node.op in opschema.CHECKS for f in opschema.reachable_functions(fdef).values() for node in f.node_def)
 
 
 def _gradient_of(reference):

@@ -10,11 +10,12 @@ tape, whether Terra's hooks are installed or not.
 """
 
 import functools
+import sys
 
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime import open_shapes
+from terra.runtime import open_shapes, size_readers
 from terra.runtime.open_shapes import Unread
 
 EagerTensor = tfi.EagerTensor
@@ -66,7 +67,7 @@ class TerraTensor(tfi.EagerTensorBase):
             return self._read_shape()
         if open_shapes.shows_unknown_sizes():
             return shape
-        return self._read_shape() if shape is None else Unread(shape, self._read_shape)
+        return self._read_shape() if shape is None else Unread(shape, self)
 
     def _read_shape(self):
         shape = self._eager()._shape_tuple()
@@ -84,7 +85,9 @@ class TerraTensor(tfi.EagerTensorBase):
         return known
 
     def set_shape(self, shape):
-        if not has_open_shape(self) or not (open_shapes.shows_unknown_sizes() or open_shapes.is_known_to_be(self._shp, shape)):
+        if has_open_shape(self) and size_readers.is_true_by(sys._getframe(0)):
+            self._shp = open_shapes.merged(self._shp, open_shapes.shape_of(shape))
+        elif not has_open_shape(self) or not (open_shapes.shows_unknown_sizes() or open_shapes.is_known_to_be(self._shp, shape)):
             super().set_shape(shape)
 
     def _rank(self):
@@ -110,10 +113,15 @@ class TerraTensor(tfi.EagerTensorBase):
         return value.backing_device if value is not None else self._key.device
 
     def __array__(self, dtype=None, copy=None):
-        a = self._numpy()
-        if dtype is not None or copy:
+        a = np.asarray(self._numpy())
+        if copy or (dtype is not None and np.dtype(dtype) != a.dtype):
             return np.array(a, dtype=dtype)
-        return np.asarray(a)
+        a = a.view()
+        a.flags.writeable = False  # as what numpy sees of an EagerTensor
+        return a
+
+    def __bytes__(self):
+        return bytes(self._eager())
 
     def _prefer_custom_summarizer(self):
         return self._eager()._prefer_custom_summarizer()
@@ -182,7 +190,23 @@ def _constant_value(original):
     return constant_value
 
 
-tfi.replace_readers(_size, _constant_value)
+def _noise_shape(original):
+    """What `tf.nn.dropout` draws the shape of its mask with: it looks what numbers a tensor holds."""
+
+    @functools.wraps(original)
+    def get_noise_shape(x, noise_shape):
+        if not has_open_shape(x):
+            return original(x, noise_shape)
+        if type(noise_shape) is TerraTensor and noise_shape._owner is not None:
+            return noise_shape
+        if isinstance(noise_shape, (list, tuple)) and len(noise_shape) == x._rank() and all(type(size) is int for size in noise_shape):
+            return tfi.tensor_shape.TensorShape(noise_shape)
+        return original(x, noise_shape)
+
+    return get_noise_shape
+
+
+tfi.replace_readers(_size, _constant_value, _noise_shape)
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
 _recording = [False]

@@ -1,0 +1,50 @@
+"""What is known of the shape of a result of the framework's, beyond what its last operation tells.
+
+Keras writes products of tensors as a product of matrices and reshapes that; where one of its sizes is not known, the reshaping hides the others.
+"""
+
+import functools
+import sys
+
+from terra.runtime.open_shapes import Partial, is_shape, merged
+from terra.runtime.tensor import TerraTensor, has_open_shape
+
+_replaced = []  # the modules whose functions are replaced
+
+
+def replace():
+    """Have Keras' `einsum` and `reshape` tell. May be called again: Keras may be imported later."""
+    module = sys.modules.get("keras.src.backend.tensorflow.numpy")
+    if module is not None and module not in _replaced and hasattr(module, "einsum"):
+        _replaced.append(module)
+        module.einsum, module.reshape = _einsum(module.einsum), _reshape(module.reshape)
+
+
+def _reshape(original):
+    @functools.wraps(original)
+    def reshape(x, newshape):
+        result = original(x, newshape)
+        if has_open_shape(result) and isinstance(newshape, (list, tuple)):
+            result._shp = merged(result._shp, Partial([size if type(size) is int and size >= 0 else None for size in newshape]))
+        return result
+
+    return reshape
+
+
+def _einsum(original):
+    @functools.wraps(original)
+    def einsum(subscripts, *operands, **kwargs):
+        result = original(subscripts, *operands, **kwargs)
+        if has_open_shape(result) and type(subscripts) is str and "->" in subscripts and "." not in subscripts:
+            inputs, _, output = subscripts.replace(" ", "").partition("->")
+            sizes = {label: size for labels, x in zip(inputs.split(","), operands) for label, size in zip(labels, _known(x)) if size is not None}
+            result._shp = merged(result._shp, Partial([sizes.get(label) for label in output]))
+        return result
+
+    return einsum
+
+
+def _known(x):
+    """The sizes of a tensor as far as they are known."""
+    shape = x._shp if type(x) is TerraTensor else tuple(x.shape)
+    return shape if is_shape(shape) else ()

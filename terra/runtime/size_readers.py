@@ -1,0 +1,267 @@
+"""Framework code that looks at all the sizes of a tensor, though what it does depends on none that is not known.
+
+Keras checks the input of each layer against a specification, looks for a bias that can be added as one, asks whether a convolution has left nothing over. Where a size
+depends on data, or is left unknown (see `opening`), each look would be a value that Python waits for. Here are those functions that can do without, each with the
+condition under which it can: then they see None in the place of the size, as symbolic tensors have it, and do what they would have done with any number there.
+Some conditions are not about what is known: then the graph computes whether they hold, and Python reads that, which is the same at each step.
+
+Each function is known by its name, its file, and a fingerprint of its source: another version of it, which may do otherwise, reads.
+"""
+
+import hashlib
+import inspect
+import threading
+
+from terra.runtime import internals as tfi
+
+_UNSEEN = object()
+_rules = {}  # (end of the file's name, name of the function) -> {fingerprint: rule}
+_found = {}  # code -> its rule, or None
+_last = threading.local()  # the tensors that were found to meet a condition, for code that looks several times
+
+
+def seen_by(tensor, known, frame):
+    """What the code that iterates over the shape of a tensor is to see of it; None if it has to be read.
+
+    known: its sizes, None for those that are not known. frame: of TensorFlow's method, which that code has called.
+    """
+    reader = frame.f_back
+    rule = _rule_of(reader.f_code)
+    return None if rule is None else rule(tensor, known, reader)
+
+
+def item_seen_by(tensor, known, index, frame):
+    """Like `seen_by`, for an item, or a slice, of which not all is known; None if it has to be read."""
+    reader = frame.f_back
+    rule = _rule_of(reader.f_code)
+    if type(index) is slice:
+        seen = rule(tensor, known, reader) if rule is _matched else None
+        return None if seen is None else seen[index]
+    may = rule is _handed_on or (rule is _warned_of and type(reader.f_locals["axis"]) is int)
+    return SizeToCompare(tensor, index) if may else None
+
+
+def is_true_by(frame):
+    """Whether what the caller of `frame` tells of a tensor's shape is so for sure."""
+    return _rule_of(frame.f_back.f_code) is _told
+
+
+class SizeToCompare:
+    """A size that is not known, for code that does nothing but compare it (the graph does), or hand it on to code of Terra's."""
+
+    __slots__ = ("_tensor", "_index")
+
+    def __init__(self, tensor, index):
+        self._tensor, self._index = tensor, index
+
+    def __eq__(self, other):
+        return bool(tfi.tf.equal(tfi.tf.shape(self._tensor)[self._index], other))
+
+    __hash__ = None
+
+    def read(self):
+        return self._tensor.shape[self._index]
+
+
+def _rule_of(code):
+    rule = _found.get(code, _UNSEEN)
+    if rule is _UNSEEN:
+        rule = _found[code] = _find(code)
+    return rule
+
+
+def _find(code):
+    versions = next((found for (file, name), found in _rules.items() if code.co_name == name and code.co_filename.replace("\\", "/").endswith(file)), None)
+    return None if versions is None else versions.get(fingerprint(code))
+
+
+def fingerprint(code):
+    """Of the source of a function, without its blanks; None if there is no source."""
+    try:
+        source = inspect.getsource(code)
+    except (OSError, TypeError):
+        return None
+    return hashlib.sha1("".join(source.split()).encode()).hexdigest()[:12]
+
+
+def _rule(file, name, *fingerprints):
+    def add(rule):
+        _rules[file, name] = dict.fromkeys(fingerprints, rule)
+        return rule
+
+    return add
+
+
+def _unknown_sizes(tensor, known):
+    """Those sizes of a tensor that are not known, as a tensor."""
+    shape = tfi.tf.shape(tensor)
+    return tfi.tf.stack([shape[k] for k, d in enumerate(known) if d is None])
+
+
+@_rule("keras/src/backend/common/variables.py", "standardize_shape", "80cf2abc5572", "ed0a67cdb0fd", "6ad4929fc599")
+def _standardised(tensor, known, reader):
+    """It hands on what it gets, with checks of the sizes that it sees."""
+    caller = reader.f_back
+    return known if _rule_of(caller.f_code) is _checked and passes(caller.f_locals["spec"], known) else None
+
+
+@_rule("keras/src/layers/input_spec.py", "assert_input_compatibility", "5dd4fc6b86f3", "cb1db49c59aa", "b9bc57609b37")
+def _checked(tensor, known, reader):
+    return None  # it looks at shapes through the function above
+
+
+def passes(spec, known):
+    """Whether a tensor of which these sizes are known meets a layer's `InputSpec`, whatever the others are."""
+    rank = len(known)
+    wanted = spec.shape
+    if spec.dtype is not None:
+        return False
+    if (spec.ndim is not None and not spec.allow_last_axis_squeeze and rank != spec.ndim) or (
+            spec.max_ndim is not None and rank > spec.max_ndim) or (spec.min_ndim is not None and rank < spec.min_ndim):
+        return False
+    for axis, size in (spec.axes or {}).items():
+        if size is not None and (not -rank <= axis < rank or known[axis] != size):
+            return False
+    if wanted is None:
+        return True
+    ways = [known]
+    if spec.allow_last_axis_squeeze and known and known[-1] in (1, None):
+        ways = [known[:-1]] if known[-1] == 1 else [known, known[:-1]]
+    if spec.allow_last_axis_squeeze and wanted and wanted[-1] == 1:
+        wanted = wanted[:-1]
+    return all(size is None or size == d for way in ways for size, d in zip(wanted, way))
+
+
+@_rule("keras/src/backend/tensorflow/numpy.py", "add", "09bd6e5ab218")
+def _added(tensor, known, reader):
+    """It looks whether the second summand is a bias: a vector as long as one of two axes of the first."""
+    held = reader.f_locals
+    if tensor is held["x2"]:
+        long = sum(d is not None and d > 1 for d in known)
+        is_none = len(held["x1"].shape) < 2 or long > 1 or (long == 1 and bool(tfi.tf.reduce_any(_unknown_sizes(tensor, known) > 1)))
+        return known if is_none else None
+    return known if known[-1] == held["x2_squeeze_shape"][0] else None
+
+
+@_rule("keras/src/backend/tensorflow/nn.py", "_conv", "1e3e687e9da1", "4acea17e7775")
+def _convolved(tensor, known, reader):
+    """It looks whether the result is empty, though the input is not."""
+    if 0 in known:
+        return None
+    unknown = [k for k, d in enumerate(known) if d is None]
+    cannot_be = unknown == [0] or reader.f_locals["padding"].lower() == "same"
+    return known if cannot_be or bool(tfi.tf.reduce_all(_unknown_sizes(tensor, known) > 0)) else None
+
+
+@_rule("keras/src/backend/tensorflow/numpy.py", "is_valid_for_custom_ops", "30b84bb482fe")
+def _multiplied(tensor, known, reader):
+    """It looks whether sizes are known, which they are in eager execution."""
+    return tuple([1 if d is None else d for d in known])
+
+
+@_rule("keras/src/backend/tensorflow/numpy.py", "use_custom_ops", "e2e7e9ae4c4b")
+def _reshaped(tensor, known, reader):
+    """It reshapes factors and products: to sizes that the graph knows."""
+    shape = tfi.tf.shape(tensor)
+    return tuple([shape[k] if d is None else d for k, d in enumerate(known)])
+
+
+@_rule("tensorflow/python/ops/special_math_ops.py", "_einsum_v2", "1afec951c5da")
+def _summed(tensor, known, reader):
+    """It looks for the best order, of more than two factors."""
+    return known if len(reader.f_locals["inputs"]) <= 2 else None
+
+
+@_rule("keras/src/ops/nn.py", "softmax", "80c29402790a", "65e997d288f4", "9b2be6bb3d1a")
+def _warned_of(tensor, known, reader):
+    return None  # it compares one size with 1: see `size_seen_by`
+
+
+@_rule("keras/src/backend/tensorflow/numpy.py", "squeeze", "c3297cba8f98", "58dddaffda67")
+def _squeezed(tensor, known, reader):
+    """It looks at the axes that it is given."""
+    axes = reader.f_locals["axis"]
+    return known if axes is not None and all(-len(known) <= axis < len(known) and known[axis] == 1 for axis in axes) else None
+
+
+@_rule("tensorflow/python/ops/math_ops.py", "_tensordot_reshape", "38505bd9adcd")
+def _contracted(tensor, known, reader):
+    """It reshapes a factor to a matrix: to sizes that the graph knows, if Python does not."""
+    return known if isinstance(reader.f_locals["axes"], (list, tuple)) else None
+
+
+@_rule("tensorflow/python/ops/math_ops.py", "tensordot", "e766532c81d0", "df5df93ba950")
+def _told(tensor, known, reader):
+    return None  # it tells what is known of its result: see `is_true_by`
+
+
+@_rule("keras/src/layers/rnn/rnn.py", "call", "0cd68610558f", "c3996358dca4", "ee12422b6c44")
+@_rule("keras/src/layers/rnn/rnn.py", "inner_loop", "fcde20a8ad95", "428e4ca94e37")
+def _handed_on(tensor, known, reader):
+    return None  # it asks for the length, to hand it on to `rnn`, which `recurrent_layers` replaces: see `size_seen_by`
+
+
+@_rule("keras/src/layers/normalization/group_normalization.py", "call", "8c4469f0e418", "260fc38f6ddc")
+@_rule("keras/src/layers/regularization/gaussian_noise.py", "call", "7d51209390ce")
+@_rule("keras/src/layers/regularization/gaussian_dropout.py", "call", "1d4b6baa557b")
+@_rule("keras/src/layers/regularization/spatial_dropout.py", "_get_noise_shape", "ae6dc53d01b8")
+@_rule("keras/src/layers/rnn/bidirectional.py", "_call_fused_gru", "2248576259f3")
+@_rule("keras/src/layers/rnn/bidirectional.py", "_call_fused_lstm", "89ec96193332")
+def _shapes_alike(tensor, known, reader):
+    return None  # it asks for a shape in order to make others of that shape: see `_asked`
+
+
+@_rule("keras/src/layers/reshaping/flatten.py", "call", "6cdd6b76e08d")
+def _flattened(tensor, known, reader):
+    return None  # the same, if only the number of examples is not known
+
+
+@_rule("keras/src/layers/normalization/group_normalization.py", "_reshape_into_groups", "4b02353e0e4b")
+def _grouped(tensor, known, reader):
+    """It reshapes to what it has been told, as the ones above, where it finds None here."""
+    return known
+
+
+@_rule("keras/src/losses/loss.py", "reduce_values", "b2e44b7644f7", "7de5981007f3")
+def _averaged(tensor, known, reader):
+    """It looks whether there are no values at all, and then how many there are, which the graph may tell."""
+    if len(known) == 1 and getattr(_last, "filled", None) != tensor._id:  # it looks twice
+        if not bool(tfi.tf.shape(tensor)[0] > 0):
+            return None
+        _last.filled = tensor._id
+    return known
+
+
+@_rule("keras/src/ops/core.py", "shape", "b8d820a5bdcb", "2b229e2ca1e4")
+def _asks(tensor, known, reader):
+    return None  # it hands on what the next one gives
+
+
+@_rule("keras/src/backend/tensorflow/core.py", "shape", "e6f0d4d6a69d", "520f9779ad19")
+def _asked(tensor, known, reader):
+    """It gives tensors for sizes that are not known, with which some layers can go on."""
+    asks = reader.f_back
+    if _rule_of(asks.f_code) is not _asks:
+        return None
+    rule = _rule_of(asks.f_back.f_code)
+    return known if rule in (_handed_on, _shapes_alike, _grouped, _averaged) or (rule is _flattened and None not in known[1:]) else None
+
+
+@_rule("keras/src/backend/tensorflow/nn.py", "sparse_categorical_crossentropy", "9249c0705f84")
+@_rule("keras/src/backend/tensorflow/nn.py", "categorical_crossentropy", "8ab8666ad5f9")
+@_rule("keras/src/backend/tensorflow/nn.py", "binary_crossentropy", "fc54f59b67e9")
+@_rule("tensorflow/python/ops/nn_ops.py", "sparse_softmax_cross_entropy_with_logits", "98ea8de0483c")
+def _matched(tensor, known, reader):
+    """It looks whether there is a prediction for each label."""
+    held = reader.f_locals
+    labels, predictions = (held["labels"], held["logits"]) if "labels" in held else (held["target"], held["output"])
+    of_classes = "sparse" in reader.f_code.co_name  # for each of which there is a number
+    if len(labels.shape) != len(predictions.shape) - of_classes:
+        return None
+    pair = labels._id, predictions._id
+    if getattr(_last, "pair", None) != pair:  # it looks several times
+        sizes = tfi.tf.shape(predictions)
+        if not bool(tfi.tf.reduce_all(tfi.tf.equal(tfi.tf.shape(labels), sizes[:-1] if of_classes else sizes))):
+            return None
+        _last.pair = pair
+    return known
