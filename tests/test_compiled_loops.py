@@ -35,7 +35,7 @@ def assert_loops_inside(step, loops, clusters=1):
     assert step.stats().recurrent_layers and "XLA may compile them so" in terra.explain(step)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", ["lstm", "backwards", "dropout", "simple", "stacked"])
 def test_layers(name):
     def make():
         layer, dense = built(LAYERS[name]()), built(L.Dense(3))

@@ -183,8 +183,8 @@ def test_layers_are_let_go():
             loss = tf.reduce_mean(now["layer"](x) ** 2.0)
         return tape.gradient(loss, now["layer"].trainable_variables)
     made = terra.coexecute(step, wait_for_graph=True)
-    for i in range(120):
-        if i % 20 == 0:
+    for i in range(75):
+        if i % 15 == 0:
             now["layer"] = built(L.GRU(2))
             refs.append(weakref.ref(now["layer"]))
         made(sequences(i))
@@ -241,7 +241,7 @@ def test_gradients(way):
                 return tape.gradient(last, weights, output_gradients=tf.ones_like(last) * 0.5)
             return (tape.gradient(y, weights), tape.gradient(loss, [x])) if way == "persistent" else tape.gradient(loss, weights)
         return step, lambda: weights
-    stats = differ(make, steps=26 if way == "jacobian" else STEPS)
+    stats = differ(make, steps=18 if way == "jacobian" else STEPS)
     assert stats.recurrent_layers == (way != "jacobian") and stats.coexecuted_steps >= (9 if way != "jacobian" else 4), stats
     assert stats.rolled_loops == (way in ("jacobian", "second order")), stats
 

@@ -212,3 +212,16 @@ def test_steps_that_return_open_shapes():
     assert len(seen[0]) == STEPS
     for a, b in zip(*seen, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_what_einsum_tells_of_its_result():
+    """Keras' products of matrices broadcast sizes of 1."""
+    from terra.runtime import known_shapes
+    assert [known_shapes._common(sizes) for sizes in ({4}, {4, None}, {None}, {1}, {1, None}, {1, 4}, {3, 4}, ())] == [4, 4, None, 1, None, 4, None, None]
+
+    def make():
+        def step(x):
+            y = x[None] * 2.0
+            return keras.ops.einsum("abc,cd->abd", y, tf.ones([4, 3])), keras.ops.einsum("abcd,abde->abce", y[None], tf.ones([1, 1, 4, 2])), None in y.shape, y.shape == None  # noqa: E711
+        return step, lambda: []
+    compare(make, rows, coexecuted=0.4)

@@ -37,11 +37,20 @@ def _einsum(original):
         result = original(subscripts, *operands, **kwargs)
         if has_open_shape(result) and type(subscripts) is str and "->" in subscripts and "." not in subscripts:
             inputs, _, output = subscripts.replace(" ", "").partition("->")
-            sizes = {label: size for labels, x in zip(inputs.split(","), operands) for label, size in zip(labels, _known(x)) if size is not None}
-            result._shp = merged(result._shp, Partial([sizes.get(label) for label in output]))
+            sizes = {}
+            for labels, x in zip(inputs.split(","), operands):
+                for label, size in zip(labels, _known(x)):
+                    sizes.setdefault(label, set()).add(size)
+            result._shp = merged(result._shp, Partial([_common(sizes.get(label, ())) for label in output]))
         return result
 
     return einsum
+
+
+def _common(sizes):
+    """What size a result has where those of the factors are these, None for one that is not known; None if that cannot be told: a size of 1 fits any."""
+    known = set(sizes) - {None, 1}
+    return known.pop() if len(known) == 1 else 1 if sizes == {1} else None
 
 
 def _known(x):

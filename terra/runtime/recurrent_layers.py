@@ -67,7 +67,7 @@ def _in_one(original, in_stateless_scope):
                 if made is not None:
                     return made(inputs, initial_states, options.get("mask"))
         if type(length) is SizeToCompare:
-            options["input_length"] = length.read()
+            options["input_length"] = int(length)
         return original(step_function, inputs, initial_states, **options)
 
     return rnn

@@ -59,8 +59,10 @@ class SizeToCompare:
 
     __hash__ = None
 
-    def read(self):
+    def __index__(self):
         return self._tensor.shape[self._index]
+
+    __int__ = __index__
 
 
 def _rule_of(code):
