@@ -428,7 +428,7 @@ def test_check_says_what_is_wrong(monkeypatch, capsys):
 
 @pytest.mark.parametrize("main, titles", [(conditions, list(CONDITIONS)), (shapes, list(shapes_programs()))], ids=["conditions", "shapes"])
 def test_steps_that_take_turns(main, titles, capsys):
-    assert main(["--steps", "60", "--quiet"]) == 0
+    assert main(["--steps", "30", "--quiet"]) == 0
     machine, _, header, *rows = capsys.readouterr().out.strip().splitlines()
     assert "TensorFlow" in machine and header.split("  ")[-1].strip() == "tf.fn/Terra"
     assert [row[:34].strip() for row in rows] == titles

@@ -33,9 +33,9 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_are_skipped_at_all_lengths(name):
-    compare(lambda: embedded(LAYERS[name]()), sequences, skipped=0.4, **({"equal": close} if name == "lstm" else {}))
+@pytest.mark.parametrize("name, batches_vary", [(name, k % 2 == 0 and name not in ("spatial dropout", "lstm")) for k, name in enumerate(LAYERS)])
+def test_layers_are_skipped_at_all_sizes(name, batches_vary):
+    compare(lambda: embedded(LAYERS[name]()), lambda: sequences(batches_vary=batches_vary), skipped=0.4, **({"equal": close} if name == "lstm" else {}))
 
 
 def close(a, b, err_msg):
