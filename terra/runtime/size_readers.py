@@ -16,7 +16,8 @@ from terra.runtime import internals as tfi
 
 _UNSEEN = object()
 _rules = {}  # (end of the file's name, name of the function) -> {fingerprint: rule}
-_found = {}  # code -> its rule, or None
+_names = set()  # of these functions
+_found = {}  # code of such a name -> its rule, or None
 _last = threading.local()  # the tensors that were found to meet a condition, for code that looks several times
 
 
@@ -66,6 +67,8 @@ class SizeToCompare:
 
 
 def _rule_of(code):
+    if code.co_name not in _names:  # nearly all others, which are not to be kept
+        return None
     rule = _found.get(code, _UNSEEN)
     if rule is _UNSEEN:
         rule = _found[code] = _find(code)
@@ -89,6 +92,7 @@ def fingerprint(code):
 def _rule(file, name, *fingerprints):
     def add(rule):
         _rules[file, name] = dict.fromkeys(fingerprints, rule)
+        _names.add(name)
         return rule
 
     return add
