@@ -26,6 +26,11 @@ def wrapping(make):
     return wrapped
 
 
+def small():
+    layer = built(L.LSTM(4))
+    return trained([layer], layer)
+
+
 def assert_loops_inside(step, loops, clusters=1):
     """So many loops are compiled, and none is called from the top."""
     form = step.program.compiled._current[0]
@@ -74,11 +79,8 @@ def test_states_that_stay():
 
 def test_lengths_and_batches_that_vary():
     """Each combination is compiled for itself; the trace is one, but for the first batch of another size."""
-    def make():
-        layer = built(L.LSTM(4))
-        return trained([layer], layer)
     varied = [batch for length, size in ((3, 4), (7, 4), (5, 2)) for batch in sequences(length, size, 1)]
-    step = compare(wrapping(make), varied, steps=36, rtol=1e-3)
+    step = compare(wrapping(small), varied, steps=36, rtol=1e-3)
     assert_loops_inside(step, 2)
     assert len(step.program.compiled._current[1]) == 3
 
@@ -137,11 +139,7 @@ def test_loops_are_unrolled_again_if_xla_is_given_up(monkeypatch):
     """The ordinary graph of a loop is no better than the unrolled one."""
     monkeypatch.setattr(trial, "FASTER", 0.0)
 
-    def make():
-        layer = built(L.LSTM(4))
-        return trained([layer], layer)
-    step, variables = make()
-    made = jit(step)
+    made = jit(small()[0])
     for i in range(60):
         made(*sequences()[i % 3])
     stats = made.stats()
@@ -151,21 +149,14 @@ def test_loops_are_unrolled_again_if_xla_is_given_up(monkeypatch):
 
 
 def test_unrolled_if_asked_for():
-    def make():
-        layer = built(L.LSTM(4))
-        return trained([layer], layer)
-    step = compare(wrapping(make), sequences(), rtol=1e-3, loops="unroll")
+    step = compare(wrapping(small), sequences(), rtol=1e-3, loops="unroll")
     assert step.stats().recurrent_layers == 0
 
 
 def test_loops_too_large_to_compile(monkeypatch):
     monkeypatch.setattr(xla_form, "LARGEST", 5)
 
-    def make():
-        layer = built(L.LSTM(4))
-        return trained([layer], layer)
-    step, _ = make()
-    made = jit(step)
+    made = jit(small()[0])
     for i in range(30):
         made(*sequences()[i % 3])
     assert made.stats().compiled_steps == 0 and made.stats().coexecuted_steps >= 20

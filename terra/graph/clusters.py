@@ -22,7 +22,8 @@ YES, ALONG, NO = "yes", "along", "no"  # ALONG: only where it works on what a cl
 
 
 def find_clusters(
-    before: Sequence[Sequence[int]], may: Sequence[str], order: Sequence[int] = (), reads: Sequence[int] = (), smallest: int = 1
+    before: Sequence[Sequence[int]], may: Sequence[str], order: Sequence[int] = (), reads: Sequence[int] = (), smallest: int = 1,
+    sizes: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """The clusters of a graph, each a list of nodes in order.
 
@@ -30,7 +31,7 @@ def find_clusters(
     may: for each node YES, ALONG or NO, whether it may be compiled.
     order: nodes that talk to Python, in program order; none of them may be compiled.
     reads: those of them whose values Python waits for.
-    smallest: a cluster of fewer nodes is left as it is.
+    smallest: a cluster of fewer nodes is left as it is. sizes: how many nodes each one counts for, if not 1.
     """
     previous = dict(zip(order[1:], order))
     inside, phase = [], []
@@ -46,7 +47,7 @@ def find_clusters(
     for node, taken in enumerate(inside):
         if taken:
             found.setdefault((level[node], phase[node]), []).append(node)
-    return [found[key] for key in sorted(found) if len(found[key]) >= smallest]
+    return [members for _, members in sorted(found.items()) if (len(members) if sizes is None else sum(sizes[k] for k in members)) >= smallest]
 
 
 def _with(sources, one):

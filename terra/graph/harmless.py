@@ -29,8 +29,13 @@ _WITH_CONSTANTS = {
     "StatelessTruncatedNormalV2": (0, 3), "StridedSlice": (1, 2, 3), "StridedSliceGrad": (0, 1, 2, 3), "Sum": (1,), "Tile": (1,), "Transpose": (1,),
 }
 CANNOT_FAIL = frozenset(_ELEMENTWISE.split()) | frozenset(_WHOLE.split())  # whatever their inputs are
-FIT_SHAPES = frozenset([*_WHOLE.split(), "Bitcast"])  # of these, only where the shape of a single input is known, too
+_NEEDS_SHAPE = frozenset([*_WHOLE.split(), "Bitcast"])  # of these, only where the shape of a single input is known, too
 ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod"])  # divide by zero, or refuse negative powers
+
+
+def may_not_fit(op_type, n_inputs):
+    """Whether an operation may fail because the shape of one of its inputs is not known."""
+    return n_inputs > 1 or op_type in _NEEDS_SHAPE
 
 
 def is_harmless(op_type, kinds, of_floats=False):

@@ -10,14 +10,9 @@ _LOOPS = frozenset(["StatelessWhile", "While"])
 _FOR_XLA = "_xla_propagate_compile_time_consts"  # what TensorFlow gives a loop that was traced for XLA
 
 
-def is_loop(fdef):
-    """Whether a function has a loop that was traced for XLA."""
-    return any(node.op in _LOOPS and node.attr[_FOR_XLA].b for node in fdef.node_def)
-
-
 def why_not(fdef, library):
     """Why calls of a function cannot be written into a cluster, as a phrase; None if they can."""
-    if fdef is None or not is_loop(fdef) or fdef.signature.is_stateful or fdef.control_ret:
+    if fdef is None or fdef.signature.is_stateful or fdef.control_ret or not any(node.op in _LOOPS and node.attr[_FOR_XLA].b for node in fdef.node_def):
         return xla_ops.CALLS
     return _why_not(fdef, library)
 
@@ -39,7 +34,7 @@ def write(fdef, call, function):
     given = {a.name: ref for a, ref in zip(function.signature.input_arg, call.input, strict=True)}
 
     def inside(ref):
-        return f"^{call.name}/{ref[1:]}" if ref.startswith("^") else given[ref] if ref in given else f"{call.name}/{ref}"
+        return given.get(ref, f"{call.name}/{ref}")
 
     for node in function.node_def:
         copy = fdef.node_def.add()
@@ -47,5 +42,6 @@ def write(fdef, call, function):
         copy.name = f"{call.name}/{node.name}"
         copy.device = ""
         copy.attr.pop("_class", None)  # which names nodes by what they were called
-        copy.input[:] = [inside(ref) for ref in node.input if ref.lstrip("^") == ref or ref[1:] not in given]  # an argument is always there
+        copy.input[:] = [inside(ref) for ref in node.input if not ref.startswith("^")]
+        copy.input.extend([f"^{call.name}/{ref[1:]}" for ref in node.input if ref.startswith("^") and ref[1:] not in given])  # an argument is always there
     return {f"{call.name}:output:{k}": inside(function.ret[a.name]) for k, a in enumerate(function.signature.output_arg)}

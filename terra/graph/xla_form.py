@@ -70,12 +70,12 @@ class _Maker:
         reads = [k for k in order if self._is_read(self.nodes[k])]
         may = [self._may(node) for node in self.nodes]
         # Constants belong to every cluster that uses them.
-        found = find_clusters(before, may, order, reads)
-        apart = self._takes_lists(found)
+        sizes = list(map(self._size, self.nodes))
+        found = find_clusters(before, may, order, reads, SMALLEST, sizes)
+        apart = self._torn_apart(found)
         if apart:
             self.left_out["lists of tensors would be handed on between parts"] = [self.nodes[k].op for k in apart]
-            found = find_clusters(before, [NO if k in apart else how for k, how in enumerate(may)], order, reads)
-        found = [members for members in found if sum(map(self._size, members)) >= SMALLEST]
+            found = find_clusters(before, [NO if k in apart else how for k, how in enumerate(may)], order, reads, SMALLEST, sizes)
         for members in found:
             if len(members) > LARGEST:
                 self.left_out["XLA would take minutes for so many in a row"] = [self.nodes[k].op for k in members]
@@ -102,12 +102,12 @@ class _Maker:
         """The function that a node calls; None if it is another operation."""
         return self.library.get(node.attr["f"].func.name) if node.op == "PartitionedCall" else None
 
-    def _size(self, k):
-        called = self._called(self.nodes[k])
+    def _size(self, node):
+        called = self._called(node)
         return 1 if called is None else len(called.node_def)
 
-    def _takes_lists(self, found):
-        """Nodes that are taken into a cluster, but not all that hand on lists to them, or that they hand lists on to."""
+    def _torn_apart(self, found):
+        """Nodes in clusters that are handed lists of tensors by a node outside, or hand lists on to one."""
         home = {k: number for number, members in enumerate(found) for k in members}
         apart = set()
         for k, node in enumerate(self.nodes):

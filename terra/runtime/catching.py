@@ -11,7 +11,7 @@ import linecache
 import sys
 from types import ModuleType
 
-from terra.graph.harmless import CANNOT_FAIL, FIT_SHAPES, ON_INTEGERS, is_harmless
+from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless, may_not_fit
 from terra.graph.trace import CONST, VALUE
 from terra.runtime import frames, opschema
 from terra.runtime import internals as tfi
@@ -40,7 +40,7 @@ def _may_fail(step, schema, flat):
     name = schema.name
     if schema.category not in (opschema.GRAPH, opschema.VARIABLE):
         return False
-    if any(map(has_open_shape, flat)) and (len(flat) > 1 or name in FIT_SHAPES):  # whether the shapes fit is not known
+    if any(map(has_open_shape, flat)) and may_not_fit(name, len(flat)):
         return True
     if name in SAFE:
         return False

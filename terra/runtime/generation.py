@@ -123,7 +123,7 @@ class Generation:
 
     @property
     def may_compile(self):
-        """Whether XLA has not been given up yet."""
+        """Whether XLA has not been given up, and steps are not in pieces, which it is not given."""
         return self._function.options.jit_compile and self.given_up is None and self._function.pieces is None
 
     def _compiles(self):

@@ -544,6 +544,18 @@ def composite(kind, parts):
     return made
 
 
+_replaced = []  # the modules whose functions `replace_in` has replaced
+
+
+def replace_in(module_name, **replacements):
+    """Put `replacement(function)` in the place of functions of a module, once. May be called again: the module may be imported later."""
+    module = sys.modules.get(module_name)
+    if module is not None and module not in _replaced and all(hasattr(module, name) for name in replacements):
+        _replaced.append(module)
+        for name, replacement in replacements.items():
+            setattr(module, name, replacement(getattr(module, name)))
+
+
 def replace_readers(size, constant_value, noise_shape):
     """Put `size(size_internal)` and so on in the place of functions with which TensorFlow's own code asks an eager tensor for what a symbolic one may not know:
     how many elements it has, its value, and the shape that its value is."""

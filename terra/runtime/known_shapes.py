@@ -4,20 +4,15 @@ Keras writes products of tensors as a product of matrices and reshapes that; whe
 """
 
 import functools
-import sys
 
-from terra.runtime.open_shapes import Partial, is_shape, merged
+from terra.runtime import internals as tfi
+from terra.runtime.open_shapes import is_shape, merged, shape_of
 from terra.runtime.tensor import TerraTensor, has_open_shape
-
-_replaced = []  # the modules whose functions are replaced
 
 
 def replace():
-    """Have Keras' `einsum` and `reshape` tell. May be called again: Keras may be imported later."""
-    module = sys.modules.get("keras.src.backend.tensorflow.numpy")
-    if module is not None and module not in _replaced and hasattr(module, "einsum"):
-        _replaced.append(module)
-        module.einsum, module.reshape = _einsum(module.einsum), _reshape(module.reshape)
+    """Have Keras' `einsum` and `reshape` tell."""
+    tfi.replace_in("keras.src.backend.tensorflow.numpy", einsum=_einsum, reshape=_reshape)
 
 
 def _reshape(original):
@@ -25,7 +20,7 @@ def _reshape(original):
     def reshape(x, newshape):
         result = original(x, newshape)
         if has_open_shape(result) and isinstance(newshape, (list, tuple)):
-            result._shp = merged(result._shp, Partial([size if type(size) is int and size >= 0 else None for size in newshape]))
+            result._shp = merged(result._shp, shape_of([size if type(size) is int and size >= 0 else None for size in newshape]))
         return result
 
     return reshape
@@ -41,7 +36,7 @@ def _einsum(original):
             for labels, x in zip(inputs.split(","), operands):
                 for label, size in zip(labels, _known(x)):
                     sizes.setdefault(label, set()).add(size)
-            result._shp = merged(result._shp, Partial([_common(sizes.get(label, ())) for label in output]))
+            result._shp = merged(result._shp, shape_of([_common(sizes.get(label, ())) for label in output]))
         return result
 
     return einsum

@@ -3,7 +3,7 @@
 While a newer TraceGraph is merged and its graph is generated, steps go on with the Program of the older one.
 """
 
-from terra.graph.harmless import FIT_SHAPES, is_harmless
+from terra.graph.harmless import is_harmless, may_not_fit
 from terra.graph.trace import ARG, CONST, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
@@ -67,7 +67,7 @@ class ProgramNode:
         """Whether it may fail because of a value."""
         if self.category not in (opschema.GRAPH, opschema.VARIABLE):
             return False
-        if any(slot.may_be_open for slot in self.slots) and (len(self.slots) > 1 or self.op_type in FIT_SHAPES):  # whether the shapes fit is not known
+        if any(slot.may_be_open for slot in self.slots) and may_not_fit(self.op_type, len(self.slots)):
             return True
         if self.op_type in SAFE:
             return False

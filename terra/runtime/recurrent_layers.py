@@ -32,18 +32,18 @@ _DROPOUT = ("_dropout_mask", "_recurrent_dropout_mask")  # what a layer puts int
 _PLAIN = (bool, int, type(None))
 _SIZES = (2, 3), (5, 7)  # (batch, length) of what functions are tried with
 _PAIRS = tuple(zip(*_SIZES))
-_replaced = []  # the modules whose `rnn` is replaced
 
 
 def replace():
-    """Have Keras' layers ask here first. May be called again: Keras may be imported later."""
-    module = sys.modules.get("keras.src.backend")
-    if module is not None and module not in _replaced and hasattr(module, "rnn"):
-        _replaced.append(module)
-        module.rnn = _in_one(module.rnn, module.in_stateless_scope)
+    """Have Keras' layers ask here first."""
+    tfi.replace_in("keras.src.backend", rnn=_in_one)
 
 
-def _in_one(original, in_stateless_scope):
+def _backend():
+    return sys.modules["keras.src.backend"]
+
+
+def _in_one(original):
     """`keras.src.backend.rnn`, given the original, with the loop as one operation where that is wanted and possible."""
     @functools.wraps(original)
     def rnn(step_function, inputs, initial_states, **options):
@@ -51,26 +51,34 @@ def _in_one(original, in_stateless_scope):
         length = options.get("input_length")
         if type(length) is SizeToCompare:
             options["input_length"] = None
-        if step is not None and calls_stock_cell(step_function) and not in_stateless_scope():
-            function = step.function
-            if function.recurrences is None and function.options.loops != "unroll" and function.generation.may_compile:
-                function.recurrences = Recurrences(for_xla=True)
-            if function.recurrences is None:
-                if function.options.loops != "unroll" and _varies(step, step_function, inputs):
-                    function.rolling.take_layers_as_one()
-            else:
-                with _without_sizes(step):
-                    made = function.recurrences.find(function.n_steps, original, step_function, inputs, initial_states, options)
-                if function.recurrences.batches_vary:
-                    function.recurrences.batches_vary = False
-                    function.begins_anew = True
-                if made is not None:
-                    return made(inputs, initial_states, options.get("mask"))
+        if step is not None and calls_stock_cell(step_function) and not _backend().in_stateless_scope():
+            made = _find(step, original, step_function, inputs, initial_states, options)
+            if made is not None:
+                return made(inputs, initial_states, options.get("mask"))
         if type(length) is SizeToCompare:
             options["input_length"] = int(length)
         return original(step_function, inputs, initial_states, **options)
 
     return rnn
+
+
+def _find(step, original, step_function, inputs, states, options):
+    """The loop that is one operation in the place of this call of `original`; None if that has to run."""
+    function = step.function
+    if function.recurrences is None and function.options.loops != "unroll":
+        if function.generation.may_compile:
+            function.recurrences = Recurrences(for_xla=True)
+        elif _varies(step, step_function, inputs):
+            function.rolling.take_layers_as_one()
+            return None  # from the next step on
+    if function.recurrences is None:
+        return None
+    with _without_sizes(step):
+        made = function.recurrences.find(function.n_steps, original, step_function, inputs, states, options)
+    if function.recurrences.batches_vary:
+        function.recurrences.batches_vary = False
+        function.begins_anew = True
+    return made
 
 
 def _without_sizes(step):
@@ -279,7 +287,7 @@ class Recurrence:
         mask = next(rest) if self._masked else None
         masks = [tf.nest.map_structure(lambda there: next(rest) if there else None, held) for held in self._dropout]
         weights = list(rest)
-        scope = sys.modules["keras.src.backend"].StatelessScope(state_mapping=list(zip(self._weights, weights, strict=True)))
+        scope = _backend().StatelessScope(state_mapping=list(zip(self._weights, weights, strict=True)))
         with _with_dropout(self._cells, masks), scope:
             last, outputs, new = self._original(
                 self._step_function, inputs, tf.nest.pack_sequence_as(self._states, states), mask=mask, **self._options)

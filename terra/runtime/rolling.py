@@ -83,8 +83,8 @@ class Rolling:
             function.generation.retired += function.pieces.programs
         function.pieces = pieces.Pieces(varying)
         if function.recurrences is not None and function.recurrences.for_xla:
-            function.recurrences = None  # which is not given pieces
-        if function.recurrences is not None:
+            function.recurrences = None  # XLA is not given pieces
+        elif function.recurrences is not None:
             function.recurrences.computes_again = True  # what gradients need of a loop is no part of another piece
         self._look_for_recurring(recurring.SHARE)
         function.note_rolled(len(varying))

@@ -15,9 +15,9 @@ import threading
 from terra.runtime import internals as tfi
 
 _UNSEEN = object()
-_rules = {}  # (end of the file's name, name of the function) -> {fingerprint: rule}
+_rules = {}  # (end of the file's name, name of the function) -> {fingerprint: rule, or what it is known as}
 _names = set()  # of these functions
-_found = {}  # code of such a name -> its rule, or None
+_found = {}  # code of such a name -> its rule, what it is known as, or None
 _last = threading.local()  # the tensors that were found to meet a condition, for code that looks several times
 
 
@@ -28,7 +28,7 @@ def seen_by(tensor, known, frame):
     """
     reader = frame.f_back
     rule = _rule_of(reader.f_code)
-    return None if rule is None else rule(tensor, known, reader)
+    return rule(tensor, known, reader) if callable(rule) else None
 
 
 def item_seen_by(tensor, known, index, frame):
@@ -38,13 +38,13 @@ def item_seen_by(tensor, known, index, frame):
     if type(index) is slice:
         seen = rule(tensor, known, reader) if rule is _matched else None
         return None if seen is None else seen[index]
-    may = rule is _handed_on or (rule is _warned_of and type(reader.f_locals["axis"]) is int)
+    may = rule is _HANDS_ON or (rule is _WARNS and type(reader.f_locals["axis"]) is int)
     return SizeToCompare(tensor, index) if may else None
 
 
 def is_true_by(frame):
     """Whether what the caller of `frame` tells of a tensor's shape is so for sure."""
-    return _rule_of(frame.f_back.f_code) is _told
+    return _rule_of(frame.f_back.f_code) is _TELLS
 
 
 class SizeToCompare:
@@ -89,13 +89,40 @@ def fingerprint(code):
     return hashlib.sha1("".join(source.split()).encode()).hexdigest()[:12]
 
 
-def _rule(file, name, *fingerprints):
-    def add(rule):
-        _rules[file, name] = dict.fromkeys(fingerprints, rule)
-        _names.add(name)
-        return rule
+def _add(rule, file, name, *fingerprints):
+    _rules[file, name] = dict.fromkeys(fingerprints, rule)
+    _names.add(name)
+    return rule
 
-    return add
+
+def _rule(file, name, *fingerprints):
+    return lambda rule: _add(rule, file, name, *fingerprints)
+
+
+# Functions that do not iterate over shapes themselves, or read if they do; but others ask who has called them.
+_CHECKS = "looks at shapes through `standardize_shape`"
+_WARNS = "compares one size with 1"
+_TELLS = "tells what is known of its result"
+_HANDS_ON = "asks for the length, to hand it on to `rnn`, which `recurrent_layers` replaces"
+_LIKENS = "asks for a shape in order to make others of that shape"
+_FLATTENS = "the same, where only the number of examples may be unknown"
+_ASKS = "hands on what the backend's `shape` gives"
+for _known_as, *_function in [
+    (_CHECKS, "keras/src/layers/input_spec.py", "assert_input_compatibility", "5dd4fc6b86f3", "cb1db49c59aa", "b9bc57609b37"),
+    (_WARNS, "keras/src/ops/nn.py", "softmax", "80c29402790a", "65e997d288f4", "9b2be6bb3d1a"),
+    (_TELLS, "tensorflow/python/ops/math_ops.py", "tensordot", "e766532c81d0", "df5df93ba950"),
+    (_HANDS_ON, "keras/src/layers/rnn/rnn.py", "call", "0cd68610558f", "c3996358dca4", "ee12422b6c44"),
+    (_HANDS_ON, "keras/src/layers/rnn/rnn.py", "inner_loop", "fcde20a8ad95", "428e4ca94e37"),
+    (_LIKENS, "keras/src/layers/normalization/group_normalization.py", "call", "8c4469f0e418", "260fc38f6ddc"),
+    (_LIKENS, "keras/src/layers/regularization/gaussian_noise.py", "call", "7d51209390ce"),
+    (_LIKENS, "keras/src/layers/regularization/gaussian_dropout.py", "call", "1d4b6baa557b"),
+    (_LIKENS, "keras/src/layers/regularization/spatial_dropout.py", "_get_noise_shape", "ae6dc53d01b8"),
+    (_LIKENS, "keras/src/layers/rnn/bidirectional.py", "_call_fused_gru", "2248576259f3"),
+    (_LIKENS, "keras/src/layers/rnn/bidirectional.py", "_call_fused_lstm", "89ec96193332"),
+    (_FLATTENS, "keras/src/layers/reshaping/flatten.py", "call", "6cdd6b76e08d"),
+    (_ASKS, "keras/src/ops/core.py", "shape", "b8d820a5bdcb", "2b229e2ca1e4"),
+]:
+    _add(_known_as, *_function)
 
 
 def _unknown_sizes(tensor, known):
@@ -108,12 +135,7 @@ def _unknown_sizes(tensor, known):
 def _standardised(tensor, known, reader):
     """It hands on what it gets, with checks of the sizes that it sees."""
     caller = reader.f_back
-    return known if _rule_of(caller.f_code) is _checked and passes(caller.f_locals["spec"], known) else None
-
-
-@_rule("keras/src/layers/input_spec.py", "assert_input_compatibility", "5dd4fc6b86f3", "cb1db49c59aa", "b9bc57609b37")
-def _checked(tensor, known, reader):
-    return None  # it looks at shapes through the function above
+    return known if _rule_of(caller.f_code) is _CHECKS and passes(caller.f_locals["spec"], known) else None
 
 
 def passes(spec, known):
@@ -178,11 +200,6 @@ def _summed(tensor, known, reader):
     return known if len(reader.f_locals["inputs"]) <= 2 else None
 
 
-@_rule("keras/src/ops/nn.py", "softmax", "80c29402790a", "65e997d288f4", "9b2be6bb3d1a")
-def _warned_of(tensor, known, reader):
-    return None  # it compares one size with 1: see `size_seen_by`
-
-
 @_rule("keras/src/backend/tensorflow/numpy.py", "squeeze", "c3297cba8f98", "58dddaffda67")
 def _squeezed(tensor, known, reader):
     """It looks at the axes that it is given."""
@@ -194,32 +211,6 @@ def _squeezed(tensor, known, reader):
 def _contracted(tensor, known, reader):
     """It reshapes a factor to a matrix: to sizes that the graph knows, if Python does not."""
     return known if isinstance(reader.f_locals["axes"], (list, tuple)) else None
-
-
-@_rule("tensorflow/python/ops/math_ops.py", "tensordot", "e766532c81d0", "df5df93ba950")
-def _told(tensor, known, reader):
-    return None  # it tells what is known of its result: see `is_true_by`
-
-
-@_rule("keras/src/layers/rnn/rnn.py", "call", "0cd68610558f", "c3996358dca4", "ee12422b6c44")
-@_rule("keras/src/layers/rnn/rnn.py", "inner_loop", "fcde20a8ad95", "428e4ca94e37")
-def _handed_on(tensor, known, reader):
-    return None  # it asks for the length, to hand it on to `rnn`, which `recurrent_layers` replaces: see `size_seen_by`
-
-
-@_rule("keras/src/layers/normalization/group_normalization.py", "call", "8c4469f0e418", "260fc38f6ddc")
-@_rule("keras/src/layers/regularization/gaussian_noise.py", "call", "7d51209390ce")
-@_rule("keras/src/layers/regularization/gaussian_dropout.py", "call", "1d4b6baa557b")
-@_rule("keras/src/layers/regularization/spatial_dropout.py", "_get_noise_shape", "ae6dc53d01b8")
-@_rule("keras/src/layers/rnn/bidirectional.py", "_call_fused_gru", "2248576259f3")
-@_rule("keras/src/layers/rnn/bidirectional.py", "_call_fused_lstm", "89ec96193332")
-def _shapes_alike(tensor, known, reader):
-    return None  # it asks for a shape in order to make others of that shape: see `_asked`
-
-
-@_rule("keras/src/layers/reshaping/flatten.py", "call", "6cdd6b76e08d")
-def _flattened(tensor, known, reader):
-    return None  # the same, if only the number of examples is not known
 
 
 @_rule("keras/src/layers/normalization/group_normalization.py", "_reshape_into_groups", "4b02353e0e4b")
@@ -238,19 +229,14 @@ def _averaged(tensor, known, reader):
     return known
 
 
-@_rule("keras/src/ops/core.py", "shape", "b8d820a5bdcb", "2b229e2ca1e4")
-def _asks(tensor, known, reader):
-    return None  # it hands on what the next one gives
-
-
 @_rule("keras/src/backend/tensorflow/core.py", "shape", "e6f0d4d6a69d", "520f9779ad19")
 def _asked(tensor, known, reader):
     """It gives tensors for sizes that are not known, with which some layers can go on."""
     asks = reader.f_back
-    if _rule_of(asks.f_code) is not _asks:
+    if _rule_of(asks.f_code) is not _ASKS:
         return None
     rule = _rule_of(asks.f_back.f_code)
-    return known if rule in (_handed_on, _shapes_alike, _grouped, _averaged) or (rule is _flattened and None not in known[1:]) else None
+    return known if rule in (_HANDS_ON, _LIKENS, _grouped, _averaged) or (rule is _FLATTENS and None not in known[1:]) else None
 
 
 @_rule("keras/src/backend/tensorflow/nn.py", "sparse_categorical_crossentropy", "9249c0705f84")
