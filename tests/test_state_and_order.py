@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import reset_seeds
+from harness import differ, reset_seeds
 from tensorflow.python import pywrap_tfe
 
 import terra
@@ -959,3 +959,35 @@ def test_indexing_that_somebody_replaces_between_steps(monkeypatch):
     for _ in range(6):
         assert float(step(x)) == 2.0
     assert float(x[1]) == 2.0 and step.stats().coexecuted_steps >= 8 and len(calls) == 7
+
+
+@pytest.mark.parametrize("inside", ["nothing", "a function"])
+@pytest.mark.parametrize("what", ["the file", "which files there are"])
+def test_files_are_read_when_the_program_reads_them(what, inside, tmp_path):
+    """TensorFlow does not say of these operations that they depend on anything but their inputs."""
+    def make():
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        directory.mkdir()
+        count = [0]
+
+        def read():
+            if what == "the file":
+                return tf.io.read_file(str(directory / "0"))
+            return tf.strings.as_string(tf.size(tf.io.matching_files(str(directory / "*"))))
+
+        read_now = tf.function(read) if inside == "a function" else read
+
+        def write():
+            count[0] += 1
+            (directory / ("0" if what == "the file" else str(count[0]))).write_text(str(count[0]))
+
+        def step(x):
+            write()
+            first = read_now()
+            write()
+            return tf.strings.join([first, read_now()]), tf.sin(x) * 2.0
+
+        return step, lambda: count
+
+    stats = differ(make, lambda i: (tf.constant(float(i)),), 8)
+    assert stats.coexecuted_steps >= 5

@@ -40,6 +40,7 @@ STATELESS_TWIN = {
 
 _UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in each eager call, have no effect
 _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUniform"])  # random, though not registered as stateful
+_READING_FILES = frozenset(["ImmutableConst", "MatchingFiles", "ReadFile"])  # not registered as stateful: what they give may be something else each time
 _PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
 
 CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
@@ -112,7 +113,8 @@ class Schema:
             return VARIABLE
         if name in STATELESS_TWIN:
             return RANDOM
-        if (op_def.is_stateful and name not in CHECKS) or name in _DRAWING or name == _PRINTED or "Dataset" in name or name.startswith(_HOST_PREFIXES):
+        if (op_def.is_stateful and name not in CHECKS) or name in _DRAWING or name in _READING_FILES or name == _PRINTED or "Dataset" in name \
+                or name.startswith(_HOST_PREFIXES):
             return HOST
         return GRAPH
 
@@ -363,6 +365,8 @@ def function_effects(fdef, depth=0):
                         if fdef.signature.input_arg[k].type == tfi.types_pb2.DT_RESOURCE:
                             effects[k] = "write" if "write" in (worst, effects[k]) else worst
             continue
+        if node.op in _READING_FILES:
+            return None
         if not definition.is_stateful:
             continue
         resources = [k for k in touched if fdef.signature.input_arg[k].type == tfi.types_pb2.DT_RESOURCE]
