@@ -91,7 +91,7 @@ def _explain(function):
         lines.append(function.compiled.describe())
     programs = [p for p in ([function.program] if function.pieces is None else function.pieces.programs) if p is not None]
     lines += _own_code(function, stats, programs)
-    lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()])
+    lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()], programs)
     fetches, checks = ([n for n in graph.nodes if n.payload.event.info.op_type == kind] for kind in (FETCH, CHECK))
     feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]
     lines += _places("Values that Python reads in the middle of the step", fetches)
@@ -148,12 +148,16 @@ def _at(location):
     return f" ({line})" if line else ""
 
 
-def _assumptions(stores):
-    """What is speculated of tensors from outside, most special first: their values, their shapes (which are only remembered, never built in), their types."""
+def _assumptions(stores, programs):
+    """What is speculated of tensors, most special first: values from outside, shapes (which are only remembered, but for those of `Generated.fixed`), types."""
     constants = sum(kind[0] == CONST for store in stores for node in store.graph.nodes for kind in node.payload.kinds)
     relaxed = [location.line() for store in stores for (_, location), _, _ in store.relaxed]
-    lines = [f"Assumed: {constants} inputs are small constants, whose values are part of the graph (compared at each step); the types of all others. "
-             "Shapes are not assumed: a new one is looked up."]
+    lines = [f"Assumed: {constants} inputs are small constants, whose values are part of the graph (compared at each step); the types of all others."]
+    fixed = Counter(node.payload.event.info.op_type for program in programs for node in program.generated.fixed)
+    if fixed:
+        others = "has a general form of the graph" if any(program.general for program in programs) else "would run imperatively and make a general form of the graph"
+        lines.append(f"Shapes are assumed of {fixed.total()} operations that are faster as others with the same result ({_lines_of(fixed.elements())}): a step with other ones {others}.")
+    lines.append("Shapes of all other operations are not assumed: a new one is looked up." if fixed else "Shapes are not assumed: a new one is looked up.")
     if relaxed:
         lines.append(f"No longer assumed constant, because they changed: {_lines_of(relaxed)}.")
     return lines

@@ -1,7 +1,11 @@
 """What TensorFlow's own passes may make of the generated graph: less to do, but the same values, bit by bit, and the same errors."""
+import collections
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from harness import differ
 from tensorflow.python.framework import op_def_registry
 
 import terra
@@ -302,3 +306,98 @@ def test_updates_wait_for_what_may_fail(place, how):
         again.assign_add(y * 0.01)
         expected = again.numpy()
     assert v.numpy().tobytes() == expected.tobytes()
+
+
+def counted(made):
+    return collections.Counter(node.op for node in made.graph.as_graph_def().node)
+
+
+def test_what_is_computed_again_is_computed_once():
+    """An optimizer computes the same few numbers for each variable."""
+    variables = [tf.Variable(floats(3, k + 1, seed=k)) for k in range(6)]
+    optimizer = keras.optimizers.Adam(0.01)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(tf.tanh(x * v)) for v in variables])
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    made = terra.coexecute(step, wait_for_graph=True)
+    for _ in range(6):
+        made(tf.constant(2.0))
+    assert made.stats().coexecuted_steps >= 3 and counted(made)["Pow"] == 2
+
+
+def test_what_differs_is_computed_for_itself():
+    """Other attributes, other inputs, drawn numbers, a variable that was written in between."""
+    v = tf.Variable(1.0)
+
+    def step(x, y):
+        before = tf.cos(v)
+        v.assign_add(1.0)
+        return [
+            before, tf.cos(v), tf.matmul(x, y), tf.matmul(x, y, transpose_a=True), tf.matmul(y, x), tf.random.uniform((3,)), tf.random.uniform((3,)),
+            tf.reduce_sum(x, 0), tf.reduce_sum(x, 1), tf.reduce_sum(x, 0, keepdims=True), tf.matmul(x, y)]
+
+    given = tf.constant(floats(3, 3)), tf.constant(floats(3, 3, seed=1))
+    stats = differ(lambda: (step, lambda: v.assign(1.0)), lambda i: given, 8)
+    assert stats.coexecuted_steps >= 6
+    made = terra.coexecute(step, wait_for_graph=True)
+    results = [made(*given) for _ in range(6)]
+    ops = counted(made)
+    assert ops["MatMul"] == 3 and ops["Cos"] == 2
+
+
+@pytest.mark.parametrize("where", ["in front of", "inside", "on both sides of"])
+def test_what_is_computed_again_in_a_branch(where):
+    def step(x, flag):
+        y = tf.sin(x)
+        if flag:
+            y = y + (tf.sin(x) if where != "in front of" else x)
+            if where != "in front of":
+                y = y * tf.sin(x)
+        else:
+            y = y - 1.0
+        return y + (tf.sin(x) if where != "inside" else x)
+
+    stats = differ(lambda: (step, lambda: []), lambda i: (tf.constant(floats(4, seed=i)), i % 3 == 0), 14)
+    assert stats.coexecuted_steps >= 9
+
+
+def test_large_results_are_computed_again():
+    """Where memory is dear, programs compute them twice instead of keeping them."""
+    w = tf.Variable(floats(200, 200))
+
+    @tf.recompute_grad
+    def layer(x):
+        return tf.tanh(tf.matmul(x, w))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(layer(x)))
+        return tape.gradient(loss, w)
+
+    made = exact(step, tf.constant(floats(100, 200)))
+    assert counted(made)["Tanh"] == 4
+
+
+def test_an_operation_that_fails_and_is_computed_once():
+    """The first one fails in eager execution, too."""
+    v = tf.Variable(0.0)
+
+    def step(x, k):
+        y = tf.gather(x, k)
+        v.assign_add(1.0)
+        return y + tf.gather(x, k)
+
+    made = terra.coexecute(step, wait_for_graph=True)
+    x = tf.constant(floats(3))
+    for _ in range(6):
+        made(x, tf.constant(1))
+    assert counted(made)["GatherV2"] == 1
+    before = float(v)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        made(x, tf.constant(5))
+        terra.sync()
+    assert float(v) == before

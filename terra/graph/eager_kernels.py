@@ -85,7 +85,7 @@ def stateless_random(builder, op_type, refs, attrs, label):
     """A stateful random operation with drawn seeds, as its stateless twin: key = [seed], counter = [0, seed2], Philox."""
     twin, dtype_attr = opschema.STATELESS_TWIN[op_type]
     seed = refs[-1]  # uint64 [seed, 0, seed2]
-    zero, one, two = (_const_ints(builder, v) for v in ([0], [1], [2]))
+    zero, one, two = (const_ints(builder, v) for v in ([0], [1], [2]))
     slice_attrs = {"T": dtype(UINT64), "Index": dtype(INT32)}
     key = builder.node("Slice", [seed, zero, one], slice_attrs, label) + ":output:0"
     counter = builder.node("Slice", [seed, one, two], slice_attrs, label) + ":output:0"
@@ -100,7 +100,7 @@ def stateless_random(builder, op_type, refs, attrs, label):
     return builder.node(twin, inputs, twin_attrs, label) + ":output:0"
 
 
-def _const_ints(builder, values):
+def const_ints(builder, values):
     return builder.const(("ints", tuple(values)), lambda: constant_proto(values, INT32))
 
 
@@ -149,5 +149,5 @@ def pool_gradient(builder, refs, attrs, label):
 
 
 def _reduced(builder, op_type, ref, axes, label):
-    return builder.node(op_type, [ref, _const_ints(builder, axes)], {"T": dtype(FLOAT), "Tidx": dtype(INT32), "keep_dims": attr(False)}, label) \
+    return builder.node(op_type, [ref, const_ints(builder, axes)], {"T": dtype(FLOAT), "Tidx": dtype(INT32), "keep_dims": attr(False)}, label) \
         + ":output:0"

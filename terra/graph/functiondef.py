@@ -43,9 +43,23 @@ def attr(value):
     return proto
 
 
+def attr_protos(info):
+    """{name: AttrValue} of the attributes of an `OpInfo`."""
+    types = info.schema.attr_types
+    return {name: tfi.as_attr_value(value, types[name], name) for name, value in info.raw.items() if name in types}
+
+
 def dtype(enum):
     proto = tfi.attr_value_pb2.AttrValue()
     proto.type = enum
+    return proto
+
+
+def shape_proto(shape):
+    proto = tfi.attr_value_pb2.AttrValue()
+    proto.shape.SetInParent()
+    for size in shape:
+        proto.shape.dim.add().size = size
     return proto
 
 
@@ -102,10 +116,11 @@ class FunctionBuilder:
             self.fdef.signature.control_output.append(name)
             self.fdef.signature.is_stateful = True
 
-    def may_fail(self, harmless, results):
+    def may_fail(self, harmless, results, checks=()):
         """(nodes that may fail, nodes that must run and that no other such node reads): names.
 
-        Nodes named in `harmless`, and constants, cannot fail, and need not run if nobody reads them. results: names of nodes that are read from outside.
+        Nodes named in `harmless`, and constants, cannot fail, and need not run if nobody reads them; nor need those in `checks`, which may fail. results: names of
+        nodes that are read from outside.
         """
         outside = collections.Counter(results)
         readers = outside.copy()
@@ -114,7 +129,7 @@ class FunctionBuilder:
             name = node.name
             n = readers[name]
             cannot = node.op == "Const" or name in harmless
-            if cannot and not n and name not in self.fdef.control_ret:
+            if (cannot or name in checks) and not n and name not in self.fdef.control_ret:
                 continue
             if not cannot:
                 may_fail.append(name)

@@ -17,12 +17,13 @@ import itertools
 import os
 
 from terra.errors import GenerationError
-from terra.graph import eager_kernels
+from terra.graph import alternatives, eager_kernels
 from terra.graph.cases import select_table
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto
-from terra.graph.functiondef import FunctionBuilder, attr, dtype, func, func_list, safe_name, type_list
+from terra.graph.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, shape_proto, type_list
 from terra.graph.harmless import is_harmless
+from terra.graph.repeated import Repeated
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
@@ -34,6 +35,7 @@ INT64 = tfi.types_pb2.DT_INT64
 BOOL = tfi.types_pb2.DT_BOOL
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
+FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph that is right for the first of them only
 _NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
 
 _function_numbers = itertools.count()
@@ -68,6 +70,8 @@ class Generated:
         self.checkpointed = []  # handles whose old values must be kept while a step runs
         self.live_out = []
         self.selects = {}  # control edge -> ((switch-case, case), ...)
+        self.fixed = {}  # node -> its shapes {key: shapes of the outputs}, where the graph is right for these only
+        self.varies = False  # whether one of them has had others
         self.open_refs = set()  # nodes of the top function, and refs of their outputs, whose shapes may differ though those of all arguments do not
 
 
@@ -85,6 +89,9 @@ class Scope:
         self.pooled = {}  # (input, output) of a MaxPool -> its attributes
         self.harmless = set()  # names of nodes that cannot fail
         self.spread = eager_kernels.Spread()
+        self.repeated = Repeated()
+        self.checked = {}  # (ref, shape) -> ref of the same tensor, which has this shape or the graph fails
+        self.checks = set()  # names of the nodes that see to that
 
     def get(self, key):
         ref = self.env.get(key)
@@ -124,16 +131,18 @@ class GraphGenerator:
     """Generates one form of the graph.
 
     new_queue(enum): makes a channel; it is only called for the early form.
-    optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph.
+    optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph. fixed: those operations {node: its shapes}
+    for whose shapes alone the graph may be right; all, with the shapes that they had so far, if it is empty; none if it is None.
     """
 
-    def __init__(self, store, early, new_queue=None, optimize=False, compiled=False):
+    def __init__(self, store, early, new_queue=None, optimize=False, compiled=False, fixed=None):
         self.store = store
         self.graph = store.graph
         self.early = early
         self.new_queue = new_queue
         self.exact = not optimize
         self.compiled = compiled
+        self.fixed = None if compiled or tfi.n_gpus() else fixed
         self.forgiving = not compiled and not tfi.n_gpus()  # else any operation may fail: XLA may refuse it, a GPU may run out of memory
         self.out = Generated()
         self.out.early = early
@@ -187,10 +196,7 @@ class GraphGenerator:
     def _protos(self, info):
         protos = self._attr_protos.get(info)
         if protos is None:
-            types = info.schema.attr_types
-            protos = self._attr_protos[info] = {
-                name: tfi.as_attr_value(value, types[name], name) for name, value in info.raw.items() if name in types
-            }
+            protos = self._attr_protos[info] = attr_protos(info)
         return protos
 
     def _protos_of(self, info, names):
@@ -341,17 +347,11 @@ class GraphGenerator:
             self._emit_fetch(scope, node, refs, label)
             return
         harmless = self._is_harmless(node)
-        if category == opschema.VARIABLE:
-            outputs = self._emit_variable_op(scope, node, refs, label)
-        elif category == opschema.RANDOM:
-            outputs = [eager_kernels.stateless_random(scope.builder, info.op_type, refs, self._protos(info), label)]
-        else:
-            outputs = self._emit_scaled(scope, site, refs, label) if harmless and info.op_type in eager_kernels.SCALING else None
-            outputs = outputs or self._emit_plain(scope, info, event, refs, label)
-            if harmless and info.op_type == "BroadcastTo":
-                scope.spread.note(refs, outputs[0], self._protos(info), event.out_shapes[0])
+        outputs = scope.repeated.find(info, refs) or self._emit_operation(scope, node, refs, label, harmless)
+        scope.repeated.note(event, refs, outputs)
         if harmless:
             scope.harmless.update(scope.builder.node_names[before:])
+            scope.harmless -= scope.checks
         if scope is self.top and self._has_open_shape(event):
             self.out.open_refs.update(ref.partition(":")[0] for ref in (outputs.values() if type(outputs) is dict else outputs))
         if scope is not self.top and type(outputs) is list and outputs:
@@ -361,10 +361,49 @@ class GraphGenerator:
                 continue  # a fed value, defined with the inputs
             scope.env[key] = outputs[k]
 
+    def _emit_operation(self, scope, node, refs, label, harmless):
+        site = node.payload
+        event, info = site.event, site.event.info
+        if info.category == opschema.VARIABLE:
+            return self._emit_variable_op(scope, node, refs, label)
+        if info.category == opschema.RANDOM:
+            return [eager_kernels.stateless_random(scope.builder, info.op_type, refs, self._protos(info), label)]
+        outputs = self._emit_scaled(scope, site, refs, label) if harmless and info.op_type in eager_kernels.SCALING else None
+        outputs = outputs or self._emit_otherwise(scope, node, refs, label) or self._emit_plain(scope, info, event, refs, label)
+        if harmless and info.op_type == "BroadcastTo":
+            scope.spread.note(refs, outputs[0], self._protos(info), event.out_shapes[0])
+        return outputs
+
     def _emit_scaled(self, scope, site, refs, label):
         scalars = [kind[0] == CONST and kind[1].key[1] == () for kind in site.kinds]
         result = scope.spread.scaled(scope.builder, site.event.info.op_type, refs, scalars, self._protos(site.event.info), label)
         return result and [result]
+
+    def _emit_otherwise(self, scope, node, refs, label):
+        """The outputs of a faster way to compute an operation, which is right for the shapes that it had first; None if there is none."""
+        if self.fixed is None or node.payload.event.info.op_type not in alternatives.TYPES or any(map(self._has_open_shape, self._with_sources(node))):
+            return None
+        fixes = node.payload.event.info.op_type not in alternatives.OF_ANY_SHAPE
+        known = self.fixed.get(node) if self.fixed and fixes else dict(node.payload.shapes)
+        question = alternatives.question(node, known)
+        way = question and alternatives.find(question)
+        if way is None or (fixes and len(known) > (1 if self.early else FEW_SHAPES)):
+            return None
+        if fixes:
+            self.out.fixed[node] = dict([next(iter(known.items()))])
+            self.out.varies = self.out.varies or len(known) > 1
+            refs = [ref if value is not None else self._check_shape(scope, ref, enum, shape, label)
+                    for ref, enum, shape, value in zip(refs, question.input_enums(), question.shapes, question.constants)]
+        return way(scope.builder, refs, label)
+
+    def _check_shape(self, scope, ref, enum, shape, label):
+        """The ref of the same tensor: the graph fails, and nothing is committed, if it has another shape."""
+        checked = scope.checked.get((ref, shape))
+        if checked is None:
+            name = scope.builder.node("EnsureShape", [ref], {"T": dtype(enum), "shape": shape_proto(shape)}, label)
+            checked = scope.checked[ref, shape] = name + ":output:0"
+            scope.checks.add(name)
+        return checked
 
     def _is_harmless(self, node):
         """Whether nothing that the operation is written as can fail."""
@@ -377,8 +416,12 @@ class GraphGenerator:
             known = info.op_type != "RandomUniformInt" and kinds[0][0] == CONST
         else:
             known = is_harmless(info.op_type, kinds)
-        return known and not any(
-            self._has_open_shape(event) for event in (node.payload.event, *(source.payload.event for slot in node.slots for source, _ in slot)))
+        return known and not any(map(self._has_open_shape, self._with_sources(node)))
+
+    @staticmethod
+    def _with_sources(node):
+        """The events of an operation and of those that give its inputs."""
+        return node.payload.event, *[source.payload.event for slot in node.slots for source, _ in slot]
 
     def _has_open_shape(self, event):
         """Whether the shapes of an operation's outputs may depend on data."""
@@ -542,7 +585,7 @@ class GraphGenerator:
             for name in names:
                 scope.builder.arg(name, self.key_enum(self._keys[name]))
             given = [ref.partition(":")[0] for ref, _ in result]
-            _, sinks = scope.builder.may_fail(scope.harmless, given)
+            _, sinks = scope.builder.may_fail(scope.harmless, given, scope.checks)
             self._keep_unread(scope, [name for name in sinks if name not in given])
             for sink in sinks:
                 scope.builder.must(sink)
@@ -590,7 +633,7 @@ class GraphGenerator:
         # Also a node whose only readers are the updates below must be passed.
         below = [ref for _, ref in new_values] + [ref for _, _, refs, _, _ in self._deferred for ref in refs]
         names = [ref.split(":", 1)[0] for ref in below + results if ":" in ref]
-        may_fail, sinks = builder.may_fail(top.harmless, names)
+        may_fail, sinks = builder.may_fail(top.harmless, names, top.checks)
         for name in set(sinks).difference(names):
             builder.must(name)  # or grappler would drop it, and its error
         handles = {v: top.get(("res", v)) for v, _ in new_values}

@@ -78,12 +78,13 @@ class RawTrace:
 class Site:
     """Payload of a TraceGraph node: the event that made it, the kinds of its inputs, and the output shapes seen so far."""
 
-    __slots__ = ("event", "kinds", "shapes")
+    __slots__ = ("event", "kinds", "shapes", "fixed")
 
     def __init__(self, event, kinds):
         self.event = event
         self.kinds = kinds  # per flat input: (VALUE,) | (CONST, Const) | (FEED, enum) | (ARG, i) | (RESOURCE, handle)
         self.shapes = {}
+        self.fixed = None  # the key of the only shapes that the graph is right for, if it has no general form
 
 
 def is_relaxed(relaxed, signature, occurrence, k):
@@ -219,10 +220,13 @@ class TraceStore:
         ops = self.canonical(raw)
         changed = self.graph.merge(ops)
         path = self.graph.find_path(ops)
+        taught = False
         for node, event in zip(path, raw.events):
             site = node.payload
             if event.signature in self.dynamic:
                 continue  # what is known of its shapes the runtime asks its shape function
+            if site.fixed is not None and event.shape_key != site.fixed:
+                site.fixed, taught = None, True
             if site.shapes.setdefault(event.shape_key, event.out_shapes) != event.out_shapes or (
                     len(site.shapes) > MOST_VALUES and _is_function_of_values(event)):
                 self.dynamic.add(event.signature)
@@ -230,6 +234,7 @@ class TraceStore:
                     if other.payload.event.signature == event.signature:
                         other.payload.shapes.clear()
                 changed = True
+        self.version += taught  # no new path: the same traces make another graph
         for position, output in raw.survivors:
             value = (path[position], output)
             if value not in self.live_out:

@@ -388,7 +388,9 @@ class Coexecuted:
             if self.recurring is not None and len(self.store.graph) <= recurring.LARGEST:
                 self._path = step.mode.path
             self.early_start.ends(time.perf_counter() - step.mode.waited, self.counts.python_stall - step.mode.waited)
-            if self.generation.thread is None and self.generation.lacks_form(self.program):
+            if step.mode.form.fixed:
+                self.generation.note_completed(step.mode.other_shapes_at >= 0)
+            if self.generation.thread is None and (self.generation.lacks_shapes or self.generation.lacks_form(self.program)):
                 self.generation.begin()
             compiled = step.mode.program.compiled
             if compiled is not None:
@@ -499,7 +501,7 @@ class Coexecuted:
             self.policy.traced(not changed)
         elif changed or self.generation.thread is None:  # else the graph that knows this path is being generated
             self.policy.fell_back(step.fallback_reason)
-        if self.store.version != self.generation.version and (fell_back or not changed) and self.generation.thread is None:
+        if (self.store.version != self.generation.version or self.generation.lacks_shapes) and (fell_back or not changed) and self.generation.thread is None:
             self.generation.begin()
 
     def _begin_anew(self):

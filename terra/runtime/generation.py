@@ -6,6 +6,7 @@ import threading
 import time
 
 from terra import errors
+from terra.graph import alternatives
 from terra.graph.generator import GraphGenerator
 from terra.runtime import dispatch, opschema
 from terra.runtime import internals as tfi
@@ -18,6 +19,8 @@ from terra.runtime.values import dummy
 
 log = logging.getLogger("terra")
 
+MOST_REFUSED = 4  # times that an operation may be refused because of other shapes while no graph for them is made (twice in a step, as a rule)
+MOST_OTHERS = 60  # steps with other shapes, less three times those with the first ones, after which the first ones were not the ones that count
 _REFUSED = errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError
 
 
@@ -32,6 +35,10 @@ class Generation:
         self.lock = threading.Lock()  # of the traces, between a step and the thread
         self.registered = Registered(function)
         self.retired = []  # programs that are used no more
+        self.fixes_shapes = True  # whether graphs may be right for some shapes only: not if that did not turn out well
+        self._refused = 0  # how often an operation was refused because of other shapes
+        self._others = 0  # how many ran a general form, less three times those that did not
+        self._failures = 0  # of graphs, before those of now
         self.given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
 
     # -- the thread ------------------------------------------------------------------------------------------------------------
@@ -66,6 +73,10 @@ class Generation:
                     return
                 if self._lacks_early_form(current) and self._add_early_form(current):
                     return
+                if self._may_fix():
+                    with self.lock:
+                        questions = alternatives.questions(function.store.graph)
+                    alternatives.settle(questions)  # not with the lock: steps that are traced would wait
                 with self.lock:
                     program = self._make_program(function.store)
                     self.version = program.version
@@ -109,17 +120,48 @@ class Generation:
     def _make_program(self, store):
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
         compiles, optimize = self._compiles(), self._function.options.optimize
-        generator = GraphGenerator(store, early, NotingQueue if compiles else Queue, optimize, compiles)
+        generator = GraphGenerator(store, early, NotingQueue if compiles else Queue, optimize, compiles, {} if self._may_fix() else None)
         generated = generator.generate()
         program = Program(store, generated)
         program.handles = dict(generator.handles)
         program.attrs = ("executor_type", "", "config_proto", tfi.call_config(optimize))
         self.registered.hold(generated.library)
-        for fdef in generated.fdefs:
-            self.registered.add(fdef)
+        if generated.varies:
+            generator = GraphGenerator(store, False, Queue, optimize)
+            program.general = generator.generate()
+            program.handles.update(generator.handles)
+            if program.general.arg_specs != generated.arg_specs:
+                raise errors.GenerationError("its two forms take other arguments")
+        for node in store.graph.nodes:
+            node.payload.fixed = next(iter(generated.fixed[node])) if node in generated.fixed and program.general is None else None
+        self._others, self._failures = 0, runner.failures
+        for form in program.forms:
+            for fdef in form.fdefs:
+                self.registered.add(fdef)
         if self._function.pieces is None and not compiles and self._lacks_early_form(program):
             program.early_form = self._make_early_form(program, store)
         return program
+
+    def _may_fix(self):
+        return self.fixes_shapes and self._function.pieces is None
+
+    def note_other_shapes(self):
+        """A step falls back because the graph is not right for its shapes: that should happen once."""
+        self._refused += self.thread is None
+        if self._refused > MOST_REFUSED:
+            self.fixes_shapes = False
+
+    def note_completed(self, general):
+        """A step was co-executed, by the general form of a graph or not."""
+        self._others = self._others + 1 if general else max(0, self._others - 3)
+        if self._others > MOST_OTHERS or runner.failures != self._failures:
+            self.fixes_shapes = False
+
+    @property
+    def lacks_shapes(self):
+        """Whether the graph in use is right for some shapes only, and is to be replaced by one that is not."""
+        program = self._function.program
+        return not self.fixes_shapes and program is not None and bool(program.generated.fixed)
 
     @property
     def may_compile(self):
@@ -143,7 +185,7 @@ class Generation:
 
     def _make_early_form(self, program, store):
         """The early form of a graph that has a late one; None if there is none."""
-        generator = GraphGenerator(store, True, Queue, self._function.options.optimize)
+        generator = GraphGenerator(store, True, Queue, self._function.options.optimize, fixed=None if program.general else program.generated.fixed or None)
         try:
             form = generator.generate()
         except _REFUSED as error:

@@ -480,6 +480,12 @@ def execute_function(name, inputs, n_outputs, n_recorded=0):
     return outputs
 
 
+def execute_graph(name, inputs, n_outputs):
+    """Call the function that the runtime knows by this name as a step's graph is called: grappler keeps off. No tape is told."""
+    attrs = ("executor_type", "", "config_proto", call_config(False))
+    return _eager_execute.quick_execute(name, n_outputs, inputs, attrs, context.context())
+
+
 @contextlib.contextmanager
 def tracing_for_xla():
     """What TensorFlow traces meanwhile is for XLA: lists that loops fill have a greatest length, and what decides on shapes is not handed on from loop to loop."""

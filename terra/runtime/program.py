@@ -55,7 +55,7 @@ class ProgramNode:
     __slots__ = (
         "express", "expected", "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
         "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes",
-        "unreliable", "checked",
+        "unreliable", "checked", "all_shapes", "fixed",
     )
 
     def __init__(self):
@@ -79,6 +79,7 @@ class Program:
 
     def __init__(self, store, generated):
         self.generated = generated
+        self.general = None  # the same graph for steps with other shapes, where `generated` is right for some only
         self.early_form = None  # the same graph in the early form, where that may be faster: see `early_start`
         self.version = store.version
         self.relaxed = frozenset(store.relaxed)
@@ -124,7 +125,7 @@ class Program:
 
     @property
     def forms(self):
-        return (self.generated,) if self.early_form is None else (self.generated, self.early_form)
+        return [form for form in (self.generated, self.general, self.early_form) if form is not None]
 
     def function_of(self, form, args):
         """(name, number of outputs) of the function that runs a form of the graph for these arguments."""
@@ -197,7 +198,8 @@ class Program:
         p.fetch_queue = self.generated.fetch_queues.get(node)
         p.template = event.template
         p.grad_attrs = event.grad_attrs
-        p.shapes = site.shapes
+        fixed = self.generated.fixed.get(node)
+        p.fixed, p.all_shapes, p.shapes = fixed is not None, site.shapes, fixed or site.shapes
         p.out_shapes = event.out_shapes
         p.unreliable = event.signature in store.dynamic
         p.n_out = len(event.out_enums)

@@ -72,6 +72,7 @@ class PythonRunner:
         self._told = set()  # queues that have got their values, though what they were for was taken back
         self.path = 0  # a digest of the branches taken
         self.tapes = Tapes(self, step.lazy_tapes, several=True)
+        self.other_shapes_at = -1  # where in the log an operation had other shapes than the graph is right for, so that its general form has to run
         self._jumps = []  # (place in the log, region)
         self._index = {}  # value key -> placeholder, of the first `_indexed` issued ones
         self._indexed = 0
@@ -388,7 +389,15 @@ class PythonRunner:
         return outs
 
     def _infer_shapes(self, node, flat, shape_key):
-        """The output shapes for input shapes that this node has not had; None if only an execution can tell."""
+        """The output shapes for input shapes that this node has not had; None if only an execution can tell, or the graph is not right for them."""
+        if node.fixed:
+            if self.program.general is None or (self.form.fixed and not self.late):
+                self.step.function.generation.note_other_shapes()
+                return None
+            self.other_shapes_at = len(self.log)
+            known = node.all_shapes.get(tuple(shape_key))
+            if known is not None:
+                return known
         flat = flat[:len(shape_key)]  # without drawn seeds
         if len(flat) != len(shape_key):
             return None
@@ -411,8 +420,8 @@ class PythonRunner:
                     node.info.schema.depends_on_data()
                     self.step.function.begins_anew = True  # in traces so far, its shapes are taken for known
                 return None
-        if len(node.shapes) < MOST_SHAPES:
-            node.shapes[tuple(shape_key)] = shapes
+        if len(node.all_shapes) < MOST_SHAPES:
+            node.all_shapes[tuple(shape_key)] = shapes
         return shapes
 
     def _find(self, info, flat, own_attrs):
@@ -462,6 +471,8 @@ class PythonRunner:
                         shape = x._shape_tuple()
                         if is_small_constant(x._datatype_enum(), shape) and const_key(x, x._datatype_enum(), shape) != slot.const:
                             return f"input {k} of {info.op_type} was a constant so far and has changed"
+                if node.fixed:
+                    return f"{info.op_type} got inputs of other shapes than so far, or from a source that was never seen there"
                 return f"{info.op_type} got inputs (or shapes) from a source that was never seen there"
         for node, _ in self.node.successors:
             if node.op_type == info.op_type and node.location is location and node.category != opschema.FETCH:
@@ -628,6 +639,8 @@ class PythonRunner:
         except (tfi.NotOkStatusException, tfi.OpError):
             # The graph failed somewhere: replaying the step so far raises the error where eager execution raises it, or gives the value.
             self.has_failed = True
+            if self.form.fixed:
+                self.step.function.generation.fixes_shapes = False
             self.diverge("a graph kernel failed")
             return None
         finally:
@@ -647,13 +660,13 @@ class PythonRunner:
         if survivors is None:
             return False
         self._select(end_selects)
-        generated = self.form
+        generated = self.form if self.other_shapes_at < 0 or not self.late else self.program.general
         found = verification.found(self) if self.step.verifies else None
         if self.late:
             checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
             self.manager = tfi.new_cancellation_manager()
             arguments = self._arguments(self.feeds, self.selects)
-            attrs = self.program.single_threaded_attrs if self.single_threaded else None
+            attrs = self.program.single_threaded_attrs if self.single_threaded and generated is self.form else None
             outputs, self.waited = runner.start(self.program, arguments, self.manager, generated, self.step.counts, attrs)
         else:
             checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
@@ -668,7 +681,7 @@ class PythonRunner:
         if found is not None:
             verification.run_again(self.step, self.flight, found)
         if self.step.function.keeps_last:
-            self.step.function.last = LastStep(self.program, arguments, () if self.late else self.puts)
+            self.step.function.last = LastStep(self.program, generated, arguments, () if self.late else self.puts)
         self.issued = self.log = ()
         self.fed = self.fed_by_key = self.received = None
         return True
@@ -754,16 +767,16 @@ class PythonRunner:
 class LastStep:
     """The graph's side of a co-executed step, kept so that it can be run again without a skeleton (for measurements)."""
 
-    def __init__(self, program, arguments, puts):
-        self.program, self.arguments, self.puts = program, arguments, puts
+    def __init__(self, program, form, arguments, puts):
+        self.program, self.form, self.arguments, self.puts = program, form, arguments, puts
 
     def run(self):
         """Dispatch the graph with everything that Python gave it, and wait until it is done."""
         manager = tfi.new_cancellation_manager()  # its deletion would cancel the run
         start = runner.dispatch if self.puts else runner.run
-        outputs = start(self.program, self.arguments, manager)
+        outputs = start(self.program, self.arguments, manager, self.form)
         for queue, value in self.puts:
             queue.put(runner.handle, value)
         outputs[0].numpy()
-        for queue in self.program.generated.fetch_queues.values():
+        for queue in self.form.fetch_queues.values():
             queue.drain(runner.handle)

@@ -271,7 +271,8 @@ def learn(runner, place, region, args, kwargs, shared=False, express=True):
     quick.region, quick.end = region, region.end
     quick.entry = region.entries[0] if len(region.entries) == 1 else None
     quick.jumps = 0
-    quick.plain = not (region.patches or region.latest or region.needs or region.selects or region.context or region.by_value)  # little to do: most calls of single operations
+    quick.plain = not (  # little to do: most calls of single operations
+        region.patches or region.latest or region.needs or region.selects or region.context or region.by_value or region.has_other_shapes)
     quick.recording = runner.tapes.recording is not None
     quick.tells = bool(region.accessed or (quick.recording and region.records))
     guard = region.guard

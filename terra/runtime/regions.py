@@ -240,11 +240,12 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes")
 
     def __init__(self):
         self.context = {}  # what it sets in Keras' call context
         self.repeated = ()  # see `whole_calls.Arrays`
+        self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 
     def comes_after(self, runner):
@@ -327,6 +328,7 @@ class Recording:
         self.region = region = Region()
         region.patches, region.feeds, region.checks = [], [], []
         region.by_value = runner.by_value[self.by_value:]
+        region.has_other_shapes = runner.other_shapes_at >= self.log_length
         fetched = self._fetches()
         region.entries = []
         node, n_selects = self.start, 0
@@ -674,6 +676,8 @@ def advance(runner, region, foreign, fed=0, selected=0):
     for selects in region.selects[selected:]:
         runner._select(selects)
     runner.note_jump(region)
+    if region.has_other_shapes:
+        runner.other_shapes_at = len(runner.log)
     runner.log += entries
     for multi, key in region.latest:
         runner.latest[multi] = key
