@@ -32,19 +32,16 @@ class Recorded:
         self.concrete = concrete  # or its operations were gone
         self.attrs = dict(self.op.node_def.attr)
         self.shapes = tuple([tuple(x.shape) for x in self.op.inputs])
-        self.constants = [tf.get_static_value(x) for x in self.op.inputs]
+        values = [tf.get_static_value(x) for x in self.op.inputs]
+        self.constants = [None if value is None else np.asarray(value) for value in values]
 
     def ways(self):
         return list(alternatives._WAYS[self.op.type](self.attrs, self.shapes, self.constants))
 
     def run(self, way, *inputs):
         """What a way gives for the inputs that are no constants."""
-        def write(builder, refs, label):
-            rest = iter(refs)
-            return way(builder, [next(rest) if value is None else alternatives._constant(builder, np.asarray(value)) for value in self.constants], label)
-
         enums = [x.dtype.as_datatype_enum for x in inputs]
-        fdef = contest._function(write, enums, [FLOAT])
+        fdef = contest._function(alternatives._with_constants(way, self.constants), enums, [FLOAT])
         tfi.add_function(fdef)
         try:
             return tfi.execute_graph(fdef.signature.name, list(inputs), contest._COPIES)[-1].numpy()
@@ -184,8 +181,17 @@ def test_a_way_with_other_bits_loses():
 
 
 def test_a_way_that_is_hardly_faster_is_not_worth_it(monkeypatch):
-    monkeypatch.setattr(contest, "_seconds", lambda call, times=iter([1e-5] + [9.5e-6, 1e-5] * 50): next(times))
+    names = []
+
+    def seconds(call):
+        name = call.args[0]
+        if name not in names:
+            names.append(name)
+        return 1e-5 - 5e-7 * names.index(name)
+
+    monkeypatch.setattr(contest, "_seconds", seconds)
     assert contest.fastest([unary("Neg"), unary("Neg")], [(FLOAT, (3, 3))], [FLOAT]) == 0
+    assert len(names) == 2
 
 
 def test_a_way_that_fails_loses():
@@ -242,7 +248,7 @@ def attention(units=8, heads=2):
     return attend, [q, k, v, o]
 
 
-def training(**options):
+def training():
     attend, weights = attention()
 
     def step(x):
@@ -272,6 +278,23 @@ def test_a_step_with_all_of_them(taken):
     assert "Shapes are assumed of" in report and "Einsum (6)" in report and "would run imperatively" in report
     left = {node.op for node in step.graph.as_graph_def().node}
     assert not left & {"Einsum", "SelectV2", "SquaredDifference", "StridedSliceGrad"} and {"MatMul", "Select", "Pad", "Bitcast"} <= left
+
+
+def test_nothing_is_committed_before_shapes_are_checked(taken):
+    step, x = terra.coexecute(training(), wait_for_graph=True), tf.constant(floats(4, 6, 8))
+    for _ in range(4):
+        step(x)
+    nodes = {node.name: [name.split(":")[0] for name in node.input] for node in step.graph.as_graph_def().node}
+    ops = {node.name: node.op for node in step.graph.as_graph_def().node}
+    barrier, = [name for name, op in ops.items() if op == "NoOp" and name.startswith("barrier")]
+    before, left = set(), [source for name, op in ops.items() if op == "AssignVariableOp" for source in nodes[name] if not source.startswith("^")]
+    while left:  # what the updates are computed from
+        name = left.pop()
+        if name not in before:
+            before.add(name)
+            left += nodes[name]
+    checks = {name for name in before if ops[name] == "EnsureShape"}
+    assert len(checks) > 5 and checks <= {name.lstrip("^") for name in nodes[barrier]}
 
 
 def make_multiplying(reads):
@@ -361,6 +384,10 @@ def test_pieces_have_none(taken):
             x = tf.tanh(tf.matmul(x, tf.transpose(x)))
         return x
 
+    whole = terra.coexecute(tf.transpose, wait_for_graph=True)
+    for _ in range(4):
+        whole(tf.constant(floats(5, 5)))
+    assert whole.program.generated.fixed  # so it is known what would be faster
     random = np.random.RandomState(0)
     made = terra.coexecute(step, loops="roll", wait_for_graph=True)
     for k in range(30):
@@ -373,11 +400,16 @@ def test_pieces_have_none(taken):
 # -- shapes that the skeleton does not know, but remembers ---------------------------------------------------------------------
 
 
-def same_shapes_or_not(make, given, change=lambda i: None, steps=12):
-    """Runs a step whose operations get other shapes in step 7 and from step 9 on; returns its statistics."""
-    stats = differ(make, given, steps, change=lambda i, step: change(i))
-    assert stats.coexecuted_steps >= steps - 5
-    return stats
+def assert_same(make, given):
+    """Runs a step whose operations are replaced, and get other shapes in step 7 and from step 9 on."""
+    fixed = []
+
+    def look(i, step):
+        if i == 7 and hasattr(step, "program"):
+            fixed.append(bool(step.program.generated.fixed))
+
+    assert differ(make, given, 12, change=look).coexecuted_steps >= 7
+    assert fixed == [True]
 
 
 def test_the_result_of_a_function_whose_shape_depends_on_data(taken):
@@ -396,7 +428,7 @@ def test_the_result_of_a_function_whose_shape_depends_on_data(taken):
 
         return step, lambda: w
 
-    same_shapes_or_not(make, lambda i: (x, few if i == 7 or i > 8 else many))
+    assert_same(make, lambda i: (x, few if i == 7 or i > 8 else many))
 
 
 @pytest.mark.parametrize("made", ["before", "in the step"])
@@ -418,7 +450,7 @@ def test_variables_of_other_shapes(taken, made):
 
         return step, lambda: v
 
-    same_shapes_or_not(make, lambda i: (y if i == 7 or i > 8 else x,))
+    assert_same(make, lambda i: (y if i == 7 or i > 8 else x,))
 
 
 def test_after_a_failure_graphs_are_right_for_all_shapes(taken):

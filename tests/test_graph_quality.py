@@ -382,6 +382,12 @@ def test_large_results_are_computed_again():
     assert counted(made)["Tanh"] == 4
 
 
+@pytest.mark.parametrize("size, times", [(128, 1), (129, 2)])
+def test_how_large_results_may_be(size, times):
+    made = exact(lambda x: tf.tanh(x + 1.0) * tf.tanh(x + 1.0), tf.constant(floats(size, 128)))
+    assert counted(made)["Tanh"] == times
+
+
 def test_an_operation_that_fails_and_is_computed_once():
     """The first one fails in eager execution, too."""
     v = tf.Variable(0.0)

@@ -3,8 +3,8 @@
 Kernels of TensorFlow for CPUs are slow in some cases that transformers are full of. `Einsum` and `Transpose` move numbers one by one where they could move pairs; a batch of matrices
 times one matrix is not multiplied as the one tall matrix that it is; a choice between a tensor and a number, and the gradient of a slice, go through all indices of all elements.
 Each of these can be written in other ways. Which is the fastest depends on the machine and the shapes, and so may the order of sums: before a way is used it is tried on random
-numbers of the very shapes (`contest.py`), and what was found holds for these. A graph that uses it must not be run with others: see `Generated.fixed`. It checks that itself, too, since what the skeleton knows of shapes may be what it
-remembers of them.
+numbers of the very shapes (`contest.py`), and what was found holds for these. A graph that uses it must not be run with others: see `Generated.fixed`. It checks that itself, too,
+since what the skeleton knows of shapes may be what it remembers of them.
 """
 
 import math
@@ -55,7 +55,7 @@ def question(node, shapes):
         return None
     keys, out_shapes = list(shapes.items())[0]
     known = tuple([key[1] if is_value(key) else key for key in keys])
-    sizes = [math.prod(shape) for shape in (*known, *out_shapes) if _is_shape(shape)]
+    sizes = [math.prod(shape) for shape in (*known, *out_shapes) if type(shape) is tuple]
     if len(sizes) < len(known) + 1 or not min(sizes) or not SMALLEST <= max(sizes) <= LARGEST or sizes[-1] < _FEWEST or info.attrs.get("T") != FLOAT:
         return None
     return Question(info, known, [kind[1].tensor.numpy() if kind[0] == CONST else None for kind in site.kinds])
@@ -93,20 +93,18 @@ def _choose(one):
     def plain(builder, refs, label):
         return [builder.node(info.op_type, refs, attrs, label) + f":{info.output_refs[0]}"]
 
-    def with_constants(way):
-        def write(builder, refs, label):
-            rest = iter(refs)
-            return way(builder, [next(rest) if value is None else _constant(builder, value) for value in constants], label)
-
-        return write
-
     inputs = [(enum, shape) for enum, shape, value in zip(one.input_enums(), one.shapes, constants) if value is None]
-    best = contest.fastest([with_constants(way) for way in (plain, *ways)], inputs, [FLOAT])
+    best = contest.fastest([_with_constants(way, constants) for way in (plain, *ways)], inputs, [FLOAT])
     return ways[best - 1] if best else None
 
 
-def _is_shape(x):
-    return type(x) is tuple and all(type(size) is int for size in x)
+def _with_constants(way, constants):
+    """The way as one that is given only those inputs that are no constants."""
+    def write(builder, refs, label):
+        rest = iter(refs)
+        return way(builder, [next(rest) if value is None else _constant(builder, value) for value in constants], label)
+
+    return write
 
 
 def _constant(builder, value):

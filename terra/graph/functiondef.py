@@ -55,14 +55,6 @@ def dtype(enum):
     return proto
 
 
-def shape_proto(shape):
-    proto = tfi.attr_value_pb2.AttrValue()
-    proto.shape.SetInParent()
-    for size in shape:
-        proto.shape.dim.add().size = size
-    return proto
-
-
 def safe_name(text):
     """`text` with every character that TensorFlow rejects in a node name replaced."""
     return _UNSAFE.sub("_", text)
@@ -119,8 +111,8 @@ class FunctionBuilder:
     def may_fail(self, harmless, results, checks=()):
         """(nodes that may fail, nodes that must run and that no other such node reads): names.
 
-        Nodes named in `harmless`, and constants, cannot fail, and need not run if nobody reads them; nor need those in `checks`, which may fail. results: names of
-        nodes that are read from outside.
+        Nodes named in `harmless`, and constants, cannot fail, and need not run if nobody reads them; nor need those in `checks`, which may fail even if they are
+        named there. results: names of nodes that are read from outside.
         """
         outside = collections.Counter(results)
         readers = outside.copy()
@@ -128,8 +120,9 @@ class FunctionBuilder:
         for node in reversed(self.fdef.node_def):  # readers come after what they read
             name = node.name
             n = readers[name]
-            cannot = node.op == "Const" or name in harmless
-            if (cannot or name in checks) and not n and name not in self.fdef.control_ret:
+            check = name in checks
+            cannot = node.op == "Const" or (name in harmless and not check)
+            if (cannot or check) and not n and name not in self.fdef.control_ret:
                 continue
             if not cannot:
                 may_fail.append(name)

@@ -21,7 +21,7 @@ from terra.graph import alternatives, eager_kernels
 from terra.graph.cases import select_table
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto
-from terra.graph.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, shape_proto, type_list
+from terra.graph.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, type_list
 from terra.graph.harmless import is_harmless
 from terra.graph.repeated import Repeated
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
@@ -351,7 +351,6 @@ class GraphGenerator:
         scope.repeated.note(event, refs, outputs)
         if harmless:
             scope.harmless.update(scope.builder.node_names[before:])
-            scope.harmless -= scope.checks
         if scope is self.top and self._has_open_shape(event):
             self.out.open_refs.update(ref.partition(":")[0] for ref in (outputs.values() if type(outputs) is dict else outputs))
         if scope is not self.top and type(outputs) is list and outputs:
@@ -400,7 +399,7 @@ class GraphGenerator:
         """The ref of the same tensor: the graph fails, and nothing is committed, if it has another shape."""
         checked = scope.checked.get((ref, shape))
         if checked is None:
-            name = scope.builder.node("EnsureShape", [ref], {"T": dtype(enum), "shape": shape_proto(shape)}, label)
+            name = scope.builder.node("EnsureShape", [ref], {"T": dtype(enum), "shape": tfi.as_attr_value(shape, "shape", "shape")}, label)
             checked = scope.checked[ref, shape] = name + ":output:0"
             scope.checks.add(name)
         return checked
