@@ -941,6 +941,28 @@ def test_method_of_a_users_class_replaced(monkeypatch, cls, name):
         assert calls == noted
 
 
+def test_a_function_of_tensorflows_that_is_a_step():
+    """Its code is one wrapper's that all of them share: in other steps they are called as before."""
+    def step(x):
+        return tf.debugging.check_numerics(tf.math.log(x), "a logarithm")
+
+    asked_for = terra.coexecute(tf.transpose, wait_for_graph=True)
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    for _ in range(6):
+        assert (asked_for(x).numpy() == x.numpy().T).all()
+    assert asked_for.stats().coexecuted_steps == 4
+    made = terra.coexecute(step, wait_for_graph=True)
+    for _ in range(10):
+        assert (made(x).numpy() == step(x).numpy()).all()
+    stats = made.stats()
+    assert stats.coexecuted_steps == 8 and stats.fallbacks == 0 and stats.traces == 1
+    assert [place.line() for place in locations_of(made)] == [f"test_fast_forward.py:{step.__code__.co_firstlineno + 1}"] * 2
+
+
+def locations_of(made):
+    return [node.payload.event.location for node in made.store.graph.nodes if node.payload is not None]
+
+
 def test_masks_reach_a_users_layer():
     def make():
         class Masked(keras.layers.Layer):

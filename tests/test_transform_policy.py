@@ -11,9 +11,12 @@ import subprocess
 import sys
 import types
 
+import pytest
+
 from terra import transform
 from terra.runtime.location import begin_step, end_step, tls
-from terra.transform import instrument, is_instrumented, reason, to_code
+from terra.transform import convert, instrument, is_instrumented, reason, to_code
+from terra.transform.observed import Unobservable
 from transform_checks import LOG, check, located, op
 
 
@@ -66,6 +69,33 @@ def test_configure_by_prefix():
         transform.policy.settings.prefixes.pop("somelib", None)
         transform.policy.settings.prefixes.pop("somelib.core", None)
         transform.configure()
+
+
+def test_a_librarys_function_that_is_asked_for():
+    """Functions that one wrapper of a library's makes share their code: what was asked for says nothing about the others."""
+    @contextlib.contextmanager
+    def around():
+        op("before")
+        yield
+        op("after")
+
+    @contextlib.contextmanager
+    def asked_for():
+        op("in it")
+        yield
+
+    def f():
+        with around(), asked_for():
+            pass
+
+    assert around.__code__ is asked_for.__code__
+    before = located(f)
+    assert [len(p.call_ids) for p in before] == [1, 1, 1]  # the calls of `op`
+    assert instrument(asked_for) is not asked_for
+    assert [p.call_ids for p in located(f)] == [p.call_ids for p in before]
+    for function in (around, asked_for):
+        with pytest.raises(Unobservable):
+            convert.observed_form(function)
 
 
 def test_partial_and_callable_objects():

@@ -26,6 +26,7 @@ log = logging.getLogger("terra")
 _lock = threading.RLock()
 _decisions = {}  # id(code) -> Decision
 _forms = {}  # id(function) -> (weak reference to it, its instrumented form)
+_forced = {}  # the same of library code, for those who asked for it, not for call sites
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _factories = {}  # id(instrumented code) -> its Factory, which holds it
 _observable = {}  # (id(code), whether to instrument) -> (that code, the Factory that makes the observed form; None: there is none)
@@ -43,7 +44,7 @@ class Decision:
         self.factory = factory
         self.reason = reason
         self.is_instrumented = is_instrumented
-        self.only_forced = only_forced  # library code: its instrumented form is for those who asked for it, not for call sites
+        self.only_forced = only_forced  # library code: its forms are for those who asked for them, not for call sites
 
 
 LIBRARY = "library code"
@@ -70,7 +71,7 @@ def _decide(function, forced):
         factory = Factory(function)
     except NothingToDo:
         _plain.add(id(code))
-        return Decision(code, reason=NOTHING, is_instrumented=True)
+        return Decision(code, reason=NOTHING, is_instrumented=True, only_forced=forced and not policy.is_user_code(function))
     except NoSource as error:
         reason = str(error)
     except RecursionError:
@@ -92,29 +93,28 @@ def function_form(function, forced=False):
     decision = _decisions.get(id(function.__code__))
     if decision is None or forced:
         decision = decide(function, forced)
-    if decision.only_forced and not forced:
-        return function
-    if decision.factory is None:
-        if decision.reason is LIBRARY and "__wrapped__" in function.__dict__:
+    if decision.factory is None or (decision.only_forced and not forced):
+        if (decision.reason is LIBRARY or decision.only_forced) and "__wrapped__" in function.__dict__:
             return _wrapper_form(function)
         return function
-    entry = _forms.get(id(function))
+    forms = _forced if decision.only_forced else _forms
+    entry = forms.get(id(function))
     if entry is not None and entry[1].__code__ is decision.factory.code:
         return entry[1]
-    return _keep(function, decision.factory.function_like(function))
+    return _keep(function, decision.factory.function_like(function), forms)
 
 
 def refresh_form(function):
     """The defaults of `function` were replaced: those of its instrumented form, which call sites keep, must follow."""
-    entry = _forms.get(id(function))
+    entry = _forms.get(id(function)) or _forced.get(id(function))
     if entry is not None and entry[0]() is function:
         entry[1].__defaults__, entry[1].__kwdefaults__ = function.__defaults__, function.__kwdefaults__
 
 
-def _keep(function, form):
+def _keep(function, form, forms=_forms):
     key = id(function)
     with _lock:
-        _forms[key] = weakref.ref(function, lambda _: _forms.pop(key, None)), form
+        forms[key] = weakref.ref(function, lambda _: forms.pop(key, None)), form
     return form
 
 
@@ -160,10 +160,10 @@ def _observable_factory(function, instrumented):
 
 def _make_observable(function, instrumented):
     decision = decide(function)
+    if decision.only_forced or (decision.factory is None and decision.reason is not NOTHING):
+        return None  # (all functions of TensorFlow's share the code of one wrapper: one that is a step says nothing about the others)
     if instrumented and decision.factory is not None:
         return decision.factory
-    if decision.factory is None and decision.reason is not NOTHING:
-        return None
     try:
         return Factory(function, anyway=True, plain=not instrumented)
     except Exception:  # it was found a moment ago: the file has changed
@@ -283,6 +283,7 @@ def _forget_library_decisions():
                 del _decisions[key]
         _kinds.clear()
         _forms.clear()
+        _forced.clear()
         classes.forget()
 
 
