@@ -51,6 +51,33 @@ class Counting(Scale):
         return super().call(x) * (1.0 + self.count % 2)
 
 
+class Helped(Scale):
+    """Pure, with help of other methods and functions of the user's."""
+
+    def _shifted(self, x):
+        return tf.add(x, self.options["shift"]) * FACTOR
+
+    @staticmethod
+    def _bounded(x, most=2.0):
+        return tf.minimum(x, most)
+
+    @classmethod
+    def _name(cls):
+        return "Helped"
+
+    def call(self, x):
+        name = [c for c in self._name()]
+        return self._bounded(scaled_tanh(super().call(x)) + self._shifted(x)) * float(len(name))
+
+
+class Noting(Helped):
+    """Not pure, because a helper is not."""
+
+    def _shifted(self, x):
+        CALLS.append("shifted")
+        return x
+
+
 class LegacyScale(tf_keras.layers.Layer):
     def __init__(self, by):
         super().__init__()
@@ -135,6 +162,7 @@ def check(make, change=None):
 PURE = {
     "layer": program(lambda: [Scale(2.0)]),
     "two layers": program(lambda: [Scale(2.0), keras.layers.Dense(4), Scale(0.5)]),
+    "helpers": program(lambda: [Helped(2.0), keras.layers.Dense(4, activation=scaled_tanh)]),
     "activation": program(lambda: [keras.layers.Dense(4, activation=scaled_tanh)]),
     "lambda": program(lambda: [keras.layers.Lambda(lambda x: x * FACTOR)]),
     "schedule": program(lambda: [], lambda: keras.optimizers.Adam(Decay())),
@@ -155,6 +183,7 @@ def test_pure_code_is_skipped(name):
 
 IMPURE = {
     "layer": program(lambda: [Counting(2.0)]),
+    "helper": program(lambda: [Noting(2.0)]),
     "activation": program(lambda: [keras.layers.Dense(4, activation=noted_tanh)]),
     "lambda": program(lambda: [keras.layers.Lambda(lambda x: CALLS.append(1) or x * FACTOR)]),
     "schedule": program(lambda: [], lambda: keras.optimizers.SGD(NotedDecay())),
@@ -193,6 +222,12 @@ CHANGES = {
     "loss": ("loss class", lambda model, optimizer, loss: setattr(loss, "delta", 0.1)),
     "global of a loss": ("loss function", lambda *_: _global(0.5)),
     "tf_keras": ("tf_keras", lambda model, *_: setattr(model.layers[0], "by", 3.0)),
+    "global of a helper": ("helpers", lambda *_: _global(0.5)),
+    "dict of a helper": ("helpers", lambda model, *_: model.layers[0].options.update({"shift": 0.1})),
+    "default of a helper": ("helpers", lambda *_: setattr(Helped._bounded, "__defaults__", (0.5,))),
+    "helper": ("helpers", lambda model, *_: setattr(model.layers[0], "_shifted", lambda x: CALLS.append("mine") or x)),
+    "attribute of the base": ("helpers", lambda model, *_: setattr(model.layers[0], "by", 3.0)),
+    "code of a helper": ("helpers", lambda *_: setattr(scaled_tanh, "__code__", noted_tanh.__code__)),
     "code": ("activation", lambda *_: setattr(scaled_tanh, "__code__", noted_tanh.__code__)),
 }
 
@@ -205,6 +240,7 @@ def test_changes_are_seen(name):
     def make():
         _global(1.5)
         scaled_tanh.__code__ = code
+        Helped._bounded.__defaults__ = (2.0,)
         return PURE[which]()
 
     try:
@@ -212,6 +248,7 @@ def test_changes_are_seen(name):
     finally:
         _global(1.5)
         scaled_tanh.__code__ = code
+        Helped._bounded.__defaults__ = (2.0,)
     assert stats.whole_steps >= 2, stats
 
 

@@ -28,23 +28,23 @@ class Calls:
     def enter(self, cursor, call_id, callee):
         """What to call at an instrumented call site."""
         form = cursor.enter(call_id, callee)
-        return form if self.reason is not None else self._callee(callee, form)
+        return form if self.reason is not None else self._callee(callee, form, True)
 
     def builtin(self, callee):
-        """What to call in place of a builtin that is not instrumented."""
+        """What to call in place of a builtin, or of anything that is called by code which is not instrumented."""
         form = fast_forward.form_of(callee)
-        return form if self.reason is not None else self._callee(callee, form)
+        return form if self.reason is not None else self._callee(callee, form, False)
 
-    def _callee(self, callee, form):
+    def _callee(self, callee, form, instrumented):
         kind = type(callee)
         if kind is FunctionType:
             if fast_calls.substitute(callee) is not None:
                 return functools.partial(self._framework, callee, form)
             if id(callee) in NUMPY:
                 return functools.partial(self._on_plain, callee)
-            return self._user_function(callee, form)
+            return self._user_function(callee, form, instrumented)
         if kind is MethodType:
-            return self._method(callee, form)
+            return self._method(callee, form, instrumented)
         if kind is BuiltinFunctionType:
             return self._builtin_function(callee, form)
         if isinstance(callee, type):
@@ -58,28 +58,31 @@ class Calls:
         self.note_class(callee)
         call = self._found(kind.__mro__, "__call__", None)
         if type(call) is FunctionType and not is_frameworks(call):
-            return self._bound(call, callee, form)
+            return self._bound(call, callee, form, instrumented)
         self.impure(f"calls an object of type {kind.__name__}")
         return form
 
-    def _user_function(self, function, form):
-        """The observed form of a user's function."""
+    def _user_function(self, function, form, instrumented=False):
+        """The observed form of a user's function; `instrumented`: of one that keeps its locations, though `function` itself may not."""
         if id(function) in self._born:
             return function
         try:
-            observed = convert.observed_form(function)
+            observed = convert.observed_form(function, instrumented)
         except Unobservable as error:
             known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks(function) else f": {error}"
             self.impure(f"calls {function.__qualname__}{known}")
             return form
-        self.calls(function)
+        if convert.is_observed(function.__code__):
+            self.exchanged.append(function)
+        else:
+            self.calls(function)
         return observed
 
-    def _bound(self, function, instance, form):
-        observed = self._user_function(function, None)
+    def _bound(self, function, instance, form, instrumented=False):
+        observed = self._user_function(function, None, instrumented)
         return form if observed is None else MethodType(observed, instance)
 
-    def _method(self, callee, form):
+    def _method(self, callee, form, instrumented):
         function, owner = callee.__func__, callee.__self__
         if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
             return functools.partial(self._framework, None, form)
@@ -93,7 +96,7 @@ class Calls:
         if type(function) is not FunctionType:
             self.impure(f"calls {callee!r}")
             return form
-        return self._bound(function, owner, form)
+        return self._bound(function, owner, form, instrumented)
 
     def _framework(self, callee, form, /, *args, **kwargs):
         """Call a function or object of the framework's, which must be skipped."""

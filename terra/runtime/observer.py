@@ -42,6 +42,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
+        self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments

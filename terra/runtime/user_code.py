@@ -60,9 +60,8 @@ def observe(runner, users, call):
         observed = [(function, function.__code__) for function, _ in exchanged]
         for function, code in exchanged:
             function.__code__ = code
-    for function, code in observed:
-        if id(code) in called:
-            observer.calls(function)
+    for function in [*observer.exchanged, *(function for function, code in observed if id(code) in called)]:
+        observer.calls(function)
     for cls in users:
         if isinstance(cls, type):
             for base in cls.__mro__:

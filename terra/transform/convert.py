@@ -30,7 +30,7 @@ _forced = {}  # the same of library code, for those who asked for it, not for ca
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _factories = {}  # id(instrumented code) -> its Factory, which holds it
 _observable = {}  # (id(code), whether to instrument) -> (that code, the Factory that makes the observed form; None: there is none)
-_observed = {}  # id(code) -> code, of observed forms
+_observed = {}  # id(code) -> (code, the Factory that made it; None: it is within another), of observed forms
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
 
 
@@ -93,6 +93,8 @@ def function_form(function, forced=False):
     decision = _decisions.get(id(function.__code__))
     if decision is None or forced:
         decision = decide(function, forced)
+    elif decision.is_instrumented:
+        decision = decide(_with_own_code(function))
     if decision.factory is None or (decision.only_forced and not forced):
         if (decision.reason is LIBRARY or decision.only_forced) and "__wrapped__" in function.__dict__:
             return _wrapper_form(function)
@@ -118,9 +120,12 @@ def _keep(function, form, forms=_forms):
     return form
 
 
-def observed_form(function):
-    """The observed form of a user's Python function, or of its instrumented form; raises Unobservable, with the reason, where there is none."""
-    factory = _observable_factory(function, True)
+def observed_form(function, instrumented=True):
+    """The observed form of a user's Python function, or of its instrumented form; raises Unobservable, with the reason, where there is none.
+
+    instrumented: whether it keeps its locations even if `function` itself does not.
+    """
+    factory = _observable_factory(function, instrumented)
     return factory.function_like(function, _observed_code(factory))
 
 
@@ -138,13 +143,22 @@ def _observed_code(factory):
     code = factory.observed
     if id(code) not in _observed:
         for inner in codes_within(code):
-            _observed[id(inner)] = inner
+            _observed[id(inner)] = inner, factory if inner is code else None
             _decisions[id(inner)] = Decision(inner, is_instrumented=True)
     return code
 
 
+def _with_own_code(function):
+    """`function`, or where it has its observed code for the time being, the same with the code it had before."""
+    _, factory = _observed.get(id(function.__code__), (None, None))
+    if factory is None:
+        return function
+    return factory.function_like(function, factory.original if factory.plain else factory.code)
+
+
 def _observable_factory(function, instrumented):
     """The Factory for the observed form of a function; `instrumented`: whether its locations are kept even if those of `function` itself are not."""
+    function = _with_own_code(function)
     code = function.__code__
     factory = _factories.get(id(code))
     if factory is not None:

@@ -49,6 +49,7 @@ class Factory:
 
     def __init__(self, function, anyway=False, plain=False):
         self.original = original = function.__code__
+        self.plain = plain
         self.sites = []
         node, self._ancestors = source.find(function)
         self.tree = gast.ast_to_gast(node)
