@@ -223,6 +223,43 @@ def test_each_class_has_its_own_class_method():
 
 # -- tensors -------------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("of_class", [False, True])
+def test_methods_of_one_name(of_class):
+    """Each instance keeps what belongs to each of its methods, until the method is gone."""
+    def adding(amount):
+        def step(self, x):
+            self.total.assign_add(amount * x)
+            return self.total * 1.0
+
+        made = terra.coexecute(step, wait_for_graph=True)
+        return classmethod(made) if of_class else made
+
+    class Counter:
+        total = tf.Variable(0.0)
+        up, down = adding(3.0), adding(-1.0)
+
+    class Above(Counter):
+        up = adding(4.0)
+
+        def both(self):
+            return self.up(ONE), super().up(ONE)
+
+    counter = Above()
+    for k in range(12):
+        assert [float(x) for x in counter.both()] == [6.0 * k + 4.0, 6.0 * k + 7.0]
+        assert float(counter.down(ONE)) == 6.0 * k + 6.0
+        gc.collect()
+    for method in (vars(Above)["up"], vars(Counter)["up"], vars(Counter)["down"]):
+        method = method.__func__ if of_class else method
+        assert method.stats().coexecuted_steps >= 8, method.stats()
+    held = Above if of_class else counter
+    kept = [name for name in vars(held) if name.startswith("__terra__")]
+    assert len(kept) == 3
+    del Above.up, method
+    gc.collect()
+    assert len([name for name in vars(held) if name.startswith("__terra__")]) == 2
+
+
 def test_a_py_function_returns_tensors_of_a_step():
     variable = tf.Variable(2.0)
 

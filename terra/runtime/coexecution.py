@@ -72,6 +72,16 @@ def _depart(name, stats, counts):
         departed[name] = count + 1, total
 
 
+def _take_from(reference, name):
+    instance = reference()
+    if instance is None or name not in vars(instance):
+        return
+    if isinstance(instance, type):
+        type.__delattr__(instance, name)
+    else:
+        del vars(instance)[name]
+
+
 class Coexecuted:
     """What `terra.coexecute` returns: call it like the function it wraps."""
 
@@ -132,11 +142,12 @@ class Coexecuted:
         made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
         made._is_part()
         # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
-        name = f"__terra__{self.__qualname__}"
+        name = f"__terra__{self.__qualname__}_{id(self)}"  # another decorated method may have the same name
         if isinstance(instance, type):  # of a class method: the class's dict is read-only
             type.__setattr__(instance, name, made)
         else:
             attributes[name] = made
+        weakref.finalize(self, _take_from, reference, name).atexit = False
         made._belongs_to = reference
         weakref.finalize(made, lambda gone, *parts: gone.add(_snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
         self._instances[id(instance)] = made
