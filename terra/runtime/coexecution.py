@@ -31,6 +31,7 @@ from terra.runtime.single_threaded import SingleThreaded
 from terra.runtime.step import Counts, Step
 from terra.runtime.tracer import Tracer
 from terra.runtime.turnover import Turnover
+from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")
 
@@ -90,6 +91,7 @@ class Coexecuted:
         self.located = located  # whether its code keeps its own location; else locations come from the interpreter's frames
         instances.add(self)
         self._python = python  # the instrumented function
+        self._edits = edits.look() if located else 0  # of functions, when it was made
         self.options = options
         self.store = trace.TraceStore()
         self.counts = Counts()
@@ -307,6 +309,11 @@ class Coexecuted:
         """Begin a step of class `kind` on this thread, whose operations belong to it until `_leave`; None if it is to run imperatively."""
         stats = self._stats
         stats.steps += 1
+        if self.located:
+            edits_so_far = edits.look()
+            if edits_so_far != self._edits:
+                self._edits = edits_so_far
+                self._python, self.located = instrument(self.__wrapped__), reason(self.__wrapped__) is None
         generation = self.generation
         generation.settle(self.options.wait_for_graph)
         if self.begins_anew:

@@ -218,6 +218,14 @@ def _call_as_is(there, callee):
     return callee
 
 
+def forget_callees():
+    """Empties all inline caches. Another thread that has just looked into one calls what was in it."""
+    nodes = [ROOT]
+    for node in nodes:
+        node.callee = _NOTHING
+        nodes.extend(list(node.children.values()))
+
+
 # What `Cursor.enter` asks when the inline cache of the location does not know the callee. The transform puts its own
 # resolver here (it instruments user functions on their first use); without it, everything is called as it is.
 _resolve = _call_as_is

@@ -12,6 +12,7 @@
 :mod:`.factory`         trees to code objects to functions
 :mod:`.policy`          whose code is it: the user's, or a library's
 :mod:`.convert`         decisions and forms, kept; what call sites ask
+:mod:`.edits`           functions that are changed in place
 :mod:`.classes`         methods that no call site names (``call`` of a Keras layer, ``__enter__``, properties)
 :mod:`.wrappers`        library objects around a user's function (``contextmanager``, ``lru_cache``)
 :mod:`.api`             what the rest of Terra uses

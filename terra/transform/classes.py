@@ -108,6 +108,16 @@ def _patch(cls, name, value):
     _patched[weakref.ref(cls), name] = value, form
 
 
+def renew(edited):
+    """Puts new forms of the functions with these ids, which were changed in place, in the place of the old ones."""
+    for (reference, name), (value, form) in list(_patched.items()):
+        cls = reference()
+        parts = [value.fget, value.fset, value.fdel] if type(value) is property else [value]
+        if cls is not None and _namespace(cls).get(name) is form and not edited.isdisjoint(map(id, parts)):
+            setattr(cls, name, value)
+            _patch(cls, name, value)
+
+
 def restore():
     """Puts all original methods back, where nobody has replaced them since."""
     for (reference, name), (function, form) in list(_patched.items()):

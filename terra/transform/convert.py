@@ -25,13 +25,28 @@ log = logging.getLogger("terra")
 
 _lock = threading.RLock()
 _decisions = {}  # id(code) -> Decision
-_forms = {}  # id(function) -> (weak reference to it, its instrumented form)
+forms = {}  # id(function) -> _Form
+turnover = 0  # counts the changes of `forms`
 _forced = {}  # the same of library code, for those who asked for it, not for call sites
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _factories = {}  # id(instrumented code) -> its Factory, which holds it
 _observable = {}  # (id(code), whether to instrument) -> (that code, the Factory that makes the observed form; None: there is none)
 _observed = {}  # id(code) -> (code, the Factory that made it; None: it is within another), of observed forms
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
+
+
+class _Form:
+    """The instrumented `form` of a function, and what that was like when it was made. The function is held weakly."""
+
+    __slots__ = ("function", "form", "code", "defaults", "kwdefaults")
+
+    def __init__(self, function, form, forget):
+        self.function = weakref.ref(function, forget)
+        self.form = form
+        self.look(function)
+
+    def look(self, function):
+        self.code, self.defaults, self.kwdefaults = function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 class Decision:
@@ -99,25 +114,58 @@ def function_form(function, forced=False):
         if (decision.reason is LIBRARY or decision.only_forced) and "__wrapped__" in function.__dict__:
             return _wrapper_form(function)
         return function
-    forms = _forced if decision.only_forced else _forms
-    entry = forms.get(id(function))
-    if entry is not None and entry[1].__code__ is decision.factory.code:
-        return entry[1]
-    return _keep(function, decision.factory.function_like(function), forms)
+    kept = _forced if decision.only_forced else forms
+    entry = kept.get(id(function))
+    if entry is not None and entry.form.__code__ is decision.factory.code:
+        return entry.form
+    return _keep(function, decision.factory.function_like(function), kept)
 
 
 def refresh_form(function):
     """The defaults of `function` were replaced: those of its instrumented form, which call sites keep, must follow."""
-    entry = _forms.get(id(function)) or _forced.get(id(function))
-    if entry is not None and entry[0]() is function:
-        entry[1].__defaults__, entry[1].__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    entry = forms.get(id(function)) or _forced.get(id(function))
+    if entry is not None and entry.function() is function:
+        entry.form.__defaults__, entry.form.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+        entry.look(function)
 
 
-def _keep(function, form, forms=_forms):
-    key = id(function)
+def renew_forms(functions):
+    """These functions, which were changed in place, get new forms when they are called."""
+    edited = set(map(id, functions))
     with _lock:
-        forms[key] = weakref.ref(function, lambda _: forms.pop(key, None)), form
+        for key, form in list(forms.items()):
+            if key in edited or "__wrapped__" in getattr(form.function(), "__dict__", ()):  # a form of that may have one of theirs inside
+                forms.pop(key, None)
+        for key in edited:
+            _forced.pop(key, None)
+        _kinds.clear()
+        _kept_or_gone()
+        classes.renew(edited)
+    location.forget_callees()
+
+
+def own_code(code):
+    """The code that the user wrote, of which `code` may be the instrumented or observed form."""
+    factory = _observed.get(id(code), (None, None))[1] or _factories.get(id(code))
+    return code if factory is None else factory.original
+
+
+def _keep(function, form, kept=forms):
+    key = id(function)
+
+    def forget(_):
+        kept.pop(key, None)
+        _kept_or_gone()
+
+    with _lock:
+        kept[key] = _Form(function, form, forget)
+        _kept_or_gone()
     return form
+
+
+def _kept_or_gone():
+    global turnover
+    turnover += 1
 
 
 def observed_form(function, instrumented=True):
@@ -187,9 +235,9 @@ def _make_observable(function, instrumented):
 
 def _wrapper_form(function):
     """A library's wrapper around a user's function (``contextlib.contextmanager``), with the instrumented one inside."""
-    entry = _forms.get(id(function))
+    entry = forms.get(id(function))
     if entry is not None:
-        return entry[1]
+        return entry.form
     inner = function.__wrapped__
     form = function_form(inner) if type(inner) is FunctionType else inner
     return function if form is inner else _keep(function, wrappers.around(function, inner, form))
@@ -202,8 +250,8 @@ def resolve(there, callee):
         if id(callee.__code__) in _plain:
             form = callee
         else:
-            entry = _forms.get(id(callee))  # held weakly: an entry is never that of a function that is gone
-            form = function_form(callee) if entry is None else entry[1]
+            entry = forms.get(id(callee))  # held weakly: an entry is never that of a function that is gone
+            form = function_form(callee) if entry is None else entry.form
         # The inline cache holds what it knows; closures hold tensors and models, so they stay out of it.
         if callee.__closure__ is None and there is not OUTSIDE:
             there.target = form
@@ -296,8 +344,9 @@ def _forget_library_decisions():
             if decision.reason is LIBRARY or decision.factory is not None:
                 del _decisions[key]
         _kinds.clear()
-        _forms.clear()
+        forms.clear()
         _forced.clear()
+        _kept_or_gone()
         classes.forget()
 
 
