@@ -310,6 +310,35 @@ def test_model_of_the_users_and_metrics():
     assert stats.whole_steps >= STEPS - 12, stats
 
 
+def mean_of_errors(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    return tf.reduce_mean((y_pred - y.astype("float32")) ** 2)
+
+
+def test_code_of_the_users_comes_to_see_them():
+    def make():
+        model = model_of()
+        model.compile("sgd", "mse")
+
+        def step(k):
+            if k == 12:
+                model.compute_loss = mean_of_errors
+            return model.train_on_batch(batch(k), labels(k).reshape(6, 1))
+        return step, model
+
+    runs = []
+    for coexecuted in (False, True):
+        keras.utils.set_random_seed(3)
+        step, model = make()
+        if coexecuted:
+            steps = terra.compile(model, wait_for_graph=True)
+        else:
+            model.run_eagerly = True
+        runs.append([step(k) for k in range(STEPS)])
+    np.testing.assert_array_equal(*runs)
+    stats = steps.stats()["train"]
+    assert stats.coexecuted_steps >= STEPS - 8 and stats.whole_steps >= 6, stats
+
+
 @pytest.mark.parametrize("kind", [list, tuple, dict])
 def test_models_with_several_inputs(kind):
     def make():

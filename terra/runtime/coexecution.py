@@ -120,7 +120,7 @@ class Coexecuted:
         self._departs = weakref.finalize(self, _depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
         self._warnings = set()  # that were given: each comes once
-        self.batches_of = None  # (Keras model, its compiled loss and metrics, whether no code of the program's sees its batches)
+        self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
         self.opening = Opening() if options.reduce_retracing else None
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept

@@ -8,8 +8,10 @@ The step's own function comes first. Only where that is not pure, the functions 
 observed again a few times, further and further apart: a step that prints at every tenth call is pure at the others.
 """
 
+import contextlib
 import sys
 import weakref
+from operator import is_
 from types import FunctionType, MethodType
 
 import numpy as np
@@ -182,15 +184,15 @@ def run_keras_step(form, model, args, kwargs):
 
 def _is_stock_throughout(function, model):
     """Whether no code of the program's can see the arrays that the model is given: none is in its layers, losses and metrics."""
-    parts = model, getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
-    if function.batches_of is None or any(part is not known for part, known in zip(parts, function.batches_of)):
-        try:
-            guards.Guard(model, ())
-            is_stock = guards.is_stock_object(model)
-        except Unskippable:
-            is_stock = False
-        function.batches_of = *parts, is_stock
-    return function.batches_of[-1]
+    parts = [model, getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)]
+    known, guard = function.batches_of
+    if not all(map(is_, parts, known)) or (guard is not None and not guard.containers.holds()):
+        guard = None
+        if guards.is_stock_object(model):
+            with contextlib.suppress(Unskippable):
+                guard = guards.Guard(model, ())
+        function.batches_of = parts, guard
+    return guard is not None
 
 
 def keras_step(function):
