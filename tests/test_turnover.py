@@ -58,6 +58,18 @@ def test_one_model_after_the_other():
     assert sum(model() is not None for model in models[:-1]) == 0, "the graph of a model that is no more keeps it"
 
 
+def test_what_was_tried_with_one_model_says_nothing_of_the_next():
+    step = terra.coexecute(train, wait_for_graph=True)
+    folds(step, n=1)
+    step.early_start.trial.second_is_better = step.single_threaded.trial.second_is_better = True
+    step.generation.fixes_shapes = False
+    tried = step.early_start, step.single_threaded
+    folds(step, n=1, steps=2)
+    assert step.early_start is not tried[0] and step.early_start.trial.second_is_better is None
+    assert step.single_threaded is not tried[1] and step.single_threaded.trial.second_is_better is None
+    assert step.generation.fixes_shapes
+
+
 def test_in_blocks():
     expected, _ = folds(train)
     actual, _ = folds(train_in_a_block)

@@ -508,6 +508,8 @@ class Coexecuted:
                 return
         if self.turnover.is_due(self.store, raw, self.store.n_traces >= self.options.max_traces):
             log.info("terra: step %d of %s uses other variables than those before: their traces are forgotten", self._stats.steps, self.policy.name)
+            self.early_start, self.single_threaded = EarlyStart(), SingleThreaded()  # what was best for a model may not be for the next
+            self.generation.expect_fixed_shapes()
             self._begin_anew()
             if self.begins_anew:
                 return

@@ -35,11 +35,15 @@ class Generation:
         self.lock = threading.Lock()  # of the traces, between a step and the thread
         self.registered = Registered(function)
         self.retired = []  # programs that are used no more
-        self.fixes_shapes = True  # whether graphs may be right for some shapes only: not if that did not turn out well
-        self._refused = 0  # how often an operation was refused because of other shapes
-        self._others = 0  # how many ran a general form, less three times those that did not
+        self.expect_fixed_shapes()
         self._failures = 0  # of graphs, before those of now
         self.given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
+
+    def expect_fixed_shapes(self):
+        """Graphs may be right for some shapes only, as long as that turns out well."""
+        self.fixes_shapes = True
+        self._refused = 0  # how often an operation was refused because of other shapes
+        self._others = 0  # how many ran a general form, less three times those that did not
 
     # -- the thread ------------------------------------------------------------------------------------------------------------
 
