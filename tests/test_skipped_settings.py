@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from tensorflow.python.framework import config
 
 import terra
 from terra.runtime import guards
@@ -403,6 +404,68 @@ def test_functions_run_eagerly():
         tf.config.run_functions_eagerly(False)
         return dense_like(keras, tf.function(lambda x: noted.append(1) or tf.tanh(x)), lambda: tf.config.run_functions_eagerly(True))
     check(make, lambda: tf.config.run_functions_eagerly(False), skipped=True)
+
+
+@pytest.mark.parametrize("fast_forward", [False, True])
+def test_determinism(fast_forward):
+    """TensorFlow's functions ask for that: with it, cross entropy is made of other operations, and random numbers need a seed."""
+    labels = tf.constant([0, 1, 2, 3, 0, 1])
+
+    def step(x, draw=False):
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x * 30.0)
+        return loss + tf.random.uniform([6], seed=None) * 0.0 if draw else loss
+
+    made = terra.coexecute(step, wait_for_graph=True, fast_forward=fast_forward)
+    try:
+        runs = []
+        for function in (step, made):
+            config.disable_op_determinism()
+            tf.random.set_seed(1)
+            runs.append([])
+            for k in range(20):
+                if k == 9:
+                    config.enable_op_determinism()
+                runs[-1].append(function(X).numpy().tobytes())
+        assert runs[0] == runs[1]
+        assert "SparseSoftmaxCrossEntropyWithLogits" not in {node.payload.event.info.op_type for node in made.trace_graph.nodes if node.payload is not None}
+        assert made.stats().coexecuted_steps == 16
+
+        for function in (step, terra.coexecute(step, wait_for_graph=True, fast_forward=fast_forward)):
+            config.disable_op_determinism()
+            tf.random.set_seed(1)
+            for _ in range(6):
+                function(X, True)
+            tf.config.experimental.enable_op_determinism()
+            tf.compat.v1.set_random_seed(None)
+            with pytest.raises(RuntimeError, match="seed"):
+                function(X, True)
+    finally:
+        config.disable_op_determinism()
+        tf.random.set_seed(1)
+
+
+def test_callbacks_of_operations(caplog):
+    """They are to see each one."""
+    start = tf.constant([2.0, 3.0])
+
+    def step(x):
+        return tf.reduce_sum(tf.math.log(x - 1.0))
+
+    made = terra.coexecute(step, wait_for_graph=True)
+    for _ in range(6):
+        made(start)
+    tf.debugging.enable_check_numerics()
+    try:
+        for function in (step, made, made):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="numerical problem|NaN|-Inf|Inf"):
+                function(start - 1.5)
+            assert function(start) == step(start)
+    finally:
+        tf.debugging.disable_check_numerics()
+    assert np.isnan(made(start - 1.5)) and float(made(start)) == float(step(start))
+    stats = made.stats()
+    assert stats.imperative_steps == 4 and stats.coexecuted_steps == 6, stats
+    assert [record.message for record in caplog.records if record.name == "terra"].count(caplog.messages[-1]) == 1 and "enable_check_numerics" in caplog.text
 
 
 def test_shape_of_an_array():

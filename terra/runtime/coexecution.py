@@ -91,6 +91,7 @@ class Coexecuted:
         self.located = located  # whether its code keeps its own location; else locations come from the interpreter's frames
         instances.add(self)
         self._python = python  # the instrumented function
+        self._deterministic = tfi.is_deterministic()  # what the traces were made with
         self._edits = edits.look() if located else 0  # of functions, when it was made
         self.options = options
         self.store = trace.TraceStore()
@@ -316,6 +317,9 @@ class Coexecuted:
                 self._python, self.located = instrument(self.__wrapped__), reason(self.__wrapped__) is None
         generation = self.generation
         generation.settle(self.options.wait_for_graph)
+        if tfi.is_deterministic() is not self._deterministic:  # TensorFlow's functions look at that: they may issue others, or raise
+            self._deterministic = tfi.is_deterministic()
+            self._begin_anew()
         if self.begins_anew:
             self._begin_anew()
         remove_left()
@@ -328,7 +332,7 @@ class Coexecuted:
             waiting = generation.thread is not None and not self.pieces.ready
         else:
             waiting = self.program is None and generation.thread is not None
-        if waiting or self._cannot_be_ordered() or self.policy.imperative() or (
+        if waiting or self._cannot_be_ordered() or self._is_looked_at() or self.policy.imperative() or (
                 not self.options.wait_for_graph and not self.options.verify and self.policy.wants_sample()):
             stats.imperative_steps += 1
             return None
@@ -375,6 +379,13 @@ class Coexecuted:
             return False
         self._warn_once("runs imperatively, because TensorFlow executes asynchronously on this thread; leave that off (see "
                         "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.")
+        return True
+
+    def _is_looked_at(self):
+        """Whether each operation is to be shown to somebody, which a graph does not do."""
+        if not tfi.has_callbacks():
+            return False
+        self._warn_once("runs imperatively as long as TensorFlow shows each operation to a callback, which tf.debugging.enable_check_numerics, say, has asked for.")
         return True
 
     @staticmethod

@@ -46,6 +46,7 @@ try:
     from tensorflow.python.ops.script_ops import EagerFunc as _EagerFunc  # what runs the Python function of a `tf.py_function`
     _convert_returned = _EagerFunc._convert
     from tensorflow.python.util import _pywrap_util_port
+    from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
@@ -307,6 +308,11 @@ def call_config(optimize):
         rewrite.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
         rewrite.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
     return config.SerializeToString()
+
+
+def has_callbacks():
+    """Whether somebody looks at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does."""
+    return bool(context.context().op_callbacks)
 
 
 def executes_asynchronously():
