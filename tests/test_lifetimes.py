@@ -7,6 +7,7 @@ import inspect
 import pickle
 import re
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime import internals as tfi
-from terra.runtime import observer, unobserved
+from terra.runtime import gradient_tape, observer, unobserved
 from terra.transform import observed
 
 ONE, TWO = tf.constant(1.0), tf.constant(2.0)
@@ -117,6 +118,39 @@ def test_nothing_is_left_of_functions_that_are_gone(method):
     for _ in range(5):
         use()
     assert left() <= before
+
+
+def test_cells_of_a_notebook_that_were_edited(monkeypatch):
+    """The blocks in their old versions do not keep the variables for ever."""
+    cell = """
+w = tf.Variable(tf.ones([4]))
+for _ in range(6):
+    with terra.GradientTape(wait_for_graph=True) as tape:
+        y = tf.reduce_sum(w * w)
+    w.assign_sub(0.1 * tape.gradient(y, w))
+"""
+    handles, blocks = [], []
+
+    def run(k):
+        space = {"tf": tf, "terra": terra}
+        exec(compile(cell, f"/nowhere/cell {k}.py", "exec"), space)
+        terra.sync()
+        handles.append(weakref.ref(space["w"].handle))
+        blocks.append(weakref.ref(space["tape"].block))
+        assert space["tape"].block.stats().coexecuted_steps >= 3
+
+    def alive(references):
+        gc.collect()
+        return [k for k, reference in enumerate(references) if reference() is not None]
+
+    for k in range(6):
+        run(k)
+    assert len(alive(blocks)) == 6
+    monkeypatch.setattr(gradient_tape, "_UNUSED", 0.0)
+    run(6)
+    assert alive(blocks) == [2, 3, 4, 5, 6] and alive(handles) == alive(blocks)
+    run(6)  # again: that block is known
+    assert alive(blocks)[-2:] == [6, 7] and blocks[6]() is blocks[7]()
 
 
 @terra.coexecute(wait_for_graph=True)

@@ -86,6 +86,11 @@ class BlockFunction(Coexecuted):
         self._note_time()
         return super().begin(*args)
 
+    @property
+    def last_use(self):
+        """When the last step began."""
+        return self._last[0] if self._last is not None else time.perf_counter()
+
     def _note_time(self):
         """A step begins. Where the last one ended is not known: from one to the next is what it took."""
         stats, now = self._stats, time.perf_counter()

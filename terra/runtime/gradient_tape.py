@@ -7,6 +7,8 @@ import functools
 import os
 import sys
 import threading
+import time
+from operator import itemgetter
 from threading import get_ident
 
 from terra.options import Options
@@ -162,11 +164,24 @@ def _block_at(frame, options):
         if not function.used_by.is_alive():
             function.used_by = thread
             return function
+    if not os.path.exists(code.co_filename):
+        _forget_cells()
     # Two threads at work in one block as a rule have variables of their own. Each has its graph, so that none writes what the other one has just updated.
     function = BlockFunction(f"the block at {os.path.basename(code.co_filename)}:{frame.f_lineno}", options)
     function.used_by = thread
     functions.append(function)
     return function
+
+
+_MOST_CELLS, _UNUSED = 4, 60.0  # a script has some blocks that take turns; a cell of a notebook is edited, and its old version does not come back
+
+
+def _forget_cells():
+    """Drop the blocks of code without a file that have not been used for a while: they hold variables."""
+    cells = [(max(function.last_use for function in functions), key) for key, functions in list(_blocks.items()) if functions and not os.path.exists(key[0])]
+    for used, key in sorted(cells, key=itemgetter(0))[:-_MOST_CELLS]:
+        if used < time.perf_counter() - _UNUSED:
+            del _blocks[key]
 
 
 def set_defaults(options):
