@@ -612,3 +612,40 @@ def test_one_line_interface_and_keras_fit():
     steps = terra.compile(model, optimizer="adam", loss=sparse(), jit_compile=True, wait_for_graph=True)
     model.fit(numbers(160, 6), np.random.RandomState(0).randint(0, 3, 160), batch_size=8, epochs=2, verbose=0)
     assert steps.stats()["train"].compiled_steps > 5
+
+
+@pytest.mark.parametrize("option", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_functions_of_the_users_that_xla_compiles(option, trained):
+    """A `tf.function(jit_compile=True)` in the step is compiled in the graph, too; its twin, with the same code, is not."""
+    def make(wrap):
+        weights = tf.Variable(numbers(16, 16))
+
+        def body(x):
+            for _ in range(3):
+                x = tf.nn.softmax(tf.tanh(x @ weights) * 3.0 - tf.exp(-x * x))
+            return x
+
+        by_xla, plain = tf.function(body, jit_compile=True), tf.function(body)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(by_xla(x)[:, 0] + plain(x)[:, 1])
+            if trained:
+                weights.assign_sub(0.1 * tape.gradient(loss, weights))
+            return loss
+
+        return wrap(step), lambda: [weights]
+
+    batches = [(tf.constant(numbers(8, 16, seed=k)),) for k in range(3)]
+    if option:
+        made = compare(make, batches, least=1)
+    else:
+        runs = []
+        for wrap in (harness.eager, harness.coexecuted):
+            made, variables = make(wrap)
+            runs.append([made(*batches[k % 3]).numpy().tobytes() for k in range(12)] + [variables()[0].numpy().tobytes()])
+        assert runs[0] == runs[1]
+        assert made.stats().coexecuted_steps >= 8
+    calls = [node for fdef in made.program.generated.fdefs for node in fdef.node_def if node.op.endswith("PartitionedCall")]
+    assert sorted(node.attr["_XlaMustCompile"].b for node in calls) == [False] * (1 + trained) + [True] * (1 + trained)

@@ -484,6 +484,8 @@ class GraphGenerator:
                 "config": attr(""), "config_proto": attr(_string_attr(info.raw.get("config_proto", b""))),
                 "executor_type": attr(_string_attr(info.raw.get("executor_type", b""))),
             }
+            if opschema.COMPILED in fdef.attr:
+                attrs[opschema.COMPILED] = fdef.attr[opschema.COMPILED]
             name = builder.node(op, refs, attrs, label, controls)
             if fdef.signature.is_stateful:
                 builder.must(name)

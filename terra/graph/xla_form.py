@@ -9,6 +9,7 @@ from terra.graph import inlining, xla_ops
 from terra.graph.clusters import ALONG, NO, YES, find_clusters
 from terra.graph.functiondef import attr, dtype, type_list
 from terra.runtime import internals as tfi
+from terra.runtime.opschema import COMPILED
 
 SMALLEST = 8  # operations in a cluster: calling a compiled function takes as long as a few of them
 LARGEST = 5000  # for more (loops that are unrolled), XLA takes minutes
@@ -232,7 +233,7 @@ class _Maker:
             out = fdef.signature.output_arg.add()
             out.name, out.type = f"r{k}", enum
             fdef.ret[out.name] = ref
-        fdef.attr["_XlaMustCompile"].b = True
+        fdef.attr[COMPILED].b = True
         fdef.attr["_noinline"].b = True
         # The same call in a function of its own, to compile the cluster without running the step.
         caller = cluster.caller = tfi.function_pb2.FunctionDef()
@@ -251,7 +252,7 @@ class _Maker:
         node.attr["Tin"].CopyFrom(type_list([a.type for a in signature.input_arg]))
         node.attr["Tout"].CopyFrom(type_list([a.type for a in signature.output_arg]))
         node.attr["f"].func.name = cluster.name
-        node.attr["_XlaMustCompile"].b = True
+        node.attr[COMPILED].b = True
         for name in ("config", "config_proto", "executor_type"):
             node.attr[name].CopyFrom(attr(""))
 

@@ -43,6 +43,7 @@ _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUnifo
 _READING_FILES = frozenset(["ImmutableConst", "MatchingFiles", "ReadFile"])  # not registered as stateful: what they give may be something else each time
 _PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
 
+COMPILED = "_XlaMustCompile"  # attribute of a function, or of a call of it, that XLA is to compile: a tf.function with jit_compile=True
 CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
 
 # Output shapes depend on data: Python has to fetch them if it asks.
@@ -259,6 +260,8 @@ def fingerprint(fdef, depth=0):
     copy.CopyFrom(fdef)
     copy.signature.name = ""
     copy.ClearField("attr")
+    if COMPILED in fdef.attr:
+        copy.attr[COMPILED].CopyFrom(fdef.attr[COMPILED])
     arguments = {arg.name: f"argument {k}" for k, arg in enumerate(copy.signature.input_arg)}  # captured ones are named with a counter
     for arg in copy.signature.input_arg:
         arg.name = arguments[arg.name]
@@ -268,7 +271,7 @@ def fingerprint(fdef, depth=0):
         node.input[:] = [arguments.get(name, name) for name in node.input]
         for name in list(node.attr):
             value = node.attr[name]
-            if name.startswith("_"):
+            if name.startswith("_") and name != COMPILED:
                 del node.attr[name]
             elif value.WhichOneof("value") == "func":
                 value.func.name = _nested_fingerprint(value.func.name, depth)
