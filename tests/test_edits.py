@@ -1,8 +1,11 @@
 """Functions that are changed in place (IPython's `%autoreload` does that): the next step runs what they are now."""
 
 import functools
+import importlib
+import sys
 import types
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -159,10 +162,14 @@ def test_what_is_not_changed_is_left_alone(monkeypatch):
     monkeypatch.setattr(convert, "renew_forms", lambda edited: pytest.fail("nothing was changed"))
     for _ in range(12):  # in some of them, it is observed
         run(X)
-    edits.look()
-    known = edits._known
-    assert edits.look() == edits.look() and edits._known is known  # a function that `lru_cache` runs has the code of its form, and is not looked into each time
-    assert any(reference() is functions["cached"] for reference, *_ in known[1])
+    other = changed("helper").__code__  # of another function: a reloaded module has such, where nothing was edited
+    functions["helper"].__code__ = other.replace(**{name: getattr(functions["helper"].__code__, name) for name in (
+        "co_code", "co_consts", "co_names", "co_varnames", "co_firstlineno", "co_linetable", "co_nlocals", "co_stacksize", "co_flags")})
+    run(X)
+    # A function that `lru_cache` runs has the code of its form. None of them is looked into each time.
+    monkeypatch.setattr(edits, "_follow", lambda: pytest.fail("nothing was changed"))
+    run(X)
+    assert id(functions["cached"]) in convert.forms
 
 
 def test_forms_of_functions_that_are_gone():
@@ -173,13 +180,115 @@ def test_forms_of_functions_that_are_gone():
         return gone
 
     function = make()
-    form = instrument(function)
-    edits.look()
-    assert any(reference() is function for reference, *_ in edits._known[1])
+    form, key = instrument(function), id(function)
+    assert key in convert.forms
     del function
-    before = edits.look()
-    assert not any(reference() is None for reference, *_ in edits._known[1])
-    assert before == edits.look() and form(-1) == 1
+    assert key not in convert.forms and form(-1) == 1
+    edits.look()
+
+
+def test_many_edits():
+    """Each costs one fallback: what was traced before is forgotten."""
+    helper = lambda x: tf.abs(x) * 100.0  # noqa: E731
+
+    def step(x):
+        return helper(x) + 1.0
+
+    run = terra.coexecute(step, wait_for_graph=True)
+    codes = [compile("\n" * k + f"lambda x: tf.abs(x) * {k}.0", __file__, "eval").co_consts[0] for k in range(1, 25)]
+    for code in codes:
+        helper.__code__ = code
+        for _ in range(6):
+            assert run(X).numpy().tolist() == step(X).numpy().tolist()
+    stats = run.stats()
+    assert stats.coexecuted_steps >= 4 * len(codes) and stats.traces <= 2, stats
+
+
+class Stepper:
+    @terra.coexecute(wait_for_graph=True)
+    def step(self, x):
+        return x * 2.0
+
+
+def test_decorated_functions_in_other_places():
+    """Each instance of a class has steps of its own; a decorated function may be part of another step, or of an imperative one."""
+    inner = terra.coexecute(lambda x: tf.abs(x) * 2.0, wait_for_graph=True)
+    outer = terra.coexecute(lambda x: inner(x) + 1.0, wait_for_graph=True)
+    old = Stepper()
+    for _ in range(5):
+        assert old.step(X).numpy().tolist() == [2.0, -4.0] and outer(X).numpy().tolist() == [3.0, 5.0]
+    Stepper.step.__wrapped__.__code__ = (lambda self, x: x * 5.0).__code__
+    inner.__wrapped__.__code__ = (lambda x: tf.abs(x) * 3.0).__code__
+    for _ in range(5):
+        for model in (Stepper(), old):
+            assert model.step(X).numpy().tolist() == [5.0, -10.0]
+        assert outer(X).numpy().tolist() == [4.0, 7.0]
+        assert tf.function(lambda x: inner(x))(X).numpy().tolist() == [3.0, 6.0]
+    assert old.step.stats().coexecuted_steps >= 7 and outer.stats().coexecuted_steps >= 6
+
+
+class Wrapped(keras.layers.Layer):
+    @tf.autograph.experimental.do_not_convert
+    def call(self, x):
+        return helped(x) * 2.0
+
+
+def helped(x):
+    return tf.abs(x)
+
+
+def test_a_method_in_a_wrapper_of_the_framework_s():
+    layer, held = Wrapped(), Wrapped.call.__wrapped__
+    run = terra.coexecute(lambda x: layer(x), wait_for_graph=True)
+    for _ in range(6):
+        assert run(X).numpy().tolist() == [2.0, 4.0]
+    held.__code__ = (lambda self, x: helped(x) * 3.0).__code__
+    for _ in range(6):
+        assert run(X).numpy().tolist() == [3.0, 6.0]
+    assert run.stats().coexecuted_steps >= 8
+
+
+def test_library_code_that_is_a_step(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "steps_of_a_library.py").write_text(
+        "import tensorflow as tf\n\n\ndef step(x, by=2.0):\n    return tf.abs(x) * by\n\n\ndef other(x, by=2.0):\n    return tf.nn.relu(x) * by\n")
+    monkeypatch.syspath_prepend(str(folder))
+    library = importlib.import_module("steps_of_a_library")
+    run = terra.coexecute(library.step, wait_for_graph=True)
+    for _ in range(5):
+        assert run(X).numpy().tolist() == [2.0, 4.0]
+    library.step.__defaults__ = (3.0,)
+    for _ in range(5):
+        assert run(X).numpy().tolist() == [3.0, 6.0]
+    library.step.__code__ = library.other.__code__
+    for _ in range(5):
+        assert run(X).numpy().tolist() == [3.0, 0.0]
+    assert run.stats().coexecuted_steps >= 10
+
+
+def test_a_module_that_is_reloaded(tmp_path, monkeypatch):
+    """As IPython's %autoreload does it."""
+    path, text = tmp_path / "reloaded_module.py", "import tensorflow as tf\n\n\ndef unchanged(x):\n    return tf.abs(x)\n\n\ndef helper(x, by=2.0):\n    return unchanged(x) * by\n"
+    path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = importlib.import_module("reloaded_module")
+    helper = module.helper
+    run = terra.coexecute(lambda x: helper(x) + 1.0, wait_for_graph=True)
+    for _ in range(8):
+        assert run(X).numpy().tolist() == [3.0, 5.0]
+    kept = {name: value for name, value in vars(module).items() if callable(value)}
+    path.write_text(text.replace("by=2.0", "by=4").replace("* by", "* by + 1.0"))
+    importlib.invalidate_caches()
+    importlib.reload(module)
+    for name, old in kept.items():
+        new = getattr(module, name)
+        old.__code__, old.__defaults__ = new.__code__, new.__defaults__
+        setattr(module, name, old)
+    for _ in range(8):
+        assert run(X).numpy().tolist() == [6.0, 10.0]
+    assert run.stats().coexecuted_steps >= 10
 
 
 def test_call_sites_forget():

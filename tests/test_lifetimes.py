@@ -147,7 +147,9 @@ for _ in range(6):
         run(k)
     assert len(alive(blocks)) == 6
     monkeypatch.setattr(gradient_tape, "_UNUSED", 0.0)
+    before = gradient_tape.begun()
     run(6)
+    assert gradient_tape.begun() == before + 6
     assert alive(blocks) == [2, 3, 4, 5, 6] and alive(handles) == alive(blocks)
     run(6)  # again: that block is known
     assert alive(blocks)[-2:] == [6, 7] and blocks[6]() is blocks[7]()
@@ -287,11 +289,14 @@ def test_methods_of_one_name(of_class):
         method = method.__func__ if of_class else method
         assert method.stats().coexecuted_steps >= 8, method.stats()
     held = Above if of_class else counter
-    kept = [name for name in vars(held) if name.startswith("__terra__")]
+    kept = {name: weakref.ref(value) for name, value in vars(held).items() if name.startswith("__terra__")}
     assert len(kept) == 3
-    del Above.up, method
+    Above.up, method = adding(4.0), None
     gc.collect()
-    assert len([name for name in vars(held) if name.startswith("__terra__")]) == 2
+    (Above if of_class else counter).up(ONE)
+    gc.collect()
+    now = {name for name in vars(held) if name.startswith("__terra__")}
+    assert now == set(kept) and sum(reference() is not None for reference in kept.values()) == 2  # the new method's has taken the place of the old one's
 
 
 def test_a_py_function_returns_tensors_of_a_step():

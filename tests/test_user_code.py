@@ -51,6 +51,10 @@ class Counting(Scale):
         return super().call(x) * (1.0 + self.count % 2)
 
 
+def lifted(x):
+    return x + FACTOR
+
+
 class Helped(Scale):
     """Pure, with help of other methods and functions of the user's."""
 
@@ -65,9 +69,13 @@ class Helped(Scale):
     def _name(cls):
         return "Helped"
 
+    @property
+    def rate(self):
+        return float(self.by) * 1.5
+
     def call(self, x):
         name = [c for c in self._name()]
-        return self._bounded(scaled_tanh(super().call(x)) + self._shifted(x)) * float(len(name))
+        return self._bounded(scaled_tanh(super().call(x)) + lifted(self._shifted(x))) * float(len(name)) * self.rate
 
 
 class Noting(Helped):
@@ -227,7 +235,7 @@ CHANGES = {
     "default of a helper": ("helpers", lambda *_: setattr(Helped._bounded, "__defaults__", (0.5,))),
     "helper": ("helpers", lambda model, *_: setattr(model.layers[0], "_shifted", lambda x: CALLS.append("mine") or x)),
     "attribute of the base": ("helpers", lambda model, *_: setattr(model.layers[0], "by", 3.0)),
-    "code of a helper": ("helpers", lambda *_: setattr(scaled_tanh, "__code__", noted_tanh.__code__)),
+    "code of a helper": ("helpers", lambda *_: setattr(lifted, "__code__", noted_tanh.__code__)),
     "code": ("activation", lambda *_: setattr(scaled_tanh, "__code__", noted_tanh.__code__)),
 }
 
@@ -235,11 +243,11 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_seen(name):
     which, change = CHANGES[name]
-    code = scaled_tanh.__code__
+    code, lifts = scaled_tanh.__code__, lifted.__code__
 
     def make():
         _global(1.5)
-        scaled_tanh.__code__ = code
+        scaled_tanh.__code__, lifted.__code__ = code, lifts
         Helped._bounded.__defaults__ = (2.0,)
         return PURE[which]()
 
@@ -247,7 +255,7 @@ def test_changes_are_seen(name):
         stats = check(make, change)
     finally:
         _global(1.5)
-        scaled_tanh.__code__ = code
+        scaled_tanh.__code__, lifted.__code__ = code, lifts
         Helped._bounded.__defaults__ = (2.0,)
     assert stats.whole_steps >= 2, stats
 

@@ -73,14 +73,8 @@ def _depart(name, stats, counts):
         departed[name] = count + 1, total
 
 
-def _take_from(reference, name):
-    instance = reference()
-    if instance is None or name not in vars(instance):
-        return
-    if isinstance(instance, type):
-        type.__delattr__(instance, name)
-    else:
-        del vars(instance)[name]
+def _nobody():
+    return None
 
 
 class Coexecuted:
@@ -92,7 +86,8 @@ class Coexecuted:
         instances.add(self)
         self._python = python  # the instrumented function
         self._deterministic = tfi.is_deterministic()  # what the traces were made with
-        self._edits = edits.look() if located else 0  # of functions, when it was made
+        self._edits = edits.look()  # of functions, when it was instrumented
+        self._was_edited = False  # whether there were some since the last step that was co-executed
         self.options = options
         self.store = trace.TraceStore()
         self.counts = Counts()
@@ -116,7 +111,7 @@ class Coexecuted:
         self._took = None  # of the last step: (whether it was co-executed, seconds, how long Python had waited for graphs by then)
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
         self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
-        self._belongs_to = None  # (its instance, weakly)
+        self._belongs_to = self._part_of = None  # its instance, and the method of the class, weakly
         self._gone = Stats()  # the sum over instances that are no more
         self._departs = weakref.finalize(self, _depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
@@ -142,16 +137,17 @@ class Coexecuted:
             attributes, reference = vars(instance), weakref.ref(instance)
         except TypeError:  # without a dict, or without weak references: all such instances share
             return self
-        made = Coexecuted(self.__wrapped__, self._python, self.options, self.located)
+        made = Coexecuted(self.__wrapped__, self._current(), self.options, self.located)
         made._is_part()
         # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
-        name = f"__terra__{self.__qualname__}_{id(self)}"  # another decorated method may have the same name
+        name = f"__terra__{self.__qualname__}"
+        while getattr(attributes.get(name), "_part_of", _nobody)() not in (None, self):  # another decorated method of this name
+            name += "_"
         if isinstance(instance, type):  # of a class method: the class's dict is read-only
             type.__setattr__(instance, name, made)
         else:
             attributes[name] = made
-        weakref.finalize(self, _take_from, reference, name).atexit = False
-        made._belongs_to = reference
+        made._belongs_to, made._part_of = reference, weakref.ref(self)
         weakref.finalize(made, lambda gone, *parts: gone.add(_snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
         self._instances[id(instance)] = made
         return made
@@ -169,17 +165,17 @@ class Coexecuted:
     def __call__(self, *args, **kwargs):
         active = dispatch.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
-            return self._python(*args, **kwargs)  # part of the outer step
+            return self._current(False)(*args, **kwargs)  # part of the outer step
         if dispatch.left_alone.depth:
-            return self._python(*args, **kwargs)  # part of an imperative step
+            return self._current()(*args, **kwargs)  # part of an imperative step
         if not tfi.executing_eagerly():
             self._warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
-            return self._python(*args, **kwargs)  # part of somebody's graph
+            return self._current()(*args, **kwargs)  # part of somebody's graph
         if self._runs_in_replica() or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
-            return self._python(*args, **kwargs)
+            return self._current()(*args, **kwargs)
         held = ()
         try:
             dispatch.end_open_step()
@@ -236,7 +232,7 @@ class Coexecuted:
 
     def for_structure(self):
         """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to this one."""
-        made = Coexecuted(self.__wrapped__, self._python, dataclasses.replace(self.options, loops="unroll", reduce_retracing=False), self.located)
+        made = Coexecuted(self.__wrapped__, self._current(), dataclasses.replace(self.options, loops="unroll", reduce_retracing=False), self.located)
         made._is_part()
         made._stats, made.counts, made.fallback_reasons, made.generation.registered = self._stats, self.counts, self.fallback_reasons, self.generation.registered
         made.policy = recurring.Trust(self.policy.name)
@@ -310,16 +306,11 @@ class Coexecuted:
         """Begin a step of class `kind` on this thread, whose operations belong to it until `_leave`; None if it is to run imperatively."""
         stats = self._stats
         stats.steps += 1
-        if self.located:
-            edits_so_far = edits.look()
-            if edits_so_far != self._edits:
-                self._edits = edits_so_far
-                self._python, self.located = instrument(self.__wrapped__), reason(self.__wrapped__) is None
+        self._current()
         generation = self.generation
         generation.settle(self.options.wait_for_graph)
-        if tfi.is_deterministic() is not self._deterministic:  # TensorFlow's functions look at that: they may issue others, or raise
-            self._deterministic = tfi.is_deterministic()
-            self._begin_anew()
+        if tfi.is_deterministic() is not self._deterministic:
+            self._forget_everything()
         if self.begins_anew:
             self._begin_anew()
         remove_left()
@@ -381,6 +372,22 @@ class Coexecuted:
                         "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.")
         return True
 
+    def _current(self, look=True):
+        """The instrumented function, as it is now; `look`: whether nobody has just looked for edits."""
+        if self.located and self._edits != (edits.look() if look else edits.found()):
+            self._edits, self._was_edited = edits.found(), True
+            self._python, self.located = instrument(self.__wrapped__), reason(self.__wrapped__) is None
+        return self._python
+
+    def _forget_everything(self):
+        """Determinism was switched on or off: TensorFlow's functions look at that. They may issue other operations now, or raise."""
+        self._deterministic = tfi.is_deterministic()
+        self.generation.settle(True)
+        if self.pieces is None:
+            self.forget_traces()
+        else:
+            self.rolling.unroll()
+
     def _is_looked_at(self):
         """Whether each operation is to be shown to somebody, which a graph does not do."""
         if not tfi.has_callbacks():
@@ -412,6 +419,7 @@ class Coexecuted:
             return
         if isinstance(step.mode, PythonRunner) and step.mode.complete():
             self._stats.coexecuted_steps += 1
+            self._was_edited = False
             self._stats.early_steps += not step.mode.late
             self._stats.single_threaded_steps += step.mode.single_threaded
             if self.recurring is not None and len(self.store.graph) <= recurring.LARGEST:
@@ -525,6 +533,12 @@ class Coexecuted:
             if self.begins_anew:
                 return
             fell_back = False  # what was unknown before tells nothing of this path
+        elif self._was_edited and fell_back:  # operations in other code are others
+            self._was_edited = False
+            self._begin_anew()
+            if self.begins_anew:
+                return
+            fell_back = False
         with self.generation.lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)

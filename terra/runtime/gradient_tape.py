@@ -17,6 +17,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep
 
 _blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time
+_forgotten = []  # how many steps those had that were dropped
 defaults = {}  # options, by name, of the tapes that are not given them
 _errors = []  # errors of steps that ended where nothing could be raised
 
@@ -181,7 +182,7 @@ def _forget_cells():
     cells = [(max(function.last_use for function in functions), key) for key, functions in list(_blocks.items()) if functions and not os.path.exists(key[0])]
     for used, key in sorted(cells, key=itemgetter(0))[:-_MOST_CELLS]:
         if used < time.perf_counter() - _UNUSED:
-            del _blocks[key]
+            _forgotten.append(_steps_of(_blocks.pop(key)))
 
 
 def set_defaults(options):
@@ -198,7 +199,11 @@ def blocks():
 
 def begun():
     """How many blocks were steps so far."""
-    return sum(function.stats().steps for functions in _blocks.values() for function in functions)
+    return sum(map(_steps_of, list(_blocks.values()))) + sum(_forgotten)
+
+
+def _steps_of(functions):
+    return sum(function.stats().steps for function in functions)
 
 
 def raise_late_error():

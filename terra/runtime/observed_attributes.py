@@ -14,6 +14,7 @@ from terra.runtime import guards
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_field, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import Unskippable
+from terra.transform import convert
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "assign", "assign_add", "assign_sub", "read_value", "value"])
@@ -257,7 +258,7 @@ def _computes_only(getter):
     """Whether a property's function has no loop and calls but a few builtins: its operations then have the location of whoever reads the property, as they have unobserved."""
     if type(getter) is not FunctionType or is_frameworks(getter):
         return False
-    code = getter.__code__
+    code = convert.own_code(getter.__code__)
     known = _getters.get(id(code))
     if known is None:
         instructions = list(dis.get_instructions(code))

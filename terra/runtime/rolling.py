@@ -122,7 +122,7 @@ class Rolling:
         function.turnover.narrow()
         retired = function.generation.retired
         retired += function.pieces.programs
-        for made in function.recurring.functions.values():
+        for made in function.recurring.functions.values() if function.recurring is not None else ():
             retired += [] if made is None else made.generation.retire()
         function.pieces = function.recurring = None
         self._trip_counts.clear()

@@ -30,7 +30,7 @@ def observe(runner, users, call):
     if runner.observer is not None or not _is_ours(outer) or not step.located or step.options.fast_forward == "framework":
         return call(), None
     observer = Observer(runner, set())
-    exchanged = []  # (function, its own code)
+    exchanged = []  # (function, its own code, that of its observed form)
     called, arguments, defaults, warned = {}, [], set(), []
 
     def note(frame):
@@ -52,15 +52,15 @@ def observe(runner, users, call):
                 continue
             defaults.update(map(id, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
             if code.co_freevars == function.__code__.co_freevars:
-                exchanged.append((function, function.__code__))
+                exchanged.append((function, function.__code__, code))
                 function.__code__ = code
         with observer, _looking_out(outer, note, warned):
             result = call()
     finally:
-        observed = [(function, function.__code__) for function, _ in exchanged]
-        for function, code in exchanged:
-            function.__code__ = code
-    for function in [*observer.exchanged, *(function for function, code in observed if id(code) in called)]:
+        for function, own, code in exchanged:
+            if function.__code__ is code:
+                function.__code__ = own
+    for function in [*observer.exchanged, *(function for function, _, code in exchanged if id(code) in called)]:
         observer.calls(function)
     for cls in users:
         if isinstance(cls, type):

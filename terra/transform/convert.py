@@ -11,7 +11,8 @@ import functools
 import logging
 import threading
 import weakref
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import NamedTuple, Optional
 
 from ..runtime import location
 from . import classes, policy, wrappers
@@ -25,9 +26,8 @@ log = logging.getLogger("terra")
 
 _lock = threading.RLock()
 _decisions = {}  # id(code) -> Decision
-forms = {}  # id(function) -> _Form
-turnover = 0  # counts the changes of `forms`
-_forced = {}  # the same of library code, for those who asked for it, not for call sites
+forms = {}  # id(function) -> Form
+asked_for = {}  # the same of library code, for those who asked for it, not for call sites
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _factories = {}  # id(instrumented code) -> its Factory, which holds it
 _observable = {}  # (id(code), whether to instrument) -> (that code, the Factory that makes the observed form; None: there is none)
@@ -35,18 +35,14 @@ _observed = {}  # id(code) -> (code, the Factory that made it; None: it is withi
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
 
 
-class _Form:
-    """The instrumented `form` of a function, and what that was like when it was made. The function is held weakly."""
+class Form(NamedTuple):
+    """The instrumented `form` of a function, which is held weakly, and what that was like when it was made."""
 
-    __slots__ = ("function", "form", "code", "defaults", "kwdefaults")
-
-    def __init__(self, function, form, forget):
-        self.function = weakref.ref(function, forget)
-        self.form = form
-        self.look(function)
-
-    def look(self, function):
-        self.code, self.defaults, self.kwdefaults = function.__code__, function.__defaults__, function.__kwdefaults__
+    function: weakref.ref
+    form: FunctionType
+    code: CodeType
+    defaults: Optional[tuple]
+    kwdefaults: Optional[dict]
 
 
 class Decision:
@@ -114,7 +110,7 @@ def function_form(function, forced=False):
         if (decision.reason is LIBRARY or decision.only_forced) and "__wrapped__" in function.__dict__:
             return _wrapper_form(function)
         return function
-    kept = _forced if decision.only_forced else forms
+    kept = asked_for if decision.only_forced else forms
     entry = kept.get(id(function))
     if entry is not None and entry.form.__code__ is decision.factory.code:
         return entry.form
@@ -123,10 +119,15 @@ def function_form(function, forced=False):
 
 def refresh_form(function):
     """The defaults of `function` were replaced: those of its instrumented form, which call sites keep, must follow."""
-    entry = forms.get(id(function)) or _forced.get(id(function))
-    if entry is not None and entry.function() is function:
-        entry.form.__defaults__, entry.form.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-        entry.look(function)
+    for kept in forms, asked_for:
+        entry = kept.get(id(function))
+        if entry is not None and entry.function() is function:
+            entry.form.__defaults__, entry.form.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+            kept[id(function)] = Form(entry.function, entry.form, *_looks(function))
+
+
+def _looks(function):
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def renew_forms(functions):
@@ -137,9 +138,8 @@ def renew_forms(functions):
             if key in edited or "__wrapped__" in getattr(form.function(), "__dict__", ()):  # a form of that may have one of theirs inside
                 forms.pop(key, None)
         for key in edited:
-            _forced.pop(key, None)
+            asked_for.pop(key, None)
         _kinds.clear()
-        _kept_or_gone()
         classes.renew(edited)
     location.forget_callees()
 
@@ -152,20 +152,9 @@ def own_code(code):
 
 def _keep(function, form, kept=forms):
     key = id(function)
-
-    def forget(_):
-        kept.pop(key, None)
-        _kept_or_gone()
-
     with _lock:
-        kept[key] = _Form(function, form, forget)
-        _kept_or_gone()
+        kept[key] = Form(weakref.ref(function, lambda _: kept.pop(key, None)), form, *_looks(function))
     return form
-
-
-def _kept_or_gone():
-    global turnover
-    turnover += 1
 
 
 def observed_form(function, instrumented=True):
@@ -345,8 +334,7 @@ def _forget_library_decisions():
                 del _decisions[key]
         _kinds.clear()
         forms.clear()
-        _forced.clear()
-        _kept_or_gone()
+        asked_for.clear()
         classes.forget()
 
 

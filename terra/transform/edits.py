@@ -7,48 +7,47 @@ that have one are looked at when a step begins: 0.15 us each.
 
 from . import convert
 
-__all__ = ["look"]
+__all__ = ["look", "found"]
 
-_known = (-1, ())  # (turnover of the forms, what the functions were like when their forms were made)
-_edits = 0
+_found = 0
+
+
+def found():
+    """How often functions with a form were found changed so far: those that are called since have new forms."""
+    return _found
 
 
 def look():
-    """How often functions with a form were found changed so far: those that are called from now on have new forms."""
-    global _known, _edits
-    turnover, known = _known
-    if turnover != convert.turnover:
-        turnover = convert.turnover
-        known = [(form.function, form.code, form.defaults, form.kwdefaults) for form in list(convert.forms.values())]
-        _known = turnover, known
-    if not _are_the_same(known):
-        _known = -1, ()
-        edited = _follow()
-        if edited:
-            convert.renew_forms(edited)
-            _edits += 1
-    return _edits
-
-
-def _are_the_same(known):
-    for reference, code, defaults, kwdefaults in known:
-        function = reference()
-        if function is not None and (function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not kwdefaults):
-            return False
-    return True
+    """The same, after looking at all of them."""
+    global _found
+    for kept in convert.forms, convert.asked_for:
+        for reference, _, code, defaults, kwdefaults in list(kept.values()):
+            function = reference()
+            if function is not None and (function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not kwdefaults):
+                _found += _follow()
+                return _found
+    return _found
 
 
 def _follow():
-    """Give forms the defaults that their functions have now; the functions that have other code."""
+    """Give forms the defaults that their functions have now, and functions with other code new forms; whether there are any."""
     edited = []
-    for form in list(convert.forms.values()):
-        function = form.function()
-        if function is None:
-            continue
-        if convert.own_code(function.__code__) is not convert.own_code(form.code):
-            edited.append(function)
-        elif function.__defaults__ is not form.defaults or function.__kwdefaults__ is not form.kwdefaults:
-            convert.refresh_form(function)
-        elif not convert.is_observed(function.__code__):  # for a while only
-            form.look(function)
-    return edited
+    for kept in convert.forms, convert.asked_for:
+        for form in list(kept.values()):
+            function = form.function()
+            if function is None:
+                continue
+            if not _is_the_same(convert.own_code(function.__code__), convert.own_code(form.code)):
+                edited.append(function)
+            elif function.__defaults__ is not form.defaults or function.__kwdefaults__ is not form.kwdefaults:
+                convert.refresh_form(function)
+            elif function.__code__ is not form.code and not convert.is_observed(function.__code__):  # that is for a while only
+                convert.refresh_form(function)
+    if edited:
+        convert.renew_forms(edited)
+    return bool(edited)
+
+
+def _is_the_same(new, old):
+    """Reloading a module gives all its functions other code objects, of which most are equal."""
+    return new is old or (new == old and new.co_filename == old.co_filename and new.co_linetable == old.co_linetable)

@@ -13,7 +13,7 @@ from types import CellType, FunctionType
 __all__ = ["CACHED", "around", "exchange_code", "restore"]
 
 CACHED = type(functools.lru_cache(lambda: None))
-_exchanged = {}  # id(function) -> (weak reference to it, its own code)
+_exchanged = {}  # id(function) -> (weak reference to it, its own code, that of its form)
 
 
 def around(wrapper, inner, form):
@@ -43,14 +43,14 @@ def exchange_code(function, form):
     if old is new or old.co_freevars != new.co_freevars:
         return
     key = id(function)
-    _exchanged[key] = weakref.ref(function, lambda _: _exchanged.pop(key, None)), old
+    _exchanged[key] = weakref.ref(function, lambda _: _exchanged.pop(key, None)), old, new
     function.__code__ = new
 
 
 def restore():
     """Puts the functions' own code back."""
-    for reference, code in list(_exchanged.values()):
+    for reference, old, new in list(_exchanged.values()):
         function = reference()
-        if function is not None:
-            function.__code__ = code
+        if function is not None and function.__code__ is new:
+            function.__code__ = old
     _exchanged.clear()
