@@ -284,7 +284,8 @@ def test_methods_of_one_name(of_class):
     for k in range(12):
         assert [float(x) for x in counter.both()] == [6.0 * k + 4.0, 6.0 * k + 7.0]
         assert float(counter.down(ONE)) == 6.0 * k + 6.0
-        gc.collect()
+        if k in (2, 5):
+            gc.collect()
     for method in (vars(Above)["up"], vars(Counter)["up"], vars(Counter)["down"]):
         method = method.__func__ if of_class else method
         assert method.stats().coexecuted_steps >= 8, method.stats()
