@@ -1106,3 +1106,72 @@ def test_loss_scaling(how, change, monkeypatch):
     assert stats.coexecuted_steps >= 30
     if change is None:
         assert stats.fast_forwards / stats.coexecuted_steps < 60  # some 220 operations, 24 of which are divisions by the scale
+
+
+def mean_absolute(y, p):
+    NOTED.append("metric")
+    return tf.abs(tf.cast(y, tf.float32) - p[:, 0])
+
+
+NOTED = []
+LABELS = [tf.constant(np.random.default_rng(k).integers(0, 3, 8)) for k in range(3)]
+SCORES = [tf.constant(np.random.default_rng(k).normal(size=(8, 3)).astype("float32")) for k in range(3)]
+
+
+class Doubled(keras.metrics.Mean):
+    def update_state(self, value, sample_weight=None):
+        NOTED.append("doubled")
+        return super().update_state(value * 2.0, sample_weight)
+
+
+def patched_update(metric, monkeypatch):
+    original = metric.update_state
+    metric.update_state = lambda *args, **kwargs: NOTED.append("mine") or original(*args, **kwargs)
+
+
+def patched_result(metric, monkeypatch):
+    monkeypatch.setattr(type(metric), "result", lambda self: NOTED.append("result") or self.total * 3.0)
+
+
+def patched_call(metric, monkeypatch):
+    monkeypatch.setattr(keras.metrics.Metric, "__call__", lambda self, *args, **kwargs: NOTED.append("call") or self.update_state(*args, **kwargs))
+
+
+@pytest.mark.parametrize("change", [None, lambda m, _: m.reset_state(), lambda m, _: m.total.assign(5.0), patched_update, patched_result, patched_call],
+                         ids=["none", "reset", "assigned", "update", "result", "call"])
+@pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_metrics_that_are_called(K, change, monkeypatch):
+    """As TensorFlow's quickstart does."""
+    runs = []
+    for coexecuted in (False, True):
+        if K is tf_keras and change in (patched_call, patched_result):
+            pytest.skip("tf_keras wraps the methods of each metric")
+        mean, accuracy, own = K.metrics.Mean(), K.metrics.SparseCategoricalAccuracy(), keras.metrics.MeanMetricWrapper(mean_absolute)
+        doubled, variable = Doubled(), tf.Variable(0.0)
+        activation = K.activations.get(None)
+
+        def step(y, p, others):
+            loss = tf.reduce_sum(activation(p) ** 2.0)
+            first = mean(loss)
+            second = accuracy(y, p)
+            variable.assign_add(0.0 if first is None else first)
+            if others:
+                own(y, p), doubled(loss)
+            return loss, second
+
+        run, held = terra.coexecute(step, wait_for_graph=True) if coexecuted else step, []
+        for others in (False, True):
+            NOTED.clear()
+            with monkeypatch.context() as patch:
+                for k in range(14):
+                    if k == 9 and change is not None:
+                        change(mean, patch)
+                    loss, second = run(LABELS[k % 3], SCORES[k % 3], others)
+                    held.append((float(loss), None if second is None else float(second), float(variable), float(mean.total), float(accuracy.result())))
+            vars(mean).pop("update_state", None)
+            held.append(list(NOTED))
+        runs.append(held)
+    assert runs[0] == runs[1]
+    stats = run.stats()
+    assert stats.coexecuted_steps >= 18, stats
+    assert stats.whole_steps >= 4 or K is tf_keras, stats

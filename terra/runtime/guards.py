@@ -52,12 +52,13 @@ def stock_package(module):
 
 
 def is_stock_object(callee):
-    """Whether `callee` is a layer, model or loss of Keras' own."""
+    """Whether `callee` is a layer, model or loss of Keras' own; or a metric of Keras 3's, whose call is an update and its result."""
     kind = type(callee)
     known = _callable_kinds.get(kind)
     if known is None:
         known = _callable_kinds[kind] = (
-            stock_package(kind.__module__) in _CALLABLE_PACKAGES and kind.__name__ not in _NEVER and hasattr(kind, "call"))
+            stock_package(kind.__module__) in _CALLABLE_PACKAGES and kind.__name__ not in _NEVER and hasattr(kind, "call")
+            or kind.__module__.startswith("keras.src.metrics.") and hasattr(kind, "update_state"))
     return known
 
 

@@ -17,9 +17,9 @@ _WITHOUT_OPERATIONS = frozenset(
     "shape size rank ndim constant convert_to_tensor range arange cast zeros ones fill stack concat reshape expand_dims squeeze reduce_prod reduce_sum "
     "reduce_max reduce_min prod sum max min maximum minimum add subtract multiply floordiv floormod mod identity is_tensor executing_eagerly "
     "broadcast_static_shape meshgrid linspace sequence_mask one_hot zeros_like ones_like gather slice strided_slice split unstack tile equal not_equal less greater less_equal greater_equal "
-    "logical_and logical_or logical_not get_static_value stop_gradient ensure_shape tensorshape "
+    "logical_and logical_or logical_not get_static_value stop_gradient ensure_shape tensorshape linear "
     # TensorFlow's own names of some of these
-    "shape_v2 size_v2 convert_to_tensor_v2_with_dispatch expand_dims_v2 squeeze_v2 is_tf_type linspace_nd zeros_like_v2 ones_like_v2 gather_v2".split())
+    "shape_v2 size_v2 convert_to_tensor_v2_with_dispatch expand_dims_v2 squeeze_v2 is_tf_type linspace_nd constant_value zeros_like_v2 ones_like_v2 gather_v2".split())
 
 
 class Calls:
