@@ -315,25 +315,17 @@ def mean_of_errors(x=None, y=None, y_pred=None, sample_weight=None, training=Tru
 
 
 def test_code_of_the_users_comes_to_see_them():
-    def make():
-        model = model_of()
-        model.compile("sgd", "mse")
-
-        def step(k):
-            if k == 12:
-                model.compute_loss = mean_of_errors
-            return model.train_on_batch(batch(k), labels(k).reshape(6, 1))
-        return step, model
-
     runs = []
     for coexecuted in (False, True):
         keras.utils.set_random_seed(3)
-        step, model = make()
-        if coexecuted:
-            steps = terra.compile(model, wait_for_graph=True)
-        else:
-            model.run_eagerly = True
-        runs.append([step(k) for k in range(STEPS)])
+        model, found = model_of(), []
+        model.compile("sgd", "mse", run_eagerly=True)
+        steps = terra.compile(model, wait_for_graph=True) if coexecuted else None
+        for k in range(STEPS):
+            if k == 12:
+                model.compute_loss = mean_of_errors
+            found.append(model.train_on_batch(batch(k), labels(k).reshape(6, 1)))
+        runs.append(found)
     np.testing.assert_array_equal(*runs)
     stats = steps.stats()["train"]
     assert stats.coexecuted_steps >= STEPS - 8 and stats.whole_steps >= 6, stats

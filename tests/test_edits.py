@@ -167,7 +167,7 @@ def test_what_is_not_changed_is_left_alone(monkeypatch):
         "co_code", "co_consts", "co_names", "co_varnames", "co_firstlineno", "co_linetable", "co_nlocals", "co_stacksize", "co_flags")})
     run(X)
     # A function that `lru_cache` runs has the code of its form. None of them is looked into each time.
-    monkeypatch.setattr(edits, "_follow", lambda: pytest.fail("nothing was changed"))
+    monkeypatch.setattr(edits, "_follow", lambda functions: pytest.fail("nothing was changed"))
     run(X)
     assert id(functions["cached"]) in convert.forms
 

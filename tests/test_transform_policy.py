@@ -9,12 +9,11 @@ import os
 import pickle
 import subprocess
 import sys
-import types
 
 import pytest
 
 from terra import transform
-from terra.runtime.location import begin_step, end_step, tls
+from terra.runtime.location import begin_step, end_step
 from terra.transform import convert, instrument, is_instrumented, reason, to_code
 from terra.transform.observed import Unobservable
 from transform_checks import LOG, check, located, op

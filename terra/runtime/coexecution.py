@@ -188,15 +188,15 @@ class Coexecuted:
 
     def _runs_in_replica(self):
         """Whether a distribution strategy calls it on a replica's thread."""
-        if not tfi.in_replica():
-            return False
-        self._warn_once("runs imperatively, because a distribution strategy runs it as a replica, on a thread of its own; without `strategy.run` it is co-executed.")
-        return True
+        return tfi.in_replica() and self._warn_once(
+            "runs imperatively, because a distribution strategy runs it as a replica, on a thread of its own; without `strategy.run` it is co-executed.")
 
     def _warn_once(self, text):
+        """Returns True: it is the case, whether or not that was said before."""
         if text not in self._warnings:
             self._warnings.add(text)
             log.warning("terra: %s %s", self.policy.name, text)
+        return True
 
     def _step(self, args, kwargs):
         if self.policy.pause_left and self.generation.thread is None and not self.generation.retired:
@@ -366,11 +366,9 @@ class Coexecuted:
 
     def _cannot_be_ordered(self):
         """Whether the program's own eager operations are queued on another executor than ours, where they could be overtaken."""
-        if not tfi.executes_asynchronously():
-            return False
-        self._warn_once("runs imperatively, because TensorFlow executes asynchronously on this thread; leave that off (see "
-                        "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.")
-        return True
+        return tfi.executes_asynchronously() and self._warn_once(
+            "runs imperatively, because TensorFlow executes asynchronously on this thread; leave that off (see "
+            "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.")
 
     def _current(self, look=True):
         """The instrumented function, as it is now; `look`: whether nobody has just looked for edits."""
@@ -390,10 +388,8 @@ class Coexecuted:
 
     def _is_looked_at(self):
         """Whether each operation is to be shown to somebody, which a graph does not do."""
-        if not tfi.has_callbacks():
-            return False
-        self._warn_once("runs imperatively as long as TensorFlow shows each operation to a callback, which tf.debugging.enable_check_numerics, say, has asked for.")
-        return True
+        return tfi.has_callbacks() and self._warn_once(
+            "runs imperatively as long as TensorFlow shows each operation to a callback, which tf.debugging.enable_check_numerics, say, has asked for.")
 
     @staticmethod
     def _leave(step):
@@ -525,20 +521,17 @@ class Coexecuted:
         if self.located and type(step) is Step and self.options.loops != "unroll":
             if self.rolling.after_trace({event.location for event in raw.events}):
                 return
-        if self.turnover.is_due(self.store, raw, self.store.n_traces >= self.options.max_traces):
+        is_due = self.turnover.is_due(self.store, raw, self.store.n_traces >= self.options.max_traces)
+        if is_due:
             log.info("terra: step %d of %s uses other variables than those before: their traces are forgotten", self._stats.steps, self.policy.name)
-            self.early_start, self.single_threaded = EarlyStart(), SingleThreaded()  # what was best for a model may not be for the next
+            self._forget_trials()
             self.generation.expect_fixed_shapes()
-            self._begin_anew()
-            if self.begins_anew:
-                return
-            fell_back = False  # what was unknown before tells nothing of this path
-        elif self._was_edited and fell_back:  # operations in other code are others
+        if is_due or (self._was_edited and fell_back):  # operations in other code are others, too
             self._was_edited = False
             self._begin_anew()
             if self.begins_anew:
                 return
-            fell_back = False
+            fell_back = False  # what was unknown before tells nothing of this path
         with self.generation.lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)
@@ -570,6 +563,10 @@ class Coexecuted:
         version = self.store.version + 1
         self.store = trace.TraceStore()
         self.store.version = self.generation.version = version
+        self._forget_trials()
+
+    def _forget_trials(self):
+        """How the graph was best run so far may not be best for the next one."""
         self.early_start, self.single_threaded = EarlyStart(), SingleThreaded()
 
     def _unroll(self):

@@ -113,7 +113,7 @@ def renew(edited):
     for (reference, name), (value, form) in list(_patched.items()):
         cls = reference()
         parts = [value.fget, value.fset, value.fdel] if type(value) is property else [value]
-        if cls is not None and _namespace(cls).get(name) is form and any(id(part) in edited or "__wrapped__" in getattr(part, "__dict__", ()) for part in parts):
+        if cls is not None and _namespace(cls).get(name) is form and any(id(part) in edited or wrappers.is_wrapper(part) for part in parts):
             setattr(cls, name, value)
             _patch(cls, name, value)
 

@@ -107,7 +107,7 @@ def function_form(function, forced=False):
     elif decision.is_instrumented:
         decision = decide(_with_own_code(function))
     if decision.factory is None or (decision.only_forced and not forced):
-        if (decision.reason is LIBRARY or decision.only_forced) and "__wrapped__" in function.__dict__:
+        if (decision.reason is LIBRARY or decision.only_forced) and wrappers.is_wrapper(function):
             return _wrapper_form(function)
         return function
     kept = asked_for if decision.only_forced else forms
@@ -135,7 +135,7 @@ def renew_forms(functions):
     edited = set(map(id, functions))
     with _lock:
         for key, form in list(forms.items()):
-            if key in edited or "__wrapped__" in getattr(form.function(), "__dict__", ()):  # a form of that may have one of theirs inside
+            if key in edited or wrappers.is_wrapper(form.function()):  # a form of that may have one of theirs inside
                 forms.pop(key, None)
         for key in edited:
             asked_for.pop(key, None)

@@ -20,29 +20,25 @@ def found():
 def look():
     """The same, after looking at all of them."""
     global _found
+    changed = []
     for kept in convert.forms, convert.asked_for:
         for reference, _, code, defaults, kwdefaults in list(kept.values()):
             function = reference()
             if function is not None and (function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not kwdefaults):
-                _found += _follow()
-                return _found
+                changed.append((function, code))
+    if changed:
+        _found += _follow(changed)
     return _found
 
 
-def _follow():
-    """Give forms the defaults that their functions have now, and functions with other code new forms; whether there are any."""
+def _follow(changed):
+    """Give these functions, of (function, code it had), new forms where their code is another, and forms their defaults; whether there is any of other code."""
     edited = []
-    for kept in convert.forms, convert.asked_for:
-        for form in list(kept.values()):
-            function = form.function()
-            if function is None:
-                continue
-            if not _is_the_same(convert.own_code(function.__code__), convert.own_code(form.code)):
-                edited.append(function)
-            elif function.__defaults__ is not form.defaults or function.__kwdefaults__ is not form.kwdefaults:
-                convert.refresh_form(function)
-            elif function.__code__ is not form.code and not convert.is_observed(function.__code__):  # that is for a while only
-                convert.refresh_form(function)
+    for function, code in changed:
+        if _is_the_same(convert.own_code(function.__code__), convert.own_code(code)):
+            convert.refresh_form(function)
+        else:
+            edited.append(function)
     if edited:
         convert.renew_forms(edited)
     return bool(edited)

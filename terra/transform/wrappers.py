@@ -10,10 +10,15 @@ import functools
 import weakref
 from types import CellType, FunctionType
 
-__all__ = ["CACHED", "around", "exchange_code", "restore"]
+__all__ = ["CACHED", "around", "exchange_code", "is_wrapper", "restore"]
 
 CACHED = type(functools.lru_cache(lambda: None))
 _exchanged = {}  # id(function) -> (weak reference to it, its own code, that of its form)
+
+
+def is_wrapper(function):
+    """Whether it names the function that it is around, as ``functools.wraps`` has it."""
+    return "__wrapped__" in getattr(function, "__dict__", ())
 
 
 def around(wrapper, inner, form):
