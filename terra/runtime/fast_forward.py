@@ -33,6 +33,8 @@ from terra.runtime.tensor import TerraTensor
 EagerTensor = tfi.EagerTensor
 _METHODS = {
     "optimizers": frozenset(["apply", "apply_gradients"]),
+    "trainers": frozenset(["compute_loss", "compute_metrics", "update_state", "result", "reset_state"]),
+    "layers": frozenset(["call"]),  # by `super()`
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
@@ -82,7 +84,7 @@ def skipping(function):
         if converts and dispatch.active is not None:
             args, kwargs = with_tensors(dispatch.active, self, args, kwargs)
         runner = running()
-        if runner is None or (guards.stock_package(type(self).__module__) is None and type(self) is not _Generator):
+        if runner is None or not (guards.is_stock_kind(type(self)) or type(self) is _Generator):
             return _enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
@@ -171,7 +173,12 @@ def form_of(callee):
         return callee if made is None else MethodType(made, callee.__self__)
     if guards.is_stock_object(callee):
         return Skipping(callee)
-    return fast_calls.substitute(callee) or callee
+    return fast_calls.substitute(callee) or _form_of_derived(callee) or callee
+
+
+def _form_of_derived(callee):
+    """The same for an object of a class of the user's; None if that is not derived from one of the framework's."""
+    return user_layers.wrap(callee) or (Skipping(callee) if guards.is_derived_object(callee) else None)
 
 
 def running():
@@ -312,7 +319,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         guard, why = None, str(error)
     context = CallContext() if guard is not None else None
     if guard is not None and users:
-        result, guard.reads = user_code.observe(runner, users, lambda: _enter(runner, call))
+        result, guard.reads = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
         if guard.reads is None:
             guard, why = None, "runs functions of the user's that do more than compute"
     elif guard is not None:
@@ -404,7 +411,7 @@ def describe(runner, value, found, keep, inputs):
         found.append(kind)
         for x in tfi.composite_parts(value):
             describe(runner, x, found, keep, inputs)
-    elif kind in _variable_kinds or tfi.is_variable(value):
+    elif kind in _variable_kinds or tfi.is_variable(value) or guards.is_seed_generator(kind):
         _variable_kinds.add(kind)
         found.append(id(value))
         keep.append(value)
@@ -442,7 +449,7 @@ def install():
             return made
         form = inner(there, callee)
         if form is callee:
-            return user_layers.wrap(callee) or (Skipping(callee) if guards.is_derived_object(callee) else form)
+            return _form_of_derived(callee) or form
         return whole_calls.of_function(there, callee, form)
 
     location.set_resolver(resolve)

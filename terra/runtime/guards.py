@@ -7,6 +7,7 @@ Whatever could run code of the user's (a subclass, a function) makes the object 
 """
 
 import sys
+import weakref
 from functools import partial
 from itertools import chain
 from operator import is_
@@ -37,6 +38,7 @@ _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 _packages = {}
 _callable_kinds = {}
 _derived_kinds = {}
+_stock_kinds = weakref.WeakKeyDictionary()
 
 
 def stock_package(module):
@@ -71,6 +73,19 @@ def is_derived_object(callee):
         known = _derived_kinds[kind] = hasattr(kind, "call") and isinstance(call, FunctionType) and _is_frameworks(call) and any(
             stock_package(cls.__module__) in _CALLABLE_PACKAGES and hasattr(cls, "call") for cls in kind.__mro__)
     return known
+
+
+def is_stock_kind(kind):
+    """Whether a class is Keras' own, or derives from one."""
+    known = _stock_kinds.get(kind)
+    if known is None:
+        known = _stock_kinds[kind] = any(stock_package(cls.__module__) is not None for cls in kind.__mro__)
+    return known
+
+
+def is_seed_generator(kind):
+    """Whether it is the class of Keras' generators of seeds, each of which has a variable."""
+    return kind.__module__ == "keras.src.random.seed_generator"
 
 
 def root_of_function(function, variables):
@@ -109,6 +124,10 @@ class Snapshot:
         self._parts[key] = container, view, held, tuple(container) if view is not container and isinstance(container, (dict, MappingProxyType)) else ()
         self._views = None
         return held
+
+    def covers(self, container):
+        """Whether what `container` holds was noted."""
+        return id(container) in self._parts
 
     def update(self, other):
         """Note what another Snapshot has noted, too."""
@@ -381,7 +400,10 @@ class Walk:
         self._finish()
 
     def variable(self, variable):
-        self._variable(variable)
+        if is_seed_generator(type(variable)):
+            self._attributes(variable)
+        else:
+            self._variable(variable)
         self._finish()
 
     def _finish(self):

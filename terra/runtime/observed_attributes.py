@@ -10,7 +10,7 @@ from types import (
 
 import numpy as np
 
-from terra.runtime import guards
+from terra.runtime import fast_forward, guards
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_field, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import Unskippable
@@ -18,6 +18,7 @@ from terra.transform import convert
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "assign", "assign_add", "assign_sub", "read_value", "value"])
+_COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 
 
@@ -29,14 +30,23 @@ class Attributes:
         if self.reason is not None:
             return it
         kind = type(it)
-        if kind in TENSORS or kind in PLAIN or guards.is_librarys(kind):
+        computed = name in _COMPUTED and guards.is_stock_kind(kind)
+        if (kind in TENSORS or kind in PLAIN or guards.is_librarys(kind)) and not computed:
             self._attribute(it, name)
             return it
         found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
+        if computed and type(found) is property and is_frameworks(found.fget) and not self._covers(it):
+            self.note_class(it)
+            self._found(kind.__mro__, name, None)
+            return _answer(name, self._framework(None, fast_forward.skipping(found.fget), it))
         if type(found) is not property or not _computes_only(found.fget):
             self._attribute(it, name)
             return it
         return self._property(it, kind, name, found.fget)
+
+    def _covers(self, it):
+        """Whether `it` is a part of the object of the framework's whose call is recorded: all that is read of it is guarded."""
+        return self.covered is not None and self.covered.covers(_attributes_of(it, type(it)))
 
     def _property(self, it, kind, name, getter):
         """A property of the user's: what its code does is observed."""
@@ -48,9 +58,7 @@ class Attributes:
         if self.reason is None:
             observed = self._user_function(getter, None)
             if observed is not None:
-                answer = _Answer()
-                setattr(answer, name, observed(it))
-                return answer
+                return _answer(name, observed(it))
         return it
 
     def _attribute(self, it, name):
@@ -162,6 +170,8 @@ class Attributes:
         found = self._found(kind.__mro__, name, attributes or {})
         how = type(found)
         if how is property:
+            if found.fget is not None and is_frameworks(found.fget) and self._covers(it):
+                return
             if found.fget is None or not is_frameworks(found.fget) or not _is_librarys_or_none(defined(kind, "__getattr__")):
                 self.impure(f"asks for the property {name}")
                 return
@@ -247,6 +257,12 @@ class Attributes:
 
 class _Answer:
     """Stands in for an object whose property was read: has its value under its name."""
+
+
+def _answer(name, value):
+    answer = _Answer()
+    setattr(answer, name, value)
+    return answer
 
 
 _BUILTINS = frozenset(["bool", "dict", "float", "int", "isinstance", "len", "list", "str", "tuple"])

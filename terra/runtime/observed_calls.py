@@ -5,7 +5,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import fast_calls, fast_forward, user_layers
+from terra.runtime import fast_calls, fast_forward, guards, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_frameworks
 from terra.runtime.observed_builtins import NUMPY
@@ -49,6 +49,8 @@ class Calls:
             return self._builtin_function(callee, form)
         if isinstance(callee, type):
             return self._class(callee, form)
+        if guards.is_derived_object(callee) and self._covers(callee):
+            return functools.partial(self._within, callee)
         if type(form) is fast_forward.Skipping:
             return functools.partial(self._framework, None, form)
         if type(form) is user_layers.Wrapped:
@@ -84,6 +86,8 @@ class Calls:
 
     def _method(self, callee, form, instrumented):
         function, owner = callee.__func__, callee.__self__
+        if self._covers(owner) and fast_forward.substitute(callee) is not None:
+            return functools.partial(self._within, callee)
         if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
             return functools.partial(self._framework, None, form)
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "watch":
@@ -120,6 +124,14 @@ class Calls:
             self.fresh(result)
         return result
 
+    def _within(self, callee, /, *args, **kwargs):
+        """Call a part of the object whose call is recorded: all that it reads is guarded, and the user's functions that it may call are observed in turn."""
+        for x in (*args, *kwargs.values()):
+            self._arguments(x)
+        result = callee(*args, **kwargs)
+        self._bear(result)
+        return result
+
     def _arguments(self, it):
         """All that a call of the framework's is given: it was recorded for these values."""
         kind = type(it)
@@ -150,8 +162,12 @@ class Calls:
             kind = type(layer)
             if "call" in vars(layer):
                 self.impure("calls a layer whose call was replaced")
-            elif not user_layers.is_predicted(form, args, kwargs):
+            elif fast_forward.running() is not self.runner or not form.known.holds(kind):
                 self.impure("calls a layer by its wrapper", True)
+            elif not (predicted := user_layers.is_predicted(form, args, kwargs)):
+                if predicted is not None:
+                    return self._framework(None, fast_forward.Skipping(layer), *args, **kwargs)
+                self.impure("calls a layer by its wrapper for the first time", True)
             else:
                 self.reads.layers_class(form.known, kind)
                 attributes = vars(layer)

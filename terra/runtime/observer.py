@@ -31,8 +31,9 @@ from terra.transform import convert
 class Observer(Attributes, Calls, Builtins, Operands):
     """Observes one run."""
 
-    def __init__(self, runner, given, arrays=None):
+    def __init__(self, runner, given, arrays=None, covered=None):
         self.runner = runner
+        self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
         self.start = len(runner.log)
         self.reads = Reads()
         self.reason = None  # why the run is impure
@@ -52,13 +53,12 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def __enter__(self):
         if not fast_calls.operators_are_original():
             self.impure("uses operators that were replaced")
-        self._outer, location.tls.observer = location.tls.observer, self
-        self.runner.observer = self
+        self._outer = location.tls.observer, self.runner.observer
+        location.tls.observer = self.runner.observer = self
         return self
 
     def __exit__(self, *exc):
-        location.tls.observer = self._outer
-        self.runner.observer = None
+        location.tls.observer, self.runner.observer = self._outer
 
     def run(self, called, args, kwargs):
         """The result of calling the user's function or, wrapped, layer `called`."""

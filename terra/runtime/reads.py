@@ -28,7 +28,7 @@ _mro = type.__dict__["__mro__"].__get__
 # Properties of the framework's that call nothing of the user's but, in turn, the properties of parts. Others may call functions and schedules.
 _QUIET = frozenset(
     "variables trainable_variables non_trainable_variables weights trainable_weights non_trainable_weights layers trainable name path dtype built "
-    "iterations dtype_policy compute_dtype variable_dtype input_dtype supports_masking quantization_mode input_spec".split())
+    "iterations dtype_policy compute_dtype variable_dtype input_dtype supports_masking quantization_mode input_spec metrics".split())
 # What Python itself asks of an object that is searched, compared or put into a set.
 _ASKED = frozenset("__getattribute__ __getattr__ __eq__ __hash__ __bool__ __len__ __iter__ __getitem__".split())
 _CONTAINERS = frozenset([dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.Counter])
@@ -36,12 +36,13 @@ _SEARCHED = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.
 
 
 class _Parts(guards.Walk):
-    """Visits what a property of the framework's may look at. Raises Unskippable where the user's code would run. `strict`: nothing of the user's is there."""
+    """Visits what the property `name` of the framework's may look at. Raises Unskippable where the user's code would run."""
 
-    def __init__(self, reads, strict=False):
+    def __init__(self, reads, name):
         super().__init__(guards.Snapshot(), [], reading=True)
         self.reads = reads
-        self.strict = strict
+        self.strict = name not in _QUIET  # nothing of the user's is to be there
+        self.asks_metrics = name == "metrics"
         self.classes = set()
         self.skipped = set()
 
@@ -94,7 +95,7 @@ class _Parts(guards.Walk):
                 for name, value in vars(cls).items():
                     replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
                     if (name in _ASKED and value is not None) or (name == "__class__") or not (
-                            replaced is None or name == "metrics" or _is_quiet(name, value, replaced)):
+                            replaced is None or (name == "metrics" and not self.asks_metrics) or _is_quiet(name, value, replaced)):
                         raise Unskippable
 
 
@@ -119,7 +120,7 @@ class Reads:
         self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
         self._arrays = {}  # id -> (array, its contents)
         self._walk = guards.Walk(guards.Snapshot(), [], reading=True)
-        self._parts = {}  # strict or not -> _Parts
+        self._parts = {}  # how properties look at parts -> _Parts
         self._settings = []
         self._classes = {}  # id -> (what `user_layers` knows of a class, the class)
 
@@ -156,10 +157,10 @@ class Reads:
 
     def parts(self, owner, name):
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
-        strict = name not in _QUIET
-        if strict not in self._parts:
-            self._parts[strict] = _Parts(self, strict)
-        self._parts[strict].object(owner)
+        how = name if name == "metrics" else name in _QUIET
+        if how not in self._parts:
+            self._parts[how] = _Parts(self, name)
+        self._parts[how].object(owner)
 
     def variable(self, variable):
         self._walk.variable(variable)

@@ -23,13 +23,16 @@ _libraries = {}  # id of a code object that is no user's -> it
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
 
-def observe(runner, users, call):
-    """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure)."""
+def observe(runner, users, covered, call):
+    """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure).
+
+    covered: the containers of what the framework reads in it.
+    """
     step = runner.step.function
     outer = sys.getprofile()
-    if runner.observer is not None or not _is_ours(outer) or not step.located or step.options.fast_forward == "framework":
+    if (runner.observer is not None and runner.observer.covered is not None) or not _is_ours(outer) or not step.located or step.options.fast_forward == "framework":
         return call(), None
-    observer = Observer(runner, set())
+    observer = Observer(runner, set(), covered=covered)
     exchanged = []  # (function, its own code, that of its observed form)
     called, arguments, defaults, warned = {}, [], set(), []
 

@@ -33,7 +33,7 @@ _plans = {}  # (id of a signature, number of arguments, names) -> (that signatur
 class _Class:
     """A user's class of layers: what it was when it was looked at."""
 
-    __slots__ = ("wrapper", "held", "version", "policies", "globals", "module")
+    __slots__ = ("wrapper", "held", "version", "policies", "globals", "module", "calls_users")
 
     @property
     def state(self):
@@ -84,12 +84,12 @@ class Wrapped:
         runner = fast_forward.running()
         if runner is None or not self.known.holds(type(layer)):
             return layer(*args, **kwargs)
-        plan = _plan(layer, args, kwargs)
-        if plan is None or not _masks_fit(plan, args, kwargs) or not _does_nothing(layer, self.known, args, kwargs):
-            return layer(*args, **kwargs)
-        if plan.verified is None:
-            return _verify(layer, self.known, plan, args, kwargs)
-        return _calling(runner, self, args, kwargs)
+        predicted = is_predicted(self, args, kwargs)
+        if predicted:
+            return _calling(runner, self, args, kwargs)
+        if predicted is None:
+            return _verify(layer, self.known, _plan(layer, args, kwargs), args, kwargs)
+        return fast_forward.Skipping(layer)(*args, **kwargs)
 
 
 # The attributes of a layer that `_does_nothing` looks at, and those of the call specification.
@@ -98,12 +98,10 @@ LOOKED_AT = ("call", "_dtype_policy", "built", "_called", "activity_regularizer"
 
 
 def is_predicted(wrapped, args, kwargs):
-    """Whether it is known that the wrapper does nothing for such a call."""
+    """Whether the wrapper does nothing for such a call; None if that is still to be verified."""
     layer = wrapped.layer
-    if fast_forward.running() is None or not wrapped.known.holds(type(layer)):
-        return False
-    plan = _plan(layer, args, kwargs)
-    return plan is not None and plan.verified is True and _masks_fit(plan, args, kwargs) and _does_nothing(layer, wrapped.known, args, kwargs)
+    plan = _plan(layer, args, kwargs) if wrapped.known.calls_users else None
+    return plan is not None and _masks_fit(plan, args, kwargs) and _does_nothing(layer, wrapped.known, args, kwargs) and plan.verified
 
 
 def call_directly(wrapped, args, kwargs, call=None):
@@ -143,6 +141,7 @@ def _look_at(kind):
     if layer is not None and layer in kind.__mro__ and guards.stock_package(kind.__module__) is None and _is_simple(kind, layer):
         known = _Class()
         known.wrapper = kind.__call__
+        known.calls_users = not guards.is_librarys(next(cls for cls in kind.__mro__ if "call" in vars(cls)))
         known.module = module
         known.globals = sys.modules["keras.src.backend.common.global_state"]
         for cls in kind.__mro__[:-1]:
