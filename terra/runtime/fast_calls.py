@@ -17,14 +17,24 @@ import numpy as np
 
 from terra.runtime import dispatch, fast_forward, guards
 from terra.runtime import internals as tfi
+from terra.runtime.kinds import is_frameworks
 from terra.runtime.quick_entries import NONE, attempt
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import SMALL, is_tensor
 
 _NAMESPACES = {
-    "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random"),
-    "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses"),
+    "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random", "debugging", "sparse", "strings", "ragged", "sets", "quantization",
+                   "math.special"),
+    "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses", "random", "src.legacy.backend"),
+    "tf_keras": ("activations", "losses", "backend"),
 }
+_OF_BACKENDS = frozenset(  # others change what Keras remembers
+    "abs all any argmax argmin batch_dot batch_flatten batch_normalization bias_add binary_crossentropy binary_focal_crossentropy cast "
+    "categorical_crossentropy categorical_focal_crossentropy clip concatenate conv1d conv2d conv2d_transpose conv3d cos cumprod cumsum depthwise_conv2d dot "
+    "elu equal exp expand_dims flatten gather greater greater_equal hard_sigmoid in_top_k l2_normalize less less_equal log max maximum mean min "
+    "minimum not_equal one_hot ones_like permute_dimensions pool2d pool3d pow prod relu repeat repeat_elements reshape resize_images reverse round "
+    "separable_conv2d sigmoid sign sin softmax softplus softsign sparse_categorical_crossentropy spatial_2d_padding sqrt square squeeze stack std "
+    "stop_gradient sum tanh temporal_padding tile transpose var zeros_like".split())
 _OPERATORS = tuple(
     f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor") for side in ("", "r")
 ) + ("__neg__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__getitem__")
@@ -45,9 +55,10 @@ def _exports():
             space = sys.modules[package]
             for part in filter(None, name.split(".")):
                 space = getattr(space, part, None)
-            for function in list(vars(space).values()) if space is not None else ():
-                if type(function) is FunctionType and _is_of(package, function.__module__) and _is_of(package, function.__globals__["__name__"]):
-                    _exported[id(function)] = function
+            for key, function in list(vars(space).items()) if space is not None else ():
+                if type(function) is FunctionType and _is_of(package, function.__module__) and is_frameworks(function):
+                    if not name.endswith("backend") or key in _OF_BACKENDS:
+                        _exported[id(function)] = function
     return _exported
 
 

@@ -32,7 +32,7 @@ from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
 _METHODS = {
-    "optimizers": frozenset(["apply", "apply_gradients"]),
+    "optimizers": frozenset(["apply", "apply_gradients", "scale_loss"]),
     "trainers": frozenset(["compute_loss", "compute_metrics", "update_state", "result", "reset_state"]),
     "layers": frozenset(["call"]),  # by `super()`
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
@@ -171,7 +171,7 @@ def form_of(callee):
     if type(callee) is MethodType:
         made = substitute(callee)
         return callee if made is None else MethodType(made, callee.__self__)
-    if guards.is_stock_object(callee):
+    if guards.is_stock_object(callee) or guards.is_stock_function(callee):
         return Skipping(callee)
     return fast_calls.substitute(callee) or _form_of_derived(callee) or callee
 
@@ -339,7 +339,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
-        may_be_empty = may_be_empty or guards.is_stock_object(owner)  # dropout does nothing in inference
+        may_be_empty = may_be_empty or guards.is_stock_object(owner) or guards.is_optimizer(owner)  # dropout does nothing in inference
         region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))
     except Unskippable as error:
         failures = program.note_unskippable(place, str(error), known is None)
@@ -440,7 +440,7 @@ def install():
         if made is not None:
             there.callee, there.target = callee.__func__, made
             return MethodType(made, callee.__self__)
-        if guards.is_stock_object(callee):
+        if guards.is_stock_object(callee) or guards.is_stock_function(callee):
             there.callee = there.target = None  # the answer is cheap, and the location would keep the object alive
             return Skipping(callee)
         made = fast_calls.substitute(callee)

@@ -22,6 +22,7 @@ from terra.runtime.regions import SCALARS, Unskippable
 
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
+_FUNCTION_PACKAGES = frozenset(["regularizers", "initializers", "constraints", "optimizers"])
 _NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"])  # they run the user's code
 STEPS = ("train_step", "test_step", "predict_step")  # of Keras' models
 STEP_FUNCTIONS = ("train_function", "test_function", "predict_function")  # what `fit` and the like call them by
@@ -62,6 +63,17 @@ def is_stock_object(callee):
             stock_package(kind.__module__) in _CALLABLE_PACKAGES and kind.__name__ not in _NEVER and hasattr(kind, "call")
             or kind.__module__.startswith("keras.src.metrics.") and hasattr(kind, "update_state"))
     return known
+
+
+def is_optimizer(owner):
+    """Whether `owner` is an optimizer of Keras' own."""
+    return stock_package(type(owner).__module__) == "optimizers"
+
+
+def is_stock_function(callee):
+    """Whether `callee` is an object of Keras' own that stands for a function: a schedule, a regularizer, an initializer, a constraint."""
+    module = type(callee).__module__
+    return stock_package(module) in _FUNCTION_PACKAGES and (".optimizers." not in module or ".schedules." in module)
 
 
 def is_derived_object(callee):

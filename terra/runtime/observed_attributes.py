@@ -169,7 +169,9 @@ class Attributes:
             self.note_class(it)
         found = self._found(kind.__mro__, name, attributes or {})
         how = type(found)
-        if how is property:
+        if issubclass(kind, enum.Enum) and name in ("name", "value") and found is enum.Enum.__dict__[name]:
+            self.reads.entry(attributes, f"_{name}_", attributes[f"_{name}_"])
+        elif how is property:
             if found.fget is not None and is_frameworks(found.fget) and self._covers(it):
                 return
             if found.fget is None or not is_frameworks(found.fget) or not _is_librarys_or_none(defined(kind, "__getattr__")):
@@ -198,6 +200,22 @@ class Attributes:
                 self.impure(f"asks for {name}, which is a descriptor")
             if attributes is not None:
                 self.reads.absent(attributes, name)
+
+    def _lacks_attribute(self, it, name):
+        """Whether the object `it` of a class of the user's has no attribute `name`, which is asked for all the same."""
+        kind = type(it)
+        if kind in TENSORS or kind in PLAIN or guards.is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_fixed(kind):
+            return False
+        attributes = _attributes_of(it, kind)
+        if type(attributes) is not dict or name in attributes or any(name in cls.__dict__ for cls in kind.__mro__):
+            return False
+        if defined(kind, "__getattr__") is not None or not self._is_looked_up_plainly(kind):
+            return False
+        self.reads.object(it, kind, attributes)
+        self.reads.absent(attributes, name)
+        self._found(kind.__mro__, name, {name: None})
+        self._found(kind.__mro__, "__getattr__", {"__getattr__": None})
+        return True
 
     def _is_looked_up_plainly(self, kind):
         """Whether attributes of objects of class `kind` are looked up as Python does."""

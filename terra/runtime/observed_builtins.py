@@ -172,7 +172,7 @@ class Builtins:
     def _get_attribute(self, callee, /, it, name, *default):
         if type(name) is not str:
             self.impure("asks for an attribute by an unusual name")
-        elif self.reason is None:
+        elif self.reason is None and not ((callee is hasattr or default) and self._lacks_attribute(it, name)):
             self._attribute(it, name)
         return callee(it, name, *default)
 
@@ -183,6 +183,14 @@ class Builtins:
             return form
         if callee in _CONVERSIONS:
             return functools.partial(self._convert, callee)
+        if callee is map or callee is filter:
+            return functools.partial(self._map, callee)
+        if callee is functools.partial:
+            return functools.partial(self._make_partial, callee)
+        if callee is super:
+            return form
+        if issubclass(callee, np.generic) and callee.__module__ == "numpy":
+            return functools.partial(self._on_plain, callee)
         if makes_named_tuples(callee) and self.is_named_tuple(callee):
             return form
         self.impure(f"makes an object of type {callee.__name__}")
@@ -206,6 +214,22 @@ class Builtins:
         if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
             self.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
         return made
+
+    def _map(self, callee, /, function, *args):
+        """Call map or filter."""
+        for x in args:
+            self.iterated(x)
+        if function is not None:
+            function = self.builtin(function)
+        if callee is filter:
+            function = functools.partial(self._tested, function)
+        return self.fresh(callee(function, *args))
+
+    def _tested(self, function, /, it):
+        return self.truth(it if function is None else function(it))
+
+    def _make_partial(self, callee, /, function, *args, **kwargs):
+        return self.fresh(callee(self.builtin(function), *args, **kwargs))
 
     def _tape(self, form, /, *args, **kwargs):
         return self.fresh(form(*args, **kwargs))

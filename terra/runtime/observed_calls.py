@@ -1,25 +1,20 @@
 """What the observer makes of calls: of the framework's, which must be skipped, and of the user's, which are observed in turn."""
 
 import functools
+from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import fast_calls, fast_forward, guards, user_layers
+from terra.runtime import fast_calls, fast_forward, guards, quiet_functions, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_frameworks
 from terra.runtime.observed_builtins import NUMPY
 from terra.transform import convert
 from terra.transform.observed import Unobservable
 
-# Functions of the framework's that may run no operation: what they give follows from their arguments.
-_WITHOUT_OPERATIONS = frozenset(
-    "shape size rank ndim constant convert_to_tensor range arange cast zeros ones fill stack concat reshape expand_dims squeeze reduce_prod reduce_sum "
-    "reduce_max reduce_min prod sum max min maximum minimum add subtract multiply floordiv floormod mod identity is_tensor executing_eagerly "
-    "broadcast_static_shape meshgrid linspace sequence_mask one_hot zeros_like ones_like gather slice strided_slice split unstack tile equal not_equal less greater less_equal greater_equal "
-    "logical_and logical_or logical_not get_static_value stop_gradient ensure_shape tensorshape linear "
-    # TensorFlow's own names of some of these
-    "shape_v2 size_v2 convert_to_tensor_v2_with_dispatch expand_dims_v2 squeeze_v2 is_tf_type linspace_nd constant_value zeros_like_v2 ones_like_v2 gather_v2".split())
+
+_OF_PARTIALS = attrgetter("func"), attrgetter("args"), attrgetter("keywords")
 
 
 class Calls:
@@ -38,6 +33,11 @@ class Calls:
     def _callee(self, callee, form, instrumented):
         kind = type(callee)
         if kind is FunctionType:
+            if is_frameworks(callee):
+                if quiet_functions.only_calls(callee):
+                    return functools.partial(self._calling, callee)
+                if quiet_functions.is_setting(callee):
+                    return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None:
                 return functools.partial(self._framework, callee, form)
             if id(callee) in NUMPY:
@@ -49,6 +49,8 @@ class Calls:
             return self._builtin_function(callee, form)
         if isinstance(callee, type):
             return self._class(callee, form)
+        if kind is functools.partial:
+            return self._partial(callee)
         if guards.is_derived_object(callee) and self._covers(callee):
             return functools.partial(self._within, callee)
         if type(form) is fast_forward.Skipping:
@@ -63,6 +65,43 @@ class Calls:
             return self._bound(call, callee, form, instrumented)
         self.impure(f"calls an object of type {kind.__name__}")
         return form
+
+    def _partial(self, callee):
+        """A functools.partial: what it calls is called observed."""
+        if id(callee) in self._born:
+            return callee
+        for part in _OF_PARTIALS:
+            self.reads.asked(part, callee, part(callee))
+        self._look_into(callee.keywords)
+        return functools.partial(self.builtin(callee.func), *callee.args, **callee.keywords)
+
+    def _setting(self, function):
+        self.reads.asked(_call, function, function())
+        return function()
+
+    def _calling(self, function, /, *args, **kwargs):
+        """Call a function of the framework's that does nothing but to look into structures, and to call what it is given."""
+        args = [self._structure(x) for x in args]
+        result = function(*args, **{name: self._structure(x) for name, x in kwargs.items()})
+        self._bear(result)
+        return result
+
+    def _structure(self, it):
+        """What to give such a function for `it`."""
+        kind = type(it)
+        if kind in PLAIN or kind in TENSORS or tfi.is_variable(it):
+            self.truth(it)
+        elif kind is list or kind is tuple or kind is dict:
+            self._look_into(it)
+            if kind is dict:
+                self._keys(it)
+            for x in it.values() if kind is dict else it:
+                self._structure(x)
+        elif kind in (FunctionType, MethodType, BuiltinFunctionType, functools.partial):
+            return self.builtin(it)
+        else:
+            self.impure(f"searches an object of type {kind.__name__}")
+        return it
 
     def _user_function(self, function, form, instrumented=False):
         """The observed form of a user's function; `instrumented`: of one that keeps its locations, though `function` itself may not."""
@@ -118,7 +157,7 @@ class Calls:
             self._bear(result)
         elif len(self.runner.log) != length or len(self.jumped) != jumps:
             self.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
-        elif callee is None or callee.__name__ not in _WITHOUT_OPERATIONS or not _all_plain((args, kwargs)):
+        elif callee is None or not quiet_functions.follows_from_arguments(callee) or not _all_plain((args, kwargs)):
             self.impure(f"calls {_name(form)}, of the framework's, which runs no operation", callee is None)
         elif type(result) in LISTS:
             self.fresh(result)
@@ -194,6 +233,10 @@ def _all_plain(value):
     if kind is list or kind is tuple:
         return all(map(_all_plain, value))
     return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
+
+
+def _call(function):
+    return function()
 
 
 def _name(form):

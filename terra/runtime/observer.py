@@ -266,6 +266,12 @@ class Observer(Attributes, Calls, Builtins, Operands):
             self.impure(f"changes an object of type {kind.__name__}")
         return it
 
+    def inplace_item(self, it, container, key):
+        """`container[key] += it` and the like."""
+        if self.reason is not None:
+            return it
+        return self.operand(it) if type(container) is np.ndarray else self.inplace(it, container[key])
+
 
 _globals_known = {}  # id of a code object -> (it, names)
 

@@ -106,13 +106,17 @@ class Factory:
         """The code of the observed form (see `observed`). Raises Unobservable."""
         if self._observed is None:
             try:
-                tree = Observed(self._prefix, self.tls_name).observe(copy.deepcopy(self.tree))
+                tree = Observed(self._prefix, self.tls_name, self._class_name()).observe(copy.deepcopy(self.tree))
                 self._observed = self._compile(tree)
             except Unobservable as error:
                 self._observed = str(error)  # the error itself would keep the frames alive that it was raised in
         if type(self._observed) is str:
             raise Unobservable(self._observed)
         return self._observed
+
+    def _class_name(self):
+        """The name of the class that private names belong to, or None."""
+        return next((node.name for node in reversed(self._ancestors) if isinstance(node, ast.ClassDef)), None)
 
     # --- functions ---
 

@@ -26,11 +26,12 @@ class Unobservable(Exception):
 
 
 class Observed(gast.NodeTransformer):
-    """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time."""
+    """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of the class around it."""
 
-    def __init__(self, prefix, tls):
+    def __init__(self, prefix, tls, class_name=None):
         self._prefix = prefix
         self._tls = tls
+        self._class_name = (class_name or "").lstrip("_")
 
     def observe(self, tree):
         """The tree of a FunctionDef or Lambda, changed in place."""
@@ -77,10 +78,11 @@ class Observed(gast.NodeTransformer):
     def visit_Attribute(self, node):
         if self._is_own(node):
             return node
-        if node.attr.startswith("__") and not node.attr.endswith("__"):
-            raise Unobservable(f"line {node.lineno} uses a private name")
+        name = node.attr
+        if self._class_name and name.startswith("__") and not name.endswith("__"):
+            name = f"_{self._class_name}{name}"  # a private one
         if isinstance(node.ctx, gast.Load):
-            node.value = self._show("owner", self.visit(node.value), name=gast.Constant(node.attr, None))
+            node.value = self._show("owner", self.visit(node.value), name=gast.Constant(name, None))
         else:
             node.value = self._shown("assigned", node.value)
         return node
@@ -269,11 +271,20 @@ class Observed(gast.NodeTransformer):
             held.__dict__.update({name: getattr(node.target, name) for name in node.target._attributes if hasattr(node.target, name)})
             node.value = self._show("inplace", node.value, held=held)
             return [node, gast.Expr(self._show("item", held))]
-        else:
-            node.target.value = self._shown("assigned", node.target.value)
-            if isinstance(node.target, gast.Subscript):
-                node.target.slice = self._index(node.target.slice)
+        if isinstance(node.target, gast.Subscript) and not isinstance(node.target.slice, gast.Slice):
+            container, key = self._prefix + "container", self._prefix + "key"
+            node.value = self._show("inplace_item", node.value, container=gast.Name(container, gast.Load(), None, None), key=gast.Name(key, gast.Load(), None, None))
+            node.target.value = self._named(container, self._shown("stored", node.target.value))
+            node.target.slice = self._named(key, self._index(node.target.slice))
+            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
+        node.target.value = self._shown("assigned", node.target.value)
+        if isinstance(node.target, gast.Subscript):
+            node.target.slice = self._index(node.target.slice)
         return node
+
+    @staticmethod
+    def _named(name, value):
+        return gast.copy_location(gast.NamedExpr(gast.Name(name, gast.Store(), None, None), value), value)
 
     def visit_AnnAssign(self, node):
         node.target = self.visit(node.target)

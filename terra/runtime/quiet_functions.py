@@ -1,0 +1,44 @@
+"""Functions of the framework's that an observed run may call though they are not skipped: known by name, they have no effect but what they give."""
+
+import sys
+
+from terra.runtime import internals as tfi
+
+# Functions that may run no operation: what they give then follows from their arguments.
+_WITHOUT_OPERATIONS = frozenset(
+    "shape size rank ndim constant convert_to_tensor range arange cast zeros ones fill stack concat reshape expand_dims squeeze reduce_prod reduce_sum "
+    "reduce_max reduce_min reduce_mean reduce_all reduce_any prod sum max min maximum minimum add add_n subtract multiply divide truediv floordiv floormod "
+    "mod abs square sqrt pow sign negative argmax argmin cumsum matmul where identity is_tensor executing_eagerly broadcast_static_shape "
+    "broadcast_dynamic_shape broadcast_to meshgrid linspace eye sequence_mask one_hot zeros_like ones_like gather slice strided_slice split unstack tile "
+    "transpose pad repeat reverse roll sort argsort unique scatter_nd tensor_scatter_nd_update clip_by_value equal not_equal less greater less_equal "
+    "greater_equal logical_and logical_or logical_not get_static_value stop_gradient ensure_shape tensorshape linear dropout assert_rank "
+    "assert_rank_at_least assert_rank_in assert_shapes assert_type assert_scalar assert_equal assert_none_equal assert_less assert_less_equal "
+    "assert_greater assert_greater_equal assert_positive assert_negative assert_non_positive assert_non_negative assert_integer "
+    "assert_proper_iterable is_numeric_tensor is_strictly_increasing is_non_decreasing "
+    # TensorFlow's own names of some of these
+    "convert_to_tensor_v2_with_dispatch is_tf_type linspace_nd constant_value".split())
+# Functions without arguments that give a setting, by module.
+_SETTINGS = {
+    "keras.src.backend.config": frozenset(["backend", "epsilon", "floatx", "image_data_format"]),
+    "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
+    "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
+}
+_OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"])
+
+
+def follows_from_arguments(function):
+    """Whether what it gives without an operation follows from its arguments."""
+    return function.__name__.removesuffix("_v2") in _WITHOUT_OPERATIONS
+
+
+def is_setting(function):
+    """Whether it is a function without arguments that says how something is set."""
+    return function.__name__ in _SETTINGS.get(function.__module__, ()) and vars(sys.modules[function.__module__]).get(function.__name__) is function
+
+
+def only_calls(function):
+    """Whether all that it does is to look into structures, and to call the functions that it is given."""
+    if function is tfi.tf.cond:
+        return True
+    return function.__name__ in _OF_STRUCTURES and any(
+        getattr(space, function.__name__, None) is function for space in (tfi.tf.nest, getattr(sys.modules.get("keras"), "tree", None)))
