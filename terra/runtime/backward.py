@@ -11,12 +11,14 @@ from functools import lru_cache
 from types import CellType, FunctionType
 
 from terra.runtime import internals as tfi
+from terra.runtime import opschema
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import const_key, is_small_constant
 
 EagerTensor = tfi.EagerTensor
 _PLAIN = frozenset([int, float, bool, str, bytes, type(None), tfi.tf.DType])
 _DEEPEST = 10
+_RESOURCE = tfi.types_pb2.DT_RESOURCE
 
 
 class Unknown(Exception):
@@ -50,7 +52,8 @@ def record(runner, op, outputs, inputs, function):
     """The Record of what a step's code tells the tapes. Raises Unknown."""
     if not all(type(t) is TerraTensor and t._owner is runner and type(t._shp) is tuple for t in outputs):
         raise Unknown  # TensorFlow would read the missing shape
-    tensors, found = [], [op, *[t._key for t in outputs]]
+    schema = opschema.get_schema(op) if tfi.op_def(op) is None else None  # of a traced function, whose name has a counter
+    tensors, found = [], [schema.identity if schema is not None else op, *[t._key for t in outputs]]
     for x in inputs:
         found.append(_identity(runner, x))
     parts = _take_apart(function, tensors, found, 0)
@@ -70,6 +73,8 @@ def _identity(runner, x):
         return known[0]
     if type(x) is EagerTensor and not runner.step.is_data(x):
         enum, shape = x._datatype_enum(), x._shape_tuple()
+        if enum == _RESOURCE:  # of a variable, which the function uses
+            return id(x)
         if is_small_constant(enum, shape):
             return const_key(x, enum, shape)
     raise Unknown
@@ -99,6 +104,9 @@ def _take_apart(value, tensors, found, depth):
     kind = type(value)
     if depth > _DEEPEST:
         raise Unknown
+    if kind is EagerTensor and value._datatype_enum() == _RESOURCE:
+        found.append(id(value))
+        return value
     if kind is TerraTensor or kind is EagerTensor:
         tensors.append(value)
         return _Tensor(len(tensors) - 1)
@@ -119,6 +127,15 @@ def _take_apart(value, tensors, found, depth):
         return _Function(value, _take_apart(values, tensors, found, depth + 1))
     if tfi.is_variable(value):
         found.append(id(value))
+        return value
+    if kind is dict and not value:
+        found.append(kind)
+        return value
+    if kind is tfi.ConcreteFunction:
+        schema = opschema.get_schema(tfi.function_name(value))
+        if schema is None:
+            raise Unknown
+        found.append(schema.identity)
         return value
     raise Unknown
 

@@ -25,7 +25,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import dispatch, guards, location
+from terra.runtime import dispatch, guards, jacobians, location
 from terra.runtime import internals as tfi
 from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
@@ -62,8 +62,8 @@ def substitute(callee):
         made = fast_calls.substitute_method(callee)
         if made is not None:
             return made
-        if function is tfi.tape_gradient_method:
-            return gradient
+        if function in _OF_TAPES:
+            return _OF_TAPES[function]
         make = whole_calls.keras_step if whole_calls.is_keras_step(callee) else skipping
         if make is skipping and function not in _DRAWING:
             package = guards.stock_package(function.__module__)
@@ -358,17 +358,22 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     return result, region
 
 
-def gradient(tape, target, sources, *args, **kwargs):
+def gradient(tape, *args, **kwargs):
     """`tape.gradient`, skipped where what the tape recorded is known."""
+    return _differentiate(tfi.tape_gradient_method, tape, args, kwargs)
+
+
+def _differentiate(method, tape, args, kwargs):
+    """Call `method` of the tape, which gives a gradient or Jacobian."""
     runner = running()
     lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
     if lazy is None or lazy.opaque or tape._recording:
-        return _enter(runner, lambda: tfi.tape_gradient_method(tape, target, sources, *args, **kwargs))
+        return _enter(runner, lambda: method(tape, *args, **kwargs))
     jumps = runner.step.counts.fast_forwards
     more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, runner.tapes.told(lazy), tape._persistent,
             *runner.by_value, *runner.fed_signature(),
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
-    place = runner.node, tfi.tape_gradient_method, runner.cursor.current
+    place = runner.node, method, runner.cursor.current
     known = runner.program.regions.get(place)
 
     def call():
@@ -376,18 +381,33 @@ def gradient(tape, target, sources, *args, **kwargs):
         runner.takes_gradients_by_function = known is False or runner.program.failures(place) or (
             known is not None and len(known) > MOST_REGIONS)
         try:
-            return tfi.tape_gradient_method(tape, target, sources, *args, **kwargs)
+            return method(tape, *args, **kwargs)
         finally:
             runner.takes_gradients_by_function = True
 
     if known is False:
         result = _enter(runner, call)  # it was never skippable
     else:
-        result, _ = attempt_at(place, known, runner, gradient, (target, sources, *args), kwargs, call, more)
+        result, _ = attempt_at(place, known, runner, gradient, args, kwargs, call, more)
     if runner.step.counts.fast_forwards != jumps and not tape._persistent and tape._tape is not None:
         tape._watched_variables = tape._tape.watched_variables()  # as the method leaves its tape behind
         tape._tape = None
     return result
+
+
+def _jacobian(method):
+    """The same for a method that gives a Jacobian."""
+    def call(tape, *args, **kwargs):
+        if dispatch.active is None:
+            return method(tape, *args, **kwargs)
+        with jacobians.inside:
+            return _differentiate(method, tape, args, kwargs)
+
+    call.__name__, call.__qualname__ = method.__name__, method.__qualname__
+    return call
+
+
+_OF_TAPES = {tfi.tape_gradient_method: gradient, **{method: _jacobian(method) for method in (tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian)}}
 
 
 def describe(runner, value, found, keep, inputs):
@@ -456,6 +476,7 @@ def install():
     user_layers.set_calling(whole_calls.call_layer)
     dispatch.gradient_hook = gradient_functions.gradient_function
     fast_calls.install()
+    jacobians.install()
 
 
 from terra.runtime import (  # noqa: E402  (they build on this module)

@@ -71,9 +71,10 @@ def is_optimizer(owner):
 
 
 def is_stock_function(callee):
-    """Whether `callee` is an object of Keras' own that stands for a function: a schedule, a regularizer, an initializer, a constraint."""
+    """Whether `callee` is an object that stands for a function: a schedule, a regularizer, an initializer, a constraint of Keras' own; or a `tf.function`."""
     module = type(callee).__module__
-    return stock_package(module) in _FUNCTION_PACKAGES and (".optimizers." not in module or ".schedules." in module)
+    return type(callee) is tfi.PolymorphicFunction or (
+        stock_package(module) in _FUNCTION_PACKAGES and (".optimizers." not in module or ".schedules." in module))
 
 
 def is_derived_object(callee):
@@ -261,7 +262,8 @@ class Guard:
         if not plain:
             if users is not None and not is_librarys(type(owner)):
                 users.append(type(owner))
-            walk.object(owner)
+            if type(owner) is not tfi.PolymorphicFunction:  # which, once traced, looks at its arguments only
+                walk.object(owner)
             variables = variables or getattr(owner, "_trainable_variables", ())
         for variable in variables:
             walk.variable(variable)

@@ -26,6 +26,7 @@ try:
     from tensorflow.python.eager import cancellation, context, executor
     from tensorflow.python.eager import execute as _eager_execute
     from tensorflow.python.eager.polymorphic_function import eager_function_run  # holds what tf.config.run_functions_eagerly sets
+    from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction  # what tf.function gives
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset  # a dataset of which nothing but a variant tensor is known
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
@@ -129,6 +130,12 @@ def function_def(name):
 
 def as_attr_value(value, attr_type, name):
     return op_def_library.value_to_attr_value(value, attr_type, name)
+
+
+def function_name(function):
+    """The name under which a ConcreteFunction is called."""
+    name = function.name
+    return name.decode() if type(name) is bytes else name
 
 
 def add_function(fdef):

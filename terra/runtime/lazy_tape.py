@@ -10,7 +10,7 @@ This is done only for tapes that were begun in the co-executed step while no tap
 import sys
 from threading import get_ident
 
-from terra.runtime import backward
+from terra.runtime import backward, jacobians
 from terra.runtime import internals as tfi
 from terra.runtime.regions import Same
 from terra.runtime.tensor import TerraTensor, record_on_tapes
@@ -21,18 +21,18 @@ _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
 class LazyTape:
     """One tape, and what it has not been told yet."""
 
-    __slots__ = ("tape", "pending", "opaque", "functions", "events", "path", "start", "accessed", "flushes")
+    __slots__ = ("tape", "pending", "opaque", "functions", "events", "path", "start", "accessed", "n_told")
 
     def __init__(self, tape, start, path, accessed):
         self.tape = tape
         self.start = start  # the node after which it began
         self.pending = []  # (op, inputs, attributes, outputs), a backward.Record, or a skipped Region
+        self.n_told = 0  # of these
         self.opaque = 0  # counts recorded Python functions that may be the user's: such a tape's gradient always runs
         self.functions = 0  # a digest of the other ones
         self.events = []  # what was watched explicitly
         self.path = path  # the path taken when it began
         self.accessed = accessed  # how many accesses of variables were noted before it began
-        self.flushes = 0
 
 
 class Tapes:
@@ -101,7 +101,7 @@ class Tapes:
 
     def state(self):
         """What must not change while a call is recorded that is to be skipped."""
-        return [x for lazy in self.open for x in (lazy, lazy.opaque, lazy.flushes, len(lazy.events))]
+        return [x for lazy in self.open for x in (lazy, lazy.opaque, len(lazy.events))]
 
     def of(self, tape):
         for lazy in self.open:
@@ -111,11 +111,10 @@ class Tapes:
 
     def flush(self, lazy):
         """Tell a tape what it has missed."""
-        pending = lazy.pending
+        pending = lazy.pending[lazy.n_told:]
         if not pending:
             return
-        lazy.pending = []
-        lazy.flushes += 1
+        lazy.n_told = len(lazy.pending)
         add, remove = tfi.tape_originals["TFE_Py_TapeSetAdd"], tfi.tape_originals["TFE_Py_TapeSetRemove"]
         others = [other for other in self.open if other is not lazy]
         closed = lazy not in self.open
@@ -196,7 +195,7 @@ class Tapes:
         for lazy in [*self.closed.values(), *self.open]:
             if sys.getrefcount(lazy.tape) > _OWN_REFERENCES:
                 self.flush(lazy)
-            lazy.pending = []
+            lazy.pending, lazy.n_told = [], 0
         self.set_open(())
         self.closed = {}
 
@@ -302,6 +301,9 @@ def _record_function(op, outputs, inputs, function, forward=None):
     if tapes is not None and tapes.open:
         if tfi.tape_set_is_empty() or (forward is None and tapes.record_function(op, outputs, inputs, function)):
             return None
+        if jacobians.inside.depth and not any(type(t) is TerraTensor for t in outputs):  # of the function that is traced: nothing outside depends on them
+            tapes.flush_recording()
+            return tfi.tape_originals["TFE_Py_TapeSetRecordOperation"](op, outputs, inputs, function, forward)
     return _record_unknown(op, outputs, inputs, function, forward)
 
 

@@ -255,7 +255,7 @@ def get_schema(name):
 
 
 def fingerprint(fdef, depth=0):
-    """A digest of what a traced function computes, whatever it and the functions that it calls happen to be named."""
+    """A digest of what a traced function computes, whatever it, its operations and the functions that it calls happen to be named."""
     copy = tfi.function_pb2.FunctionDef()
     copy.CopyFrom(fdef)
     copy.signature.name = ""
@@ -265,10 +265,24 @@ def fingerprint(fdef, depth=0):
     arguments = {arg.name: f"argument {k}" for k, arg in enumerate(copy.signature.input_arg)}  # captured ones are named with a counter
     for arg in copy.signature.input_arg:
         arg.name = arguments[arg.name]
+    for held in copy.arg_attr.values():
+        held.attr.pop("_user_specified_name", None)  # of captured ones it is the counter
+    names = {node.name: f"node {k}" for k, node in enumerate(copy.node_def)}  # by scopes, which skipped code does not enter
+
+    def renamed(reference):
+        mark = "^" if reference.startswith("^") else ""
+        name, colon, output = reference[len(mark):].partition(":")
+        return mark + (names.get(name) or arguments.get(name, name)) + colon + output
+
     for name, value in copy.ret.items():
-        copy.ret[name] = arguments.get(value, value)
+        copy.ret[name] = renamed(value)
+    controls = sorted(map(renamed, copy.control_ret.values()))
+    copy.control_ret.clear()
+    copy.signature.control_output[:] = controls
     for node in copy.node_def:
-        node.input[:] = [arguments.get(name, name) for name in node.input]
+        node.name = names[node.name]
+        node.ClearField("experimental_debug_info")
+        node.input[:] = map(renamed, node.input)
         for name in list(node.attr):
             value = node.attr[name]
             if name.startswith("_") and name != COMPILED:

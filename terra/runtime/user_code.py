@@ -12,7 +12,7 @@ import sys
 import warnings
 from types import FunctionType, MethodType
 
-from terra.runtime import guards
+from terra.runtime import guards, jacobians
 from terra.runtime.observer import Observer
 from terra.runtime.regions import Unskippable
 from terra.transform import convert, policy
@@ -113,6 +113,8 @@ def _looking_out(outer, note, warned):
             return
         code = frame.f_code
         if id(code) in _libraries:
+            return
+        if jacobians.is_generated(code):
             return
         if convert.is_observed(code) or code in _TOLD or (
                 policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame)):

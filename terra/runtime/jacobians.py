@@ -1,0 +1,42 @@
+"""`tape.jacobian` and `tape.batch_jacobian`: TensorFlow makes a function of its own at each call of these, which takes it tens of milliseconds.
+
+The call can be skipped as that of `tape.gradient` is (see `fast_forward`), if the function is the same at each step. It would not be: it holds small
+eager tensors that it uses, activations among them, as constants. In a step they are its inputs instead, all but small integers, which may be shapes.
+"""
+
+import threading
+
+from terra.runtime import internals as tfi
+
+_MOST_INTEGERS = 8  # of a vector that may be a shape
+
+
+class _Inside(threading.local):
+    depth = 0
+
+    def __enter__(self):
+        self.depth += 1
+
+    def __exit__(self, *exc):
+        self.depth -= 1
+
+
+inside = _Inside()  # `with inside:` on a thread: while such a call is made in a step
+_capture_as_const = tfi.EagerTensorBase._capture_as_const
+
+
+def _captured(tensor, name):
+    """What a function that is traced holds in place of an eager tensor; None: an input."""
+    if inside.depth and not (tensor.dtype == tfi.tf.int32 and tensor.shape.rank <= 1 and tensor.shape.num_elements() <= _MOST_INTEGERS):
+        return None
+    return _capture_as_const(tensor, name)
+
+
+def is_generated(code):
+    """Whether it is what AutoGraph makes of TensorFlow's own code."""
+    return inside.depth > 0 and "__autograph_generated_file" in code.co_filename
+
+
+def install():
+    """Have such functions hold as little as possible."""
+    tfi.EagerTensorBase._capture_as_const = _captured
