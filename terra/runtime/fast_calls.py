@@ -17,7 +17,7 @@ import numpy as np
 
 from terra.runtime import dispatch, fast_forward, guards
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import is_frameworks
+from terra.runtime.kinds import VARIABLE_METHODS, is_frameworks
 from terra.runtime.quick_entries import NONE, attempt
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import SMALL, is_tensor
@@ -39,7 +39,6 @@ _OPERATORS = tuple(
     f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor") for side in ("", "r")
 ) + ("__neg__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__getitem__")
 _CONVERTING = frozenset(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "matmul") for side in ("", "r"))
-VARIABLE_METHODS = frozenset(["assign", "assign_add", "assign_sub", "read_value", "value"])
 
 _exported = {}  # id -> function
 _replacements = {}

@@ -31,11 +31,13 @@ from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alte
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
+_OF_ONE_METRIC = frozenset(["update_state_fn", "result_fn"])  # what each metric of tf_keras has functions of its own for
 _METHODS = {
     "optimizers": frozenset(["apply", "apply_gradients", "scale_loss"]),
     "trainers": frozenset(["compute_loss", "compute_metrics", "update_state", "result", "reset_state"]),
+    "engine": frozenset(["compute_loss", "compute_metrics", "update_state", "reset_state"]),
     "layers": frozenset(["call"]),  # by `super()`
-    "metrics": frozenset(["update_state", "result", "reset_state", "reset_states"]),
+    "metrics": frozenset(["update_state", "result", "reset_state", "reset_states", *_OF_ONE_METRIC]),
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
 _Generator = tfi.tf.random.Generator
@@ -47,6 +49,7 @@ _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal"
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_SMALL_SIGNATURES, _MOST_ENTRIES = 1000, 50_000  # the same where the regions are small: operations in all of them
 _MOST_USELESS = 3  # recordings that did not succeed, after which a place is given up
+_MOST_RECORDED = 200  # recordings after which a place is given up, too, if they were good for fewer jumps
 _MOST_QUICK = 4  # quick entries kept per place
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
 _FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which, at a place (one of a single function) that is seldom jumped over, a call is recorded when it comes again
@@ -71,7 +74,9 @@ def substitute(callee):
                 return None
         made = _replacements.get(function)
         if made is None:
-            made = _replacements[function] = make(function)
+            made = make(function)
+            if function.__name__ not in _OF_ONE_METRIC:
+                _replacements[function] = made
         return made
     return None
 
@@ -352,7 +357,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         if len(place) == 4:
             program.add_owner(place)
     known.add(signature, region)
-    if known[signature].is_hopeless:
+    if known[signature].is_hopeless or (known.recorded > _MOST_RECORDED and known.all_jumps() < known.recorded):
         program.note_unskippable(place, "depends on something that is another one nearly each time")
         program.regions[place] = False
     return result, region

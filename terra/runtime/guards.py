@@ -394,6 +394,21 @@ def _find_holders(root):
     return found
 
 
+class _Lasting:
+    """The attributes of a metric of tf_keras, without the last result, which nothing reads that runs eagerly."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+    def __len__(self):
+        return len(self.held) - ("_call_result" in self.held)
+
+    def __iter__(self):
+        return (value for name, value in self.held.items() if name != "_call_result")
+
+
 class Walk:
     """Visits an object and its parts, each once, and lists their containers; the framework's classes are watched from then on.
 
@@ -444,15 +459,15 @@ class Walk:
         held = vars(owner)
         self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
         self.steps.update([id(value) for name, value in held.items() if name in _CALLERS or name.startswith("__terra__")])
-        self._container(held)
+        self._container(held if "_call_result" not in held else _Lasting(held), held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
 
-    def _container(self, container):
-        if id(container) in self.seen:
+    def _container(self, container, owner=None):
+        if id(owner or container) in self.seen:
             return
-        self.seen.add(id(container))
-        self.todo += self.containers.add(container)
+        self.seen.add(id(owner or container))
+        self.todo += self.containers.add(container, owner)
 
     def _value(self, value):
         kind = type(value)

@@ -15,6 +15,10 @@ ITERATORS = frozenset([
     zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
     *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values())), type(reversed([])), type({}.keys()), type({}.values()), type({}.items())])
 
+VARIABLE_METHODS = frozenset([
+    "assign", "assign_add", "assign_sub", "read_value", "value", "sparse_read", "gather_nd", "batch_scatter_update",
+    *[f"scatter_{name}" for name in ("add", "sub", "update", "max", "min", "mul", "div", "nd_add", "nd_sub", "nd_update", "nd_max", "nd_min")]])  # of variables, which run operations
+
 
 def is_frameworks(function):
     """Whether a Python function is TensorFlow's or Keras' own."""
@@ -25,6 +29,11 @@ def is_frameworks(function):
 def defined(kind, name):
     """What the class `kind` has as `name`, or None, found without running any code."""
     return next((cls.__dict__[name] for cls in kind.__mro__ if name in cls.__dict__), None)
+
+
+def is_librarys_container(kind):
+    """Whether it is a class of the framework's of lists or dicts, as those of a layer are."""
+    return issubclass(kind, (list, dict)) and kind.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
 
 
 def is_fixed(cls):

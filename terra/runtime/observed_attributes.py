@@ -12,12 +12,13 @@ import numpy as np
 
 from terra.runtime import fast_forward, guards
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_field, is_fixed, is_frameworks, is_named_tuple
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple
 from terra.runtime.regions import Unskippable
 from terra.transform import convert
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
-_VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "assign", "assign_add", "assign_sub", "read_value", "value"])
+_VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle"]) | VARIABLE_METHODS
+_OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 
@@ -156,6 +157,8 @@ class Attributes:
         return None
 
     def _instance_attribute(self, it, kind, name):
+        if is_librarys_container(kind) and defined(kind, name) in _OF_CONTAINERS:
+            return  # a layer's list or dict of layers
         if not self._is_looked_up_plainly(kind):
             self.impure(f"asks an object of type {kind.__name__}, which has its own __getattribute__, for {name}")
             return
@@ -313,7 +316,7 @@ def _is_handed_out(found):
     how = type(found)
     if how is classmethod:
         return type(found.__func__) is FunctionType
-    return how is FunctionType or how is staticmethod or defined(how, "__get__") is None
+    return how is FunctionType or how is staticmethod or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
 
 
 def _is_librarys_or_none(function):

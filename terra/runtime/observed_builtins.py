@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import ITERATORS, LISTS, TENSORS, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, TENSORS, is_librarys_container, makes_named_tuples
 from terra.runtime.regions import SCALARS
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
@@ -57,7 +57,7 @@ class Builtins:
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
             return form
-        if type(owner) in LISTS:
+        if type(owner) in LISTS or is_librarys_container(type(owner)):
             if callee.__name__ in _MUTATORS:
                 if id(owner) not in self._born:
                     self.impure("changes a container that it has not made")
@@ -126,7 +126,7 @@ class Builtins:
         """Call a method of a list, a dict or a string."""
         owner, name = callee.__self__, callee.__name__
         check = self.operand  # strings and numbers
-        if type(owner) in LISTS or type(owner) is tuple or type(owner) is range:
+        if type(owner) in LISTS or type(owner) is tuple or type(owner) is range or is_librarys_container(type(owner)):
             check = None
             if name == "update" and type(owner) is dict:
                 args = [*map(self._pairs, args)]

@@ -63,6 +63,10 @@ class Calls:
         call = self._found(kind.__mro__, "__call__", None)
         if type(call) is FunctionType and not is_frameworks(call):
             return self._bound(call, callee, form, instrumented)
+        if type(call) is tfi.PolymorphicFunction:
+            return functools.partial(self._framework, None, fast_forward.Skipping(call.__get__(callee, kind)))
+        if quiet_functions.is_scoped(call) and self.reason is None:
+            return functools.partial(self._scoped, callee, call.__wrapped__)
         self.impure(f"calls an object of type {kind.__name__}")
         return form
 
@@ -74,6 +78,11 @@ class Calls:
             self.reads.asked(part, callee, part(callee))
         self._look_into(callee.keywords)
         return functools.partial(self.builtin(callee.func), *callee.args, **callee.keywords)
+
+    def _scoped(self, module, method, /, *args, **kwargs):
+        """Call a method that `tf.Module.with_name_scope` decorates."""
+        with module.name_scope:
+            return self._user_function(method, method)(module, *args, **kwargs)
 
     def _setting(self, function):
         self.reads.asked(_call, function, function())

@@ -36,6 +36,11 @@ def is_setting(function):
     return function.__name__ in _SETTINGS.get(function.__module__, ()) and vars(sys.modules[function.__module__]).get(function.__name__) is function
 
 
+def is_scoped(function):
+    """Whether it is a method of the user's in a name scope, which means nothing for operations that run."""
+    return getattr(function, "__globals__", {}).get("__name__") == "tensorflow.python.module.module" and hasattr(function, "__wrapped__")
+
+
 def only_calls(function):
     """Whether all that it does is to look into structures, and to call the functions that it is given."""
     if function is tfi.tf.cond:

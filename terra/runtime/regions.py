@@ -566,7 +566,7 @@ class Recording:
         return Constant(value) if name is value else name
 
 
-_ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask"])  # what `tf.zeros`, activations and layers of Keras attach to their results
+_ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask", "_unconditional_loss"])  # what `tf.zeros`, activations and layers of Keras attach to their results
 
 
 class Attached:
