@@ -344,7 +344,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
-        may_be_empty = may_be_empty or guards.is_stock_object(owner) or guards.is_optimizer(owner)  # dropout does nothing in inference
+        may_be_empty = may_be_empty or guards.may_do_nothing(owner)
         region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))
     except Unskippable as error:
         failures = program.note_unskippable(place, str(error), known is None)

@@ -65,9 +65,10 @@ def is_stock_object(callee):
     return known
 
 
-def is_optimizer(owner):
-    """Whether `owner` is an optimizer of Keras' own."""
-    return stock_package(type(owner).__module__) == "optimizers"
+def may_do_nothing(owner):
+    """Whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that scales no loss,
+    the metrics of a model that has none."""
+    return is_stock_object(owner) or is_derived_object(owner) or stock_package(type(owner).__module__) in ("optimizers", "trainers")
 
 
 def is_stock_function(callee):

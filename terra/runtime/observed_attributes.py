@@ -12,7 +12,7 @@ import numpy as np
 
 from terra.runtime import fast_forward, guards
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple
+from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple
 from terra.runtime.regions import Unskippable
 from terra.transform import convert
 
@@ -84,7 +84,7 @@ class Attributes:
             elif name == "trainable":
                 self.reads.variable(it)
         elif issubclass(kind, np.ndarray):
-            if name not in ("shape", "dtype", "ndim", "size"):
+            if name not in ("shape", "dtype", "ndim", "size", "T") and name not in METHODS_OF_ARRAYS:
                 self.impure(f"asks an array for {name}")
             if it not in self._arrays:
                 self._look_into(it)

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import ITERATORS, LISTS, TENSORS, is_librarys_container, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, METHODS_OF_ARRAYS, TENSORS, is_librarys_container, makes_named_tuples
 from terra.runtime.regions import SCALARS
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
@@ -63,6 +63,9 @@ class Builtins:
                     self.impure("changes a container that it has not made")
             else:
                 self._look_into(owner)
+        elif type(owner) is np.ndarray and callee.__name__ in METHODS_OF_ARRAYS:
+            self.operand(owner)
+            return functools.partial(self._on_array, callee)
         elif type(owner) not in (str, bytes, int, float, tuple, range):
             self.impure(f"calls {callee.__qualname__}")
         return functools.partial(self._on_containers, callee)
@@ -77,9 +80,15 @@ class Builtins:
             if not isinstance(x, type):
                 self._element(x)
         result = callee(*args, **kwargs)
-        if type(result) is not np.ndarray or any(result is x for x in args) or not (result.base is None or id(result.base) in self._born):
+        if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or id(result.base) in self._born):
             return result  # a number; or an array that was there before, or looks into one
         return self.fresh(result)
+
+    def _on_array(self, callee, /, *args, **kwargs):
+        """Call a method of an array."""
+        if len(args) > 1 and callee.__name__ not in ("reshape", "transpose"):
+            self.impure(f"has {callee.__name__} perhaps write into an array")
+        return self._on_plain(callee, *args, **kwargs)
 
     def _element(self, it):
         """All of `it` takes part in a calculation."""
