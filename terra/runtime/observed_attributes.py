@@ -14,6 +14,7 @@ from terra.runtime import fast_forward, guards
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple
 from terra.runtime.regions import Unskippable
+from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
@@ -31,6 +32,7 @@ class Attributes:
         if self.reason is not None:
             return it
         kind = type(it)
+        self.late.looked_at(it)
         computed = name in _COMPUTED and guards.is_stock_kind(kind)
         if (kind in TENSORS or kind in PLAIN or guards.is_librarys(kind)) and not computed:
             self._attribute(it, name)
@@ -65,6 +67,8 @@ class Attributes:
     def _attribute(self, it, name):
         kind = type(it)
         if kind in TENSORS:
+            if name == "numpy" and self._is_own(it):
+                return
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
         elif kind in PLAIN or kind in LISTS or kind is tuple or _is_numpys(kind) or id(it) in self._born:
@@ -93,6 +97,10 @@ class Attributes:
                 self.impure(f"asks a function for {name}")
         else:
             self._instance_attribute(it, kind, name)
+
+    def _is_own(self, it):
+        """Whether it is a tensor of this step."""
+        return type(it) is TerraTensor and it._owner is self.runner
 
     def _super_attribute(self, it, name):
         cls, before, owner = (super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))

@@ -210,6 +210,8 @@ class Builtins:
             self.impure("makes a class")
         elif callee is type:
             self.note_class(args[0])
+        if callee is float and len(args) == 1 and self._is_own(args[0]):
+            return self.late.read(self.runner, args[0], float)
         if callee in (set, frozenset, dict):
             args = [self._pairs(x) if callee is dict else self._each(x, self.compared) for x in args]
         for x in (*args, *kwargs.values()) if callee not in (set, frozenset, dict) else ():

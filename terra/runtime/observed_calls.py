@@ -141,7 +141,9 @@ class Calls:
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "watch":
             return form
         if type(function) is FunctionType and is_frameworks(function):
-            if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes; numpy() is an event
+            if function.__name__ == "numpy" and self._is_own(owner):
+                return functools.partial(self.late.read, self.runner, owner, _numpy)
+            if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
                 return functools.partial(self._on_plain, callee)
             self.impure(f"calls {function.__qualname__}")
             return form
@@ -183,6 +185,7 @@ class Calls:
     def _arguments(self, it):
         """All that a call of the framework's is given: it was recorded for these values."""
         kind = type(it)
+        self.late.looked_at(it)
         if kind in PLAIN or kind in TENSORS:
             return
         if isinstance(it, (list, tuple, dict)):
@@ -242,6 +245,10 @@ def _all_plain(value):
     if kind is list or kind is tuple:
         return all(map(_all_plain, value))
     return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
+
+
+def _numpy(tensor):
+    return tensor.numpy()
 
 
 def _call(function):

@@ -34,6 +34,7 @@ class Operands:
     def operand(self, it):
         """`it` takes part in an operation."""
         self._before = len(self.runner.log)
+        self.late.looked_at(it)
         kind = type(it)
         if kind not in PLAIN and kind not in TENSORS and not self.gives(it):
             if kind is tuple or _is_container(it, kind):
@@ -44,6 +45,7 @@ class Operands:
 
     def modulo(self, it):
         """`it` is an operand of %, which may print it."""
+        self.late.looked_at(it)
         if type(it) is tuple or _is_container(it, type(it)):
             self._before = len(self.runner.log)
             return self._deeply(it, self._printed)
@@ -70,6 +72,7 @@ class Operands:
 
     def truth(self, it):
         """`it` is tested."""
+        self.late.looked_at(it)
         kind = type(it)
         if not (kind in PLAIN or kind in TENSORS or kind is tuple):
             if kind in LISTS:
@@ -83,6 +86,7 @@ class Operands:
     def identified(self, it):
         """`it is x`: numbers and strings are known by their values only, tensors, arrays and containers that the run was given by their structure."""
         kind = type(it)
+        self.late.looked_at(it)
         if kind not in _UNIQUE and self.reason is None and (
                 kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(it, np.generic) or id(it) in self._given):
             self.impure(f"asks which object of type {type(it).__name__} it is")
@@ -97,6 +101,7 @@ class Operands:
     def _deeply(self, it, check, seen=None):
         """`check` whatever is in the container `it` and those in it, which are looked into; or `it` itself."""
         kind = type(it)
+        self.late.looked_at(it)
         if self.reason is not None or kind in PLAIN or kind in TENSORS:
             return it
         if kind is tuple:

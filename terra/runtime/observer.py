@@ -17,6 +17,7 @@ import numpy as np
 from terra.runtime import fast_calls, guards, location, opschema, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
+from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
@@ -44,6 +45,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
+        self.late = LateReads()
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
@@ -177,6 +179,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         return it
 
     def formatted(self, it):
+        self.late.looked_at(it)
         if type(it) not in SCALARS:
             self.impure(f"formats an object of type {type(it).__name__}")
         return it
@@ -253,6 +256,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def inplace(self, it, held):
         """`held += it` and the like."""
         kind = type(held)
+        self.late.looked_at(held)
         if kind is list or kind is set or kind is dict:
             self.stored(held) if kind is not set else self.impure("changes a set")
             if kind is dict:

@@ -5,6 +5,7 @@ out of new placeholders. It holds no value of a step: values of the step are nam
 from outside by their place among the arguments of the call, or, once they were fed, by the key that they have since.
 """
 
+import collections
 import random
 import sys
 
@@ -14,6 +15,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
+from terra.runtime.late_reads import NOTHING_LATE, Late
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, is_unread
@@ -303,9 +305,10 @@ class Recording:
         self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=()):
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=NOTHING_LATE):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
-        `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at.
+        `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
+        `late`: what was read and not looked at, see `LateReads`.
 
         Raises Unskippable.
         """
@@ -320,7 +323,7 @@ class Recording:
             raise Unskippable("begins or ends a tape")
         if self.random != _random_state():
             raise Unskippable("draws random numbers in Python")
-        self.inputs, self.knows_fed = inputs, knows_fed
+        self.inputs, self.knows_fed, self.late = inputs, knows_fed, late
         self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
         self.unused = set(self.places.values())
         self.used_arguments = set()
@@ -380,9 +383,10 @@ class Recording:
         if len(self.read) != runner.step.counts.fetches - self.fetches or not self.read.keys() >= set(runner.read_twice[self.read_twice:]):
             raise Unskippable("reads values that it has not computed itself")
         fetches = {}
+        again = collections.Counter(runner.read_twice[self.read_twice:])
         for key, node in self.read.items():
             identity = None
-            if node.op_type == FETCH:
+            if node.op_type == FETCH and self.late.times(key) != again[key] + 1:
                 value = runner.received[node]
                 enum, shape = value._datatype_enum(), value._shape_tuple()
                 if enum != BOOL_ENUM or not is_small_constant(enum, shape):
@@ -527,6 +531,9 @@ class Recording:
 
     def _template(self, value):
         kind = type(value)
+        if id(value) in self.late.held:
+            _, key, how, _ = self.late.held[id(value)]
+            return Late(self.read[key], how)
         if kind is TerraTensor or kind is EagerTensor:
             attached = getattr(value, "__dict__", None)
             if attached and attached.get("_handle_data", self) is None:
@@ -613,6 +620,8 @@ def _rebuild(template, runner, region, inputs):
     if kind is Constant:
         tensor = template.tensor
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step
+    if kind is Late:
+        return template.how(runner.received[template.node])
     if kind is Attached:
         tensor = _rebuild(template.value, runner, region, inputs)
         vars(tensor).update({name: _rebuild(x, runner, region, inputs) for name, x in template.attributes.items()})

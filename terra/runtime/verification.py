@@ -17,6 +17,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import location
 from terra.runtime.backward import Record
 from terra.runtime.opschema import get_schema
+from terra.runtime.late_reads import Late
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Recording, Unskippable
 from terra.runtime.tracer import value_key
@@ -156,6 +157,8 @@ def _same(a, b):
         return enum == b._datatype_enum() and enum not in (RESOURCE_ENUM, tfi.types_pb2.DT_VARIANT) and value_key(a) == value_key(b)
     if kind is Constant:
         return _same(a.tensor, b.tensor)
+    if kind is Late:
+        return a == b
     if kind is Foreign or kind is Argument:
         return a.index == b.index
     if kind is Fed:

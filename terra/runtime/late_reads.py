@@ -1,0 +1,40 @@
+"""Late reads: numbers that a step reads of tensors only to give them back, as in `return float(loss)`.
+
+They are others at each step, so a step that reads them could never be skipped, if it looked at them. Where it does not, they are read when it is skipped,
+too. The observer is shown all operands: whatever was read and becomes one is not late any more.
+"""
+
+from typing import NamedTuple
+
+
+class Late(NamedTuple):
+    """A number or an array that a call has read, and gives back without a look at it."""
+
+    node: object  # of the fetch
+    how: object
+
+
+class LateReads:
+    """Numbers and arrays that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id."""
+
+    def __init__(self):
+        self.held = {}
+
+    def read(self, runner, tensor, how):
+        """`how(tensor)`"""
+        before = runner.step.counts.fetches + len(runner.read_twice)
+        value = how(tensor)
+        n = runner.step.counts.fetches + len(runner.read_twice) - before
+        if n and type(value) is not int:  # small ones are shared
+            self.held[id(value)] = value, tensor._key, how, n
+        return value
+
+    def looked_at(self, value):
+        self.held.pop(id(value), None)
+
+    def times(self, key):
+        """How often the value of this key was read so."""
+        return sum(n for _, k, _, n in self.held.values() if k is key)
+
+
+NOTHING_LATE = LateReads()
