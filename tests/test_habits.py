@@ -6,6 +6,7 @@ must have been skipped as a whole before and after the change.
 
 import enum
 import functools
+import sys
 
 import keras
 import numpy as np
@@ -60,6 +61,9 @@ def with_loss(make_loss, *layers, **changes):
     return *trained(model, make_loss(model)), changes
 
 
+TAKING_PATHS = ["cond_of_tensors", "jacobians"]  # habits that take another path now and then
+
+
 def check(make, change, tolerance=0.0):
     """24 steps, and the change before the thirteenth."""
     runs, whole = [], []
@@ -73,6 +77,7 @@ def check(make, change, tolerance=0.0):
         try:
             for k in range(24):
                 if k == 12:
+                    assert not coexecuted or wrapped.stats().fallbacks == 0 or make.__name__ in TAKING_PATHS
                     changes[change]()
                     whole.append(coexecuted and wrapped.stats().whole_steps)
                 try:
@@ -618,6 +623,175 @@ def test_changing_what_is_not_its_own_is_seen():
             step(tf.ones(3))
         assert (len(held) if kind == "list" else result["n"]) == 12
         assert step.stats().coexecuted_steps >= 8
+
+
+@pytest.mark.parametrize("handed", [
+    lambda held: tf.cond(True, lambda: held, lambda: held), lambda held: tf.nest.map_structure(lambda _: held, [1.0])[0],
+    lambda held: tf.nest.map_structure(lambda _: held, 1.0), lambda held: functools.partial(lambda x: x, held)(), lambda held: list(map(lambda x: x, [held]))[0]])
+def test_containers_that_are_handed_round_are_not_new(handed):
+    runs = []
+    for coexecuted in (False, True):
+        held = []
+
+        def step(x):
+            handed(held).append(1)
+            return x * 2.0
+
+        wrapped = terra.coexecute(step, wait_for_graph=True) if coexecuted else step
+        for _ in range(12):
+            wrapped(tf.ones(3))
+        runs.append(len(held))
+    assert runs == [12, 12] and wrapped.stats().coexecuted_steps >= 6
+
+
+def compare(make, n=24):
+    """The results of n steps of a program, eagerly and co-executed, must be the same; returns the statistics. `make()` gives what makes the k-th step of `step`, and that."""
+    runs = []
+    for coexecuted in (False, True):
+        keras.utils.set_random_seed(4)
+        CALLS.clear()
+        call, step = make()
+        wrapped = terra.coexecute(step, wait_for_graph=True) if coexecuted else step
+        runs.append([[np.asarray(x).tolist() for x in tf.nest.flatten(call(wrapped, k))] for k in range(n)] + [list(CALLS)])
+    assert runs[0] == runs[1]
+    stats = wrapped.stats()
+    assert stats.coexecuted_steps >= 6, stats
+    return stats
+
+
+TRAPS = {}
+
+
+def trap(function):
+    TRAPS[function.__name__] = function
+    return function
+
+
+@trap
+def function_that_outlives_its_step():
+    hooks = []
+
+    def step(x):
+        def count(stats, name):
+            stats[name] += 1
+            return stats[name]
+        hooks.append(count)
+        return x * 2.0
+
+    return lambda wrapped, k: (wrapped(X[0]), [hook({"a": k}, "a") for hook in (hooks or [lambda *_: 0])][-1]), step
+
+
+@trap
+def transposed_argument():
+    weights, arrays = tf.ones((2, 2)), [np.full((2, 3), k, "f") for k in range(3)]
+    return lambda wrapped, k: wrapped(arrays[k % 3]), lambda x: tf.matmul(x.T, weights) * float(x.T.mean())
+
+
+@trap
+def random_numbers_of_a_global_generator():
+    def call(wrapped, k):
+        if k % 12 == 0:
+            keras.utils.clear_session()
+            keras.utils.set_random_seed(1)
+        return wrapped(X[0])
+
+    return call, lambda x: x + keras.random.normal((6, 4))
+
+
+@trap
+def jacobian_at_indices():
+    def step(x, at):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = tf.square(tf.gather(x, at))
+        return tape.jacobian(y, x)
+
+    return lambda wrapped, k: wrapped(tf.constant([1.0, 2.0, 3.0]), tf.constant([0, 1, 2] if k < 12 else [2, 1, 0])), step
+
+
+@trap
+def partial_that_is_looked_at():
+    def label(partial):
+        return 1.0 if partial.func is tf.reduce_sum and partial.keywords == {"axis": 0} else 2.0
+
+    def apply(x, function):
+        return function(x)
+
+    return lambda wrapped, k: wrapped(X[k % 3]), lambda x: x * label(functools.partial(tf.reduce_sum, axis=0)) + functools.partial(apply, x, function=tf.nn.relu)()
+
+
+class Lookup:
+    def __init__(self, **held):
+        self.__dict__["held"] = held
+
+    def __getattr__(self, name):
+        CALLS.append(name)
+        return self.held[name]
+
+
+class AttributeDict(dict):
+    __getattr__ = dict.__getitem__
+
+
+class Configured(keras.layers.Layer):
+    options = AttributeDict(by=2.0)
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+
+    def call(self, x, m=None):
+        return x[0] * self.config.by * self.options.by
+
+
+@trap
+def objects_with_attributes_of_their_own_making():
+    layer = Configured(Lookup(by=2.0))
+    return lambda wrapped, k: wrapped(X[k % 3]), lambda x: layer([x, x]) + tf.add_n(tf.nest.flatten(AttributeDict(a=x, b=x)))
+
+
+class Asked(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = dense(kernel_regularizer="l2")
+
+    def __getattribute__(self, name):
+        if name == "losses":
+            CALLS.append(name)
+        return super().__getattribute__(name)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@trap
+def losses_that_are_asked_for():
+    model = Asked()
+    model(X[0])
+    return lambda wrapped, k: wrapped(X[k % 3]), lambda x: tf.reduce_sum(model(x)) + sum(model.losses)
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_traps(name):
+    compare(TRAPS[name])
+
+
+def test_lines_run_that_are_followed():
+    """A layer that is called by its wrapper, under a trace function."""
+    layer, seen = Several(), []
+    layer([X[0], X[1]])
+    step = terra.coexecute(lambda x: layer([x, x * 2.0]) * 1.0, wait_for_graph=True)
+    for k in range(12):
+        step(X[k % 3])
+    code = type(layer).call.__code__
+    outer = sys.gettrace()
+    sys.settrace(lambda frame, *_: seen.append(1) if frame.f_code.co_name == code.co_name and frame.f_code.co_filename == __file__ else None)
+    try:
+        for k in range(4):
+            step(X[k % 3])
+    finally:
+        sys.settrace(outer)
+    assert len(seen) == 4 and step.stats().whole_steps >= 2
 
 
 # -- Jacobians -----------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ region, and the call is not entered.
 
 What must hold for a jump (else the call simply runs, and every operation is validated as always):
 
-* the callee is the framework's own code, down to the last part of it: no class or function of the user's is reached from it;
+* the callee is the framework's own code, down to the last part of it; what it reaches of the user's was observed to do nothing but compute (see `user_code`);
 * its arguments are the same: tensors by the value of the step that they are, with their shapes, variables by object, Python values by value; of tensors from
   outside of the step dtype and shape, and the value wherever the region takes it as a constant, or Python may look at it (small integers, unused ones);
 * nothing that it reads has changed: the attributes of the object and of all its parts, with the contents of lists, dicts and arrays, and the methods
@@ -36,7 +36,7 @@ _METHODS = {
     "optimizers": frozenset(["apply", "apply_gradients", "scale_loss"]),
     "trainers": frozenset(["compute_loss", "compute_metrics", "update_state", "result", "reset_state"]),
     "engine": frozenset(["compute_loss", "compute_metrics", "update_state", "reset_state"]),
-    "layers": frozenset(["call"]),  # by `super()`
+    "layers": frozenset(["call"]),  # which a layer that derives from a stock one calls
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states", *_OF_ONE_METRIC]),
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
@@ -403,9 +403,10 @@ def _differentiate(method, tape, args, kwargs):
 def _jacobian(method):
     """The same for a method that gives a Jacobian."""
     def call(tape, *args, **kwargs):
-        if dispatch.active is None:
+        step = dispatch.active
+        if step is None:
             return method(tape, *args, **kwargs)
-        with jacobians.inside:
+        with jacobians.inside(step):
             return _differentiate(method, tape, args, kwargs)
 
     call.__name__, call.__qualname__ = method.__name__, method.__qualname__
@@ -463,7 +464,8 @@ def install():
     def resolve(there, callee):
         made = substitute(callee)
         if made is not None:
-            there.callee, there.target = callee.__func__, made
+            if callee.__func__.__name__ not in _OF_ONE_METRIC:
+                there.callee, there.target = callee.__func__, made
             return MethodType(made, callee.__self__)
         if guards.is_stock_object(callee) or guards.is_stock_function(callee):
             there.callee = there.target = None  # the answer is cheap, and the location would keep the object alive

@@ -286,11 +286,21 @@ class Guard:
                 return False
         elif not equal(settings(self.root), self.settings):
             return False
-        return self.reads is None or self.reads.holds()
+        return self.reads is None or (not is_traced() and self.reads.holds())
 
     def only_version(self):
         """What changes whenever the guard may cease to hold, the device apart: see `Snapshot.only_version`."""
         return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None
+
+
+_monitoring = getattr(sys, "monitoring", None)
+
+
+def is_traced():
+    """Whether a debugger or a coverage tool follows the program's lines: the user's code must run then."""
+    if sys.gettrace() is not None:
+        return True
+    return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None
 
 
 class _Modules:
@@ -359,7 +369,7 @@ def settings(root):
         tracked = vars(state.GLOBAL_STATE_TRACKER)
         context = tracked.get("current_call_ctx")
         cast = tracked.get("autocast_scope")  # another one at each call of a layer of mixed precision
-        found += [context is None, getattr(cast, "dtype", None), tracked.get("distribution"), tracked.get("stateless_scope")]
+        found += [context is None, getattr(cast, "dtype", None), tracked.get("distribution"), tracked.get("stateless_scope"), tracked.get("global_seed_generator")]
         if context is not None:
             found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
     if legacy is not None:
@@ -404,10 +414,10 @@ class _Lasting:
         self.held = held
 
     def __len__(self):
-        return len(self.held) - ("_call_result" in self.held)
+        return 2 * (len(self.held) - ("_call_result" in self.held))
 
     def __iter__(self):
-        return (value for name, value in self.held.items() if name != "_call_result")
+        return chain.from_iterable(item for item in self.held.items() if item[0] != "_call_result")
 
 
 class Walk:
@@ -460,7 +470,7 @@ class Walk:
         held = vars(owner)
         self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
         self.steps.update([id(value) for name, value in held.items() if name in _CALLERS or name.startswith("__terra__")])
-        self._container(held if "_call_result" not in held else _Lasting(held), held)
+        self._container(_Lasting(held) if "_call_result" in held and _root(kind) == "tf_keras" else held, held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
 

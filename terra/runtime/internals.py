@@ -399,9 +399,18 @@ def instantiate(name, args, attrs, n_outputs):
 _hook_lock = threading.Lock()
 
 
+_look_up = object.__getattribute__
+
+
 def is_variable(x):
     """Whether `x` is a variable of TensorFlow or of Keras 3."""
-    return isinstance(x, tf.Variable) or (hasattr(x, "_value") and isinstance(x._value, tf.Variable))
+    if issubclass(type(x), tf.Variable):
+        return True
+    try:
+        held = _look_up(x, "__dict__")  # as no code of the user's does
+    except AttributeError:
+        return False
+    return type(held) is dict and issubclass(type(held.get("_value")), tf.Variable)
 
 
 def dataset_of_iterator(resource):

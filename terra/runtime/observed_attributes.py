@@ -38,7 +38,8 @@ class Attributes:
             self._attribute(it, name)
             return it
         found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
-        if computed and type(found) is property and is_frameworks(found.fget) and not self._covers(it):
+        if computed and type(found) is property and is_frameworks(found.fget) and not self._covers(it) and self._is_looked_up_plainly(kind) \
+                and _is_librarys_or_none(defined(kind, "__getattr__")):
             self.note_class(it)
             self._found(kind.__mro__, name, None)
             return _answer(name, self._framework(None, fast_forward.skipping(found.fget), it))
@@ -88,7 +89,7 @@ class Attributes:
             elif name == "trainable":
                 self.reads.variable(it)
         elif issubclass(kind, np.ndarray):
-            if name not in ("shape", "dtype", "ndim", "size", "T") and name not in METHODS_OF_ARRAYS:
+            if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS_OF_ARRAYS and (name != "T" or it in self._arrays):
                 self.impure(f"asks an array for {name}")
             if it not in self._arrays:
                 self._look_into(it)

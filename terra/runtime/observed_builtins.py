@@ -187,7 +187,7 @@ class Builtins:
 
     def _class(self, callee, form):
         if callee is tfi.tf.GradientTape:
-            return functools.partial(self._tape, form)
+            return functools.partial(self._anew, form)
         if callee is tfi.tf.name_scope:
             return form
         if callee in _CONVERSIONS:
@@ -195,7 +195,7 @@ class Builtins:
         if callee is map or callee is filter:
             return functools.partial(self._map, callee)
         if callee is functools.partial:
-            return functools.partial(self._make_partial, callee)
+            return functools.partial(self._anew, form)
         if callee is super:
             return form
         if issubclass(callee, np.generic) and callee.__module__ == "numpy":
@@ -226,7 +226,7 @@ class Builtins:
             self.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
         return made
 
-    def _map(self, callee, /, function, *args):
+    def _map(self, callee, function, /, *args):
         """Call map or filter."""
         for x in args:
             self.iterated(x)
@@ -239,8 +239,5 @@ class Builtins:
     def _tested(self, function, /, it):
         return self.truth(it if function is None else function(it))
 
-    def _make_partial(self, callee, /, function, *args, **kwargs):
-        return self.fresh(callee(self.builtin(function), *args, **kwargs))
-
-    def _tape(self, form, /, *args, **kwargs):
+    def _anew(self, form, /, *args, **kwargs):
         return self.fresh(form(*args, **kwargs))

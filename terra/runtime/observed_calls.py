@@ -50,7 +50,7 @@ class Calls:
         if isinstance(callee, type):
             return self._class(callee, form)
         if kind is functools.partial:
-            return self._partial(callee)
+            return self._partial(callee, form, instrumented)
         if guards.is_derived_object(callee) and self._covers(callee):
             return functools.partial(self._within, callee)
         if type(form) is fast_forward.Skipping:
@@ -70,35 +70,53 @@ class Calls:
         self.impure(f"calls an object of type {kind.__name__}")
         return form
 
-    def _partial(self, callee):
+    def _partial(self, callee, form, instrumented):
         """A functools.partial: what it calls is called observed."""
-        if id(callee) in self._born:
-            return callee
-        for part in _OF_PARTIALS:
-            self.reads.asked(part, callee, part(callee))
-        self._look_into(callee.keywords)
-        return functools.partial(self.builtin(callee.func), *callee.args, **callee.keywords)
+        if id(callee) not in self._born:
+            for part in _OF_PARTIALS:
+                self.reads.asked(part, callee, part(callee))
+            self._look_into(callee.keywords)
+        if form is callee:  # what it calls is not instrumented
+            instrumented, inner = False, fast_forward.form_of(callee.func)
+        else:
+            inner = form.func
+        return functools.partial(self._callee(callee.func, inner, instrumented), *callee.args, **callee.keywords)
 
     def _scoped(self, module, method, /, *args, **kwargs):
         """Call a method that `tf.Module.with_name_scope` decorates."""
         with module.name_scope:
-            return self._user_function(method, method)(module, *args, **kwargs)
+            return self._user_function(method, method, True)(module, *args, **kwargs)
 
     def _setting(self, function):
-        self.reads.asked(_call, function, function())
-        return function()
+        value = function()
+        self.reads.asked(_call, function, value)
+        return value
 
     def _calling(self, function, /, *args, **kwargs):
         """Call a function of the framework's that does nothing but to look into structures, and to call what it is given."""
         args = [self._structure(x) for x in args]
         result = function(*args, **{name: self._structure(x) for name, x in kwargs.items()})
-        self._bear(result)
+        if function.__name__ == "flatten":
+            self.fresh(result)
+        elif function.__name__ == "map_structure" and len(args) > 1:
+            self._made_like(args[1], result)
+        elif function.__name__ == "pack_sequence_as" and args:
+            self._made_like(args[0], result)
         return result
+
+    def _made_like(self, structure, made):
+        """`made` and the containers in it were made as those of `structure` are nested; what is in these need not be new."""
+        kind = type(made)
+        if kind is type(structure) and kind in (list, tuple, dict):
+            if kind is not tuple:
+                self.fresh(made)
+            for k in made if kind is dict else range(len(made)):
+                self._made_like(structure[k], made[k])
 
     def _structure(self, it):
         """What to give such a function for `it`."""
         kind = type(it)
-        if kind in PLAIN or kind in TENSORS or tfi.is_variable(it):
+        if kind in PLAIN or kind in TENSORS:
             self.truth(it)
         elif kind is list or kind is tuple or kind is dict:
             self._look_into(it)
@@ -108,7 +126,7 @@ class Calls:
                 self._structure(x)
         elif kind in (FunctionType, MethodType, BuiltinFunctionType, functools.partial):
             return self.builtin(it)
-        else:
+        elif not tfi.is_variable(it):
             self.impure(f"searches an object of type {kind.__name__}")
         return it
 
@@ -170,7 +188,7 @@ class Calls:
             self.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
         elif callee is None or not quiet_functions.follows_from_arguments(callee) or not _all_plain((args, kwargs)):
             self.impure(f"calls {_name(form)}, of the framework's, which runs no operation", callee is None)
-        elif type(result) in LISTS:
+        elif type(result) in LISTS and not any(result is x for x in (*args, *kwargs.values())):
             self.fresh(result)
         return result
 
@@ -178,9 +196,7 @@ class Calls:
         """Call a part of the object whose call is recorded: all that it reads is guarded, and the user's functions that it may call are observed in turn."""
         for x in (*args, *kwargs.values()):
             self._arguments(x)
-        result = callee(*args, **kwargs)
-        self._bear(result)
-        return result
+        return callee(*args, **kwargs)
 
     def _arguments(self, it):
         """All that a call of the framework's is given: it was recorded for these values."""

@@ -163,7 +163,8 @@ def _functions(users):
             for base in thing.__mro__:
                 if not guards.is_librarys(base) and base is not object:
                     for value in vars(base).values():
-                        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                        if isinstance(value, (property, classmethod, staticmethod)):
+                            value = value.fget if isinstance(value, property) else value.__func__
                         if type(value) is FunctionType:
                             yield value
         else:

@@ -9,7 +9,6 @@ observed again a few times, further and further apart: a step that prints at eve
 """
 
 import contextlib
-import sys
 import weakref
 from operator import is_
 from types import FunctionType, MethodType
@@ -30,7 +29,6 @@ _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
 _DEEPEST = 100  # of the containers in an argument
 _NO_INPUTS = Inputs()
 _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
-_monitoring = getattr(sys, "monitoring", None)
 
 
 class Attempts:
@@ -150,7 +148,7 @@ def run_step(step, function, args, kwargs):
         step.counts.whole_steps += skipped
         return result
     runner = fast_forward.running()
-    if runner is None or type(step) is not Step or not step.function.located or step.function.options.fast_forward == "framework" or _is_traced():
+    if runner is None or type(step) is not Step or not step.function.located or step.function.options.fast_forward == "framework" or guards.is_traced():
         return function(*args, **kwargs)
     if type(function) is MethodType:
         function, args = function.__func__, (function.__self__, *args)
@@ -242,7 +240,7 @@ def _wrap(form):
         def call(*args, **kwargs):
             function = reference()
             runner = fast_forward.running()
-            if runner is None or not _is_inner(runner) or _is_traced():
+            if runner is None or not _is_inner(runner) or guards.is_traced():
                 return function(*args, **kwargs)
             return _attempt(runner, function, function, args, kwargs, function, _FEWEST_JUMPS)
 
@@ -253,7 +251,7 @@ def _wrap(form):
 
 def call_layer(runner, wrapped, args, kwargs):
     """Jump over the call of a user's layer whose wrapper does nothing; or make it."""
-    if not _is_inner(runner) or _is_traced():
+    if not _is_inner(runner) or guards.is_traced():
         return user_layers.call_directly(wrapped, args, kwargs)
     return _attempt(
         runner, id(wrapped.layer), wrapped, args, kwargs, lambda *args, **kwargs: user_layers.call_directly(wrapped, args, kwargs), _FEWEST_JUMPS,
@@ -269,13 +267,6 @@ def _is_inner(runner):
         return step.in_block
     whole = runner.program.whole
     return whole is not None and whole.tries > 1 and not whole.regions
-
-
-def _is_traced():
-    """Whether a debugger or a coverage tool follows the program's lines."""
-    if sys.gettrace() is not None:
-        return True
-    return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None
 
 
 def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
