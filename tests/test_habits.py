@@ -302,7 +302,8 @@ class Model(keras.Model):
 @pytest.mark.parametrize("given", ["list", "dict", "mask"])
 def test_layers_are_given_all_sorts_of_things(given):
     how = {
-        "list": lambda layer, x: layer([x, x * 2.0]), "dict": lambda layer, x: layer({"a": x, "b": x * 2.0}),
+        "list": lambda layer, x: layer([x, x * 2.0]),
+        "dict": lambda layer, x: layer({"a": x, "b": x * 2.0}),
         "mask": lambda layer, x: layer((x, x * 2.0), attention_mask=tf.cast(x > 0, tf.float32))}[given]
 
     def make():
