@@ -527,6 +527,23 @@ def modules_in_name_scopes():
     return with_loss(lambda model: lambda x, y: LOSS(y, model(module(x))), variable=lambda: (module.w.assign(tf.eye(4)), setattr(module, "by", 2.0)))
 
 
+@habit("watched", "placed")
+def scopes():
+    by, places = tf.Variable(1.0), ["CPU:0"]
+
+    def loss(model):
+        def value(x, y):
+            with tf.name_scope("loss"), tf.device(places[0]), tf.GradientTape() as tape:
+                p = model(x) * by
+                with tape.stop_recording():
+                    accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(p, -1), y), tf.float32))
+                total = LOSS(y, p)
+            return total + tape.gradient(total, by) + accuracy
+        return value
+
+    return with_loss(loss, watched=lambda: by.assign(2.0), placed=lambda: places.__setitem__(0, None))
+
+
 @habit("assigned")
 def scattered_updates():
     memory, at = tf.Variable(tf.zeros((12, 4))), tf.Variable(0)

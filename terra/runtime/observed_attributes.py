@@ -280,7 +280,7 @@ class Attributes:
     def context(self, it):
         """`with it:`"""
         kind = type(it)
-        if not (kind is tfi.tf.GradientTape and id(it) in self._born) and kind is not tfi.tf.name_scope and kind is not contextlib.nullcontext:
+        if id(it) not in self._born and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope):
             self.impure(f"enters a context of type {kind.__name__}")
         return it
 

@@ -158,6 +158,8 @@ class Calls:
             return functools.partial(self._framework, None, form)
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "watch":
             return form
+        if type(owner) is tfi.tf.GradientTape and function.__name__ == "stop_recording" and id(owner) in self._born:
+            return functools.partial(self._anew, form)
         if type(function) is FunctionType and is_frameworks(function):
             if function.__name__ == "numpy" and self._is_own(owner):
                 return functools.partial(self.late.read, self.runner, owner, _numpy)

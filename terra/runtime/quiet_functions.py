@@ -11,7 +11,7 @@ _WITHOUT_OPERATIONS = frozenset(
     "mod abs square sqrt pow sign negative argmax argmin cumsum matmul where identity is_tensor executing_eagerly broadcast_static_shape "
     "broadcast_dynamic_shape broadcast_to meshgrid linspace eye sequence_mask one_hot zeros_like ones_like gather slice strided_slice split unstack tile "
     "transpose pad repeat reverse roll sort argsort unique scatter_nd tensor_scatter_nd_update clip_by_value equal not_equal less greater less_equal "
-    "greater_equal logical_and logical_or logical_not get_static_value stop_gradient ensure_shape tensorshape linear dropout assert_rank "
+    "greater_equal logical_and logical_or logical_not device get_static_value stop_gradient ensure_shape tensorshape linear dropout assert_rank "
     "assert_rank_at_least assert_rank_in assert_shapes assert_type assert_scalar assert_equal assert_none_equal assert_less assert_less_equal "
     "assert_greater assert_greater_equal assert_positive assert_negative assert_non_positive assert_non_negative assert_integer "
     "assert_proper_iterable is_numeric_tensor is_strictly_increasing is_non_decreasing "
