@@ -108,6 +108,19 @@ LOOKED_AT = {
     "array in an operation": lambda t, x: tf.exp(x).numpy() @ x.numpy(),
     "array that is changed": lambda t, x: _changed(tf.exp(x).numpy()),
     "rows": lambda t, x: [row.tolist() for row in tf.exp(x).numpy()],
+    "unpacked": lambda t, x: _unpacked(tf.exp(x).numpy()[0]),
+    "array unpacked": lambda t, x: _unpacked(tf.round(x[0] * 10.0).numpy()),
+    "star": lambda t, x: max(*tf.exp(x).numpy()[0].tolist(), 0.5),
+    "array starred": lambda t, x: [*tf.exp(x[0]).numpy()][1] > 1.0,
+    "swapped": lambda t, x: [(b, a) for a, b in [tf.exp(x[0]).numpy()]],
+    "loop": lambda t, x: _counted(tf.exp(x[0]).numpy()),
+    "enumerated": lambda t, x: [k for k, v in enumerate(tf.exp(x[0]).numpy()) if v > 1.0],
+    "getattr": lambda t, x: getattr(float(t), "real") > 1.0,
+    "any": lambda t, x: any(tf.math.greater(x, 1.0).numpy()[0]),
+    "length": lambda t, x: len(tf.boolean_mask(x, x > 1.0).numpy()),
+    "slice of an array": lambda t, x: tf.exp(x).numpy()[:, 1:].tolist(),
+    "padded": lambda t, x: tf.pad(x, [[0, int(t.numpy() * 2.0) % 3], [0, 1]]),
+    "assigned": lambda t, x: tf.Variable(1.0).assign(float(t)) + 0.0,
     "one of two reads": lambda t, x: (float(t), float(t) > 1.0),
     "sliced": lambda t, x: x[:int(float(t)) % 2 + 1],
     "small integer": lambda t, x: (int(tf.round(t)), 1, 2, 0),
@@ -121,6 +134,19 @@ LOOKED_AT = {
 def _changed(array):
     array[0, 0] = 7.0
     return array
+
+
+def _unpacked(values):
+    a, b = values
+    return "more" if a > b else "less", tf.zeros(int(abs(b)) % 4 + 1)
+
+
+def _counted(values):
+    n = 0
+    for value in values:
+        if value > 1.0:
+            n += 1
+    return n
 
 
 def _augmented(value):

@@ -179,6 +179,7 @@ class Builtins:
         return callee(it, classes)
 
     def _get_attribute(self, callee, /, it, name, *default):
+        self.late.looked_at(it)
         if type(name) is not str:
             self.impure("asks for an attribute by an unusual name")
         elif self.reason is None and not ((callee is hasattr or default) and self._lacks_attribute(it, name)):

@@ -224,6 +224,8 @@ class Calls:
 
     def _layer(self, layer, form, /, *args, **kwargs):
         """Call a layer of a user's class."""
+        for x in (*args, *kwargs.values()):
+            self.late.looked_at(x)
         for x in args:
             self.gives(x)
         args = form.converted(args)

@@ -187,6 +187,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def container(self, it):
         """An item or slice of `it` is taken."""
         self._before = len(self.runner.log)
+        self.late.looked_at(it)
         if type(it) not in PLAIN and type(it) not in TENSORS:
             self._look_into(it)
         return it
@@ -218,6 +219,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def _look_into(self, it):
         """What a container holds is used."""
+        self.late.looked_at(it)
         if self.reason is not None or id(it) in self._born or id(it) in self._given:
             return
         kind = type(it)
@@ -244,6 +246,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def stored(self, it):
         """An item of `it` is set."""
+        self.late.looked_at(it)
         if id(it) not in self._born or type(it) not in (list, dict, np.ndarray):
             self.impure("changes a container that it has not made")
         self._keys(it)

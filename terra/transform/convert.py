@@ -134,8 +134,9 @@ def renew_forms(functions):
     """These functions, which were changed in place, get new forms when they are called."""
     edited = set(map(id, functions))
     with _lock:
-        for key, form in list(forms.items()):
-            if key in edited or wrappers.is_wrapper(form.function()):  # a form of that may have one of theirs inside
+        for key in list(forms):  # (of the items, garbage might be collected, and with it some of them)
+            form = forms.get(key)
+            if form is not None and (key in edited or wrappers.is_wrapper(form.function())):  # a form of that may have one of theirs inside
                 forms.pop(key, None)
         for key in edited:
             asked_for.pop(key, None)
