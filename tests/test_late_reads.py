@@ -124,6 +124,8 @@ LOOKED_AT = {
     "one of two reads": lambda t, x: (float(t), float(t) > 1.0),
     "sliced": lambda t, x: x[:int(float(t)) % 2 + 1],
     "small integer": lambda t, x: (int(tf.round(t)), 1, 2, 0),
+    "truth": lambda t, x: ((t > 1.0).numpy(), np.True_, np.False_),
+    "bytes": lambda t, x: (tf.strings.substr("ab", tf.cast(t > 1.0, tf.int32), 1).numpy(), b"a", b"b"),
     "augmented": lambda t, x: _augmented(float(t)),
     "in a dict": lambda t, x: _in_a_dict(float(t)),
     "nested": lambda t, x: tf.nest.map_structure(doubled, {"a": float(t)}),

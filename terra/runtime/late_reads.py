@@ -6,6 +6,8 @@ too. The observer is shown all operands: whatever was read and becomes one is no
 
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Late(NamedTuple):
     """A number or an array that a call has read, and gives back without a look at it."""
@@ -25,7 +27,7 @@ class LateReads:
         before = runner.step.counts.fetches + len(runner.read_twice)
         value = how(tensor)
         n = runner.step.counts.fetches + len(runner.read_twice) - before
-        if n and type(value) is not int:  # small ones are shared
+        if n and isinstance(value, (float, np.number, np.ndarray)):  # others, such as `np.True_`, may be shared
             self.held[id(value)] = value, tensor._key, how, n
         return value
 
