@@ -27,7 +27,7 @@ class LateReads:
         before = runner.step.counts.fetches + len(runner.read_twice)
         value = how(tensor)
         n = runner.step.counts.fetches + len(runner.read_twice) - before
-        if n and isinstance(value, (float, np.number, np.ndarray)):  # others, such as `np.True_`, may be shared
+        if n and tensor._shp == () and isinstance(value, (float, np.number)):  # others, such as `np.True_`, may be shared, or taken apart
             self.held[id(value)] = value, tensor._key, how, n
         return value
 

@@ -44,6 +44,7 @@ class Builtins:
 
     def _builtin_function(self, callee, form):
         owner = callee.__self__
+        self.late.looked_at(owner)
         if callee is isinstance or callee is issubclass:
             return functools.partial(self._is_instance, callee)
         if callee is hasattr or callee is getattr:

@@ -247,6 +247,8 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def stored(self, it):
         """An item of `it` is set."""
         self.late.looked_at(it)
+        if type(it) is np.ndarray:
+            self.late.held.clear()  # it takes what it is given apart
         if id(it) not in self._born or type(it) not in (list, dict, np.ndarray):
             self.impure("changes a container that it has not made")
         self._keys(it)
