@@ -702,7 +702,7 @@ def function_that_outlives_its_step():
 @trap
 def transposed_argument():
     weights, arrays = tf.ones((2, 2)), [np.full((2, 3), k, "f") for k in range(3)]
-    return lambda wrapped, k: wrapped(arrays[k % 3]), lambda x: tf.matmul(x.T, weights) * float(x.T.mean())
+    return lambda wrapped, k: wrapped(arrays[k % 3]), lambda x: tf.matmul(x.T, weights)
 
 
 @trap
@@ -717,14 +717,14 @@ def random_numbers_of_a_global_generator():
 
 
 @trap
-def jacobian_at_indices():
+def jacobian_along_an_axis():
     def step(x, at):
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
-            y = tf.square(tf.gather(x, at))
+            y = tf.square(tf.reverse(x, at))
         return tape.jacobian(y, x)
 
-    return lambda wrapped, k: wrapped(tf.constant([1.0, 2.0, 3.0]), tf.constant([0, 1, 2] if k < 12 else [2, 1, 0])), step
+    return lambda wrapped, k: wrapped(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([0] if k < 12 else [1])), step
 
 
 @trap
@@ -789,9 +789,13 @@ def losses_that_are_asked_for():
     return lambda wrapped, k: wrapped(X[k % 3]), lambda x: tf.reduce_sum(model(x)) + sum(model.losses)
 
 
+NEVER_SKIPPED = ["function_that_outlives_its_step", "transposed_argument", "objects_with_attributes_of_their_own_making", "losses_that_are_asked_for"]
+
+
 @pytest.mark.parametrize("name", TRAPS)
 def test_traps(name):
-    compare(TRAPS[name])
+    stats = compare(TRAPS[name])
+    assert stats.whole_steps == 0 if name in NEVER_SKIPPED else stats.whole_steps >= 4, stats
 
 
 def test_lines_run_that_are_followed():

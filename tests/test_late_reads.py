@@ -101,12 +101,14 @@ LOOKED_AT = {
     "by filter": lambda t, x: list(filter(None, [float(t - t), float(t)])),
     "numpy scalar": lambda t, x: t.numpy() + np.float32(1.0),
     "numpy function": lambda t, x: np.square(t.numpy()).tolist(),
-    "np.array": lambda t, x: np.array([float(t)]).tolist(),
-    "item of an array": lambda t, x: x.numpy()[0, 1].item() + tf.exp(x).numpy()[0, 0].item(),
+    "np.array": lambda t, x: np.array([float(t)]),
+    "item of an array": lambda t, x: tf.exp(x).numpy()[0, 0],
     "sum of an array": lambda t, x: tf.exp(x).numpy().sum().item(),
-    "array in an operation": lambda t, x: tf.exp(x).numpy() @ x.numpy(),
+    "array in an operation": lambda t, x: tf.exp(x).numpy() @ np.ones((2, 2), "f"),
+    "number in an operation": lambda t, x: t.numpy() * np.ones(2, "f"),
+    "array": lambda t, x: tf.exp(x).numpy(),
     "array that is changed": lambda t, x: _changed(tf.exp(x).numpy()),
-    "rows": lambda t, x: [row.tolist() for row in tf.exp(x).numpy()],
+    "rows": lambda t, x: [row for row in tf.exp(x).numpy()],
     "unpacked": lambda t, x: _unpacked(tf.exp(x).numpy()[0]),
     "array unpacked": lambda t, x: _unpacked(tf.round(x[0] * 10.0).numpy()),
     "star": lambda t, x: max(*tf.exp(x).numpy()[0].tolist(), 0.5),
@@ -117,7 +119,7 @@ LOOKED_AT = {
     "getattr": lambda t, x: getattr(float(t), "real") > 1.0,
     "any": lambda t, x: any(tf.math.greater(x, 1.0).numpy()[0]),
     "length": lambda t, x: len(tf.boolean_mask(x, x > 1.0).numpy()),
-    "slice of an array": lambda t, x: tf.exp(x).numpy()[:, 1:].tolist(),
+    "slice of an array": lambda t, x: tf.exp(x).numpy()[:, 1:],
     "padded": lambda t, x: tf.pad(x, [[0, int(t.numpy() * 2.0) % 3], [0, 1]]),
     "assigned": lambda t, x: tf.Variable(1.0).assign(float(t)) + 0.0,
     "one of two reads": lambda t, x: (float(t), float(t) > 1.0),
@@ -131,7 +133,24 @@ LOOKED_AT = {
     "in a dict": lambda t, x: _in_a_dict(float(t)),
     "nested": lambda t, x: tf.nest.map_structure(doubled, {"a": float(t)}),
     "cond": lambda t, x: tf.cond(float(t) > 1.0, lambda: x, lambda: -x),
+    "by a layer": lambda t, x: LAYER(x, t.numpy()),
+    "after what may fail": lambda t, x: _first(x - t),
 }
+
+
+class Scaled(tf.keras.layers.Layer):
+    def call(self, x, by):
+        return x * by
+
+
+LAYER = Scaled()
+
+
+def _first(x):
+    try:
+        return float(tf.squeeze(tf.boolean_mask(x, x > 0.5)))  # there may be several
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError):
+        return "several"
 
 
 def _changed(array):

@@ -10,6 +10,8 @@ import dis
 from functools import lru_cache
 from types import CellType, FunctionType
 
+import tensorflow as tf
+
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.tensor import TerraTensor
@@ -135,7 +137,7 @@ def _take_apart(value, tensors, found, depth):
         schema = opschema.get_schema(tfi.function_name(value))
         if schema is None:
             raise Unknown
-        found.append(schema.identity)
+        found += [schema.identity, *[x is None for x in tf.nest.flatten(value.structured_outputs)]]
         return value
     raise Unknown
 

@@ -12,8 +12,8 @@ What must hold for a jump (else the call simply runs, and every operation is val
   outside of the step dtype and shape, and the value wherever the region takes it as a constant, or Python may look at it (small integers, unused ones);
 * nothing that it reads has changed: the attributes of the object and of all its parts, with the contents of lists, dicts and arrays, and the methods
   of their classes (see `guards`); device, global seed, default float type, Keras' call context and scopes are the same;
-* the recorded call used no value of the step that it was not given, read nothing but conditions that it has computed (for which a jump waits), ran nothing
-  imperatively, drew from no generator of Python's or numpy's, and changed none of that Python state itself; what it fed came with its
+* the recorded call used no value of the step that it was not given, read nothing but conditions that it has computed (for which a jump waits) and numbers that
+  it only gives back (see `late_reads`), ran nothing imperatively, drew from no generator of Python's or numpy's, and changed none of that Python state itself; what it fed came with its
   arguments, or was made by the framework out of what is compared anyway;
 * for `tape.gradient`: the tape was begun in the step at the same place and in the same way, with the same path since, was told to watch the same at the same
   places, and recorded no Python function but the framework's own (see `backward`); the tensors fed so far, and the arguments of the step, have the same

@@ -1,7 +1,8 @@
 """Late reads: numbers that a step reads of tensors only to give them back, as in `return float(loss)`.
 
 They are others at each step, so a step that reads them could never be skipped, if it looked at them. Where it does not, they are read when it is skipped,
-too. The observer is shown all operands: whatever was read and becomes one is not late any more.
+too. The observer is shown the operands of nearly all that the step's code does: a number that becomes one, other than to be bound, returned or put into a list,
+tuple or dict, is not late any more. Only numbers of tensors without dimensions are late: arrays can be changed, viewed and taken apart in too many ways.
 """
 
 from typing import NamedTuple
@@ -10,14 +11,14 @@ import numpy as np
 
 
 class Late(NamedTuple):
-    """A number or an array that a call has read, and gives back without a look at it."""
+    """A number that a call has read, and gives back without a look at it."""
 
     node: object  # of the fetch
     how: object
 
 
 class LateReads:
-    """Numbers and arrays that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id."""
+    """Numbers that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id."""
 
     def __init__(self):
         self.held = {}

@@ -28,7 +28,6 @@ from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
 
 
-
 class Observer(Attributes, Calls, Builtins, Operands):
     """Observes one run."""
 
@@ -120,7 +119,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.reads.function(function, _globals_read(function.__code__))
 
     def _issued(self):
-        """The first operation that the run issued itself, or None. What it only read decides which of several regions a jump takes."""
+        """The first operation that the run issued itself, or None. What it only read decides which of several regions a jump takes, or is late."""
         log, k = self.runner.log, self.start
         for at, length in [*self._skipped, (len(log), 0)]:
             while k < at and log[k][0].category == opschema.FETCH:

@@ -218,9 +218,9 @@ class Alternatives(list):
 
     def learn(self, region):
         self.append(region)
-        if region.fetches:
+        if region.depends_on_values:
             self.missing += 1
-        if len(self) > (MOST_REGIONS if not region.fetches else MOST_ALTERNATIVES):
+        if len(self) > (MOST_ALTERNATIVES if region.depends_on_values else MOST_REGIONS):
             del self[0]
 
     @property
@@ -249,6 +249,11 @@ class Region:
         self.repeated = ()  # see `whole_calls.Arrays`
         self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
+
+    @property
+    def depends_on_values(self):
+        """Whether it is what the call does when what it reads is as recorded."""
+        return any(value is not None for _, value, *_ in self.fetches)
 
     def comes_after(self, runner):
         """Whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the last ones."""

@@ -16,8 +16,8 @@ from terra.fallback.replay import snapshot
 from terra.runtime import internals as tfi
 from terra.runtime import location
 from terra.runtime.backward import Record
-from terra.runtime.opschema import get_schema
 from terra.runtime.late_reads import Late
+from terra.runtime.opschema import get_schema
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Recording, Unskippable
 from terra.runtime.tracer import value_key

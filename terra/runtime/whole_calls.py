@@ -70,7 +70,7 @@ class Attempts:
         self.next = self.visits + 1
         alternatives = self.regions.setdefault(signature, Alternatives())
         alternatives.learn(region)
-        if all(value is None for _, value, *_ in region.fetches):
+        if not region.depends_on_values:
             self._tried()
         if alternatives.is_hopeless:
             self.tries = _MOST_TRIES
