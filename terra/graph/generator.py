@@ -27,8 +27,9 @@ from terra.graph.repeated import Repeated
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
-from terra.runtime.values import dummy
+from terra.runtime.fingerprints import COMPILED
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
+from terra.runtime.values import dummy
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64
@@ -484,8 +485,8 @@ class GraphGenerator:
                 "config": attr(""), "config_proto": attr(_string_attr(info.raw.get("config_proto", b""))),
                 "executor_type": attr(_string_attr(info.raw.get("executor_type", b""))),
             }
-            if opschema.COMPILED in fdef.attr:
-                attrs[opschema.COMPILED] = fdef.attr[opschema.COMPILED]
+            if COMPILED in fdef.attr:
+                attrs[COMPILED] = fdef.attr[COMPILED]
             name = builder.node(op, refs, attrs, label, controls)
             if fdef.signature.is_stateful:
                 builder.must(name)

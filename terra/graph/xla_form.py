@@ -9,7 +9,7 @@ from terra.graph import inlining, xla_ops
 from terra.graph.clusters import ALONG, NO, YES, find_clusters
 from terra.graph.functiondef import attr, dtype, type_list
 from terra.runtime import internals as tfi
-from terra.runtime.opschema import COMPILED
+from terra.runtime.fingerprints import COMPILED
 
 SMALLEST = 8  # operations in a cluster: calling a compiled function takes as long as a few of them
 LARGEST = 5000  # for more (loops that are unrolled), XLA takes minutes

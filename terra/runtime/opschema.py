@@ -5,8 +5,8 @@ attributes. Both are brought to one canonical form here, because an op is the sa
 """
 
 import collections
-import hashlib
 
+from terra.runtime import fingerprints
 from terra.runtime import internals as tfi
 
 # How an op takes part in co-execution.
@@ -43,7 +43,6 @@ _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUnifo
 _READING_FILES = frozenset(["ImmutableConst", "MatchingFiles", "ReadFile"])  # not registered as stateful: what they give may be something else each time
 _PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
 
-COMPILED = "_XlaMustCompile"  # attribute of a function, or of a call of it, that XLA is to compile: a tf.function with jit_compile=True
 CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
 
 # Output shapes depend on data: Python has to fetch them if it asks.
@@ -85,7 +84,7 @@ class Schema:
         self.fdef = fdef
         self.is_function = fdef is not None
         self.library = {} if fdef is None else reachable_functions(fdef)
-        self.identity = name if fdef is None else fingerprint(fdef)  # a function traced anew each step is the same op if its body is the same
+        self.identity = name if fdef is None else fingerprints.of_function(fdef)  # a function traced anew each step is the same op if its body is the same
         signature = fdef.signature if fdef is not None else op_def
         self.inputs = tuple((a.number_attr, a.type_attr, a.type_list_attr, a.type) for a in signature.input_arg)
         self.n_inputs = len(self.inputs)
@@ -254,49 +253,6 @@ def get_schema(name):
     return schema
 
 
-def fingerprint(fdef, depth=0):
-    """A digest of what a traced function computes, whatever it, its operations and the functions that it calls happen to be named."""
-    copy = tfi.function_pb2.FunctionDef()
-    copy.CopyFrom(fdef)
-    copy.signature.name = ""
-    copy.ClearField("attr")
-    if COMPILED in fdef.attr:
-        copy.attr[COMPILED].CopyFrom(fdef.attr[COMPILED])
-    arguments = {arg.name: f"argument {k}" for k, arg in enumerate(copy.signature.input_arg)}  # captured ones are named with a counter
-    for arg in copy.signature.input_arg:
-        arg.name = arguments[arg.name]
-    for held in copy.arg_attr.values():
-        held.attr.pop("_user_specified_name", None)  # of captured ones it is the counter
-    names = {node.name: f"node {k}" for k, node in enumerate(copy.node_def)}  # by scopes, which skipped code does not enter
-
-    def renamed(reference):
-        mark = "^" if reference.startswith("^") else ""
-        name, colon, output = reference[len(mark):].partition(":")
-        return mark + (names.get(name) or arguments.get(name, name)) + colon + output
-
-    for name, value in copy.ret.items():
-        copy.ret[name] = renamed(value)
-    controls = sorted(map(renamed, copy.control_ret.values()))
-    copy.control_ret.clear()
-    copy.signature.control_output[:] = controls
-    for node in copy.node_def:
-        node.name = names[node.name]
-        node.ClearField("experimental_debug_info")
-        node.input[:] = map(renamed, node.input)
-        for name in list(node.attr):
-            value = node.attr[name]
-            if name.startswith("_") and name != COMPILED:
-                del node.attr[name]
-            elif value.WhichOneof("value") == "func":
-                value.func.name = _nested_fingerprint(value.func.name, depth)
-            else:
-                for f in value.list.func:
-                    f.name = _nested_fingerprint(f.name, depth)
-        if tfi.op_def(node.op) is None:
-            node.op = _nested_fingerprint(node.op, depth)
-    return "function " + hashlib.sha256(copy.SerializeToString(deterministic=True)).hexdigest()
-
-
 def function_value_inputs(fdef):
     """Per argument of a traced function, whether its value may decide a shape: integers that reach an axis, a size or a shape in the body."""
     return tuple(
@@ -339,11 +295,6 @@ def reachable_functions(fdef):
                 names += [value.func.name] if value.WhichOneof("value") == "func" else [g.name for g in value.list.func]
             todo += [tfi.function_def(n) for n in names]
     return found
-
-
-def _nested_fingerprint(name, depth):
-    inner = tfi.function_def(name) if depth < 32 else None
-    return name if inner is None else fingerprint(inner, depth + 1)
 
 
 def function_effects(fdef, depth=0):
