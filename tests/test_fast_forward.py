@@ -314,7 +314,7 @@ def test_layer_state_changes(change):
     check_layers(keras, change)
 
 
-def test_activity_regularizer_is_not_skipped_but_right():
+def test_activity_regularizer():
     check_layers(keras, make=lambda k: [k.layers.Dense(8, activity_regularizer=k.regularizers.L2(0.01)), k.layers.Dense(2)])
 
 

@@ -25,7 +25,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import dispatch, guards, jacobians, location
+from terra.runtime import added_losses, dispatch, guards, jacobians, location
 from terra.runtime import internals as tfi
 from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Recording, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
@@ -323,6 +323,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     except Unskippable as error:
         guard, why = None, str(error)
     context = CallContext() if guard is not None else None
+    losses = added_losses.Before(runner, guard.containers.added_losses.values(), inputs) if guard is not None else None
     if guard is not None and users:
         result, guard.reads = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
         if guard.reads is None:
@@ -340,12 +341,15 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     try:
         if guard is None:
             raise Unskippable(why)
+        added = losses.changed(guard.containers)
+        if added is None:
+            raise Unskippable("adds losses to those of another step")
         if not context.without_changes(guard.holds):
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
         may_be_empty = may_be_empty or guards.may_do_nothing(owner)
-        region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs))
+        region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs), added=added)
     except Unskippable as error:
         failures = program.note_unskippable(place, str(error), known is None)
         if failures >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first

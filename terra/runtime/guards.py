@@ -16,8 +16,8 @@ from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodTyp
 
 import numpy as np
 
+from terra.runtime import added_losses, versions
 from terra.runtime import internals as tfi
-from terra.runtime import versions
 from terra.runtime.regions import SCALARS, Unskippable
 
 _ROOTS = ("keras.src.", "tf_keras.src.")
@@ -114,12 +114,13 @@ def root_of_function(function, variables):
 class Snapshot:
     """What containers held: compared all at once, object by object."""
 
-    __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held", "_losses")
+    __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held", "_losses", "added_losses")
 
     def __init__(self):
         self._parts = {}  # id -> (a container, what is iterated over, what that gave, its keys if it is a dict)
         self._views = None
         self._losses = {}  # id -> where a layer of tf_keras keeps the losses that its calls add, for each thread
+        self.added_losses = {}  # id -> list of the losses that calls of a layer add (Keras 3), which was not noted: see `added_losses`
 
     def __len__(self):
         return len(self._parts)
@@ -469,6 +470,10 @@ class Walk:
                 modules.watch(cls)
         held = vars(owner)
         self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
+        losses = added_losses.list_of(held)
+        if losses is not None:
+            self.containers.added_losses[id(losses)] = losses
+            self.seen.add(id(losses))
         self.steps.update([id(value) for name, value in held.items() if name in _CALLERS or name.startswith("__terra__")])
         self._container(_Lasting(held) if "_call_result" in held and _root(kind) == "tf_keras" else held, held)
         if type(held.get("_thread_local")) is local:

@@ -6,7 +6,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import fast_calls, fast_forward, guards, quiet_functions, user_layers
+from terra.runtime import added_losses, fast_calls, fast_forward, guards, quiet_functions, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_frameworks
 from terra.runtime.observed_builtins import NUMPY
@@ -161,6 +161,8 @@ class Calls:
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "stop_recording" and id(owner) in self._born:
             return functools.partial(self._anew, form)
         if type(function) is FunctionType and is_frameworks(function):
+            if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
+                return functools.partial(self._adding, callee)
             if function.__name__ == "numpy" and self._is_own(owner):
                 return functools.partial(self.late.read, self.runner, owner, _numpy)
             if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
@@ -199,6 +201,12 @@ class Calls:
         for x in (*args, *kwargs.values()):
             self._arguments(x)
         return callee(*args, **kwargs)
+
+    def _adding(self, callee, loss):
+        """Call `Layer.add_loss` of Keras'."""
+        self._arguments(loss)
+        self.adds_loss(callee.__self__)
+        callee(loss)
 
     def _arguments(self, it):
         """All that a call of the framework's is given: it was recorded for these values."""

@@ -14,7 +14,7 @@ import dis
 
 import numpy as np
 
-from terra.runtime import fast_calls, guards, location, opschema, user_layers
+from terra.runtime import added_losses, fast_calls, guards, location, opschema, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
 from terra.runtime.late_reads import LateReads
@@ -45,6 +45,8 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._born = {}  # id -> container, iterator, function or tape that the run has made
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.late = LateReads()
+        self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
+        self.added = []  # in the end, of those that it has changed
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
@@ -95,6 +97,16 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 if key in known:
                     self.reads.asked(mask_of, tensor, mask)
             self.masks.clear()
+        for held, needed in self.losses.values():
+            if self.covered is not None:
+                if id(held) not in self.covered.added_losses:
+                    self.impure("adds losses to a layer from elsewhere")
+            elif needed:
+                self.impure("adds losses to those of this step")
+            elif needed is not None and not held:
+                self.reads.contents(held)
+            else:
+                self.added.append((held, needed))
         self._born.clear()
         self._given.clear()
         if self.reason is not None:
@@ -138,7 +150,24 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def note_jump(self, region):
         self.jumped.append(region)
+        for held, needed, _ in region.losses:
+            self.losses.setdefault(id(held), (held, needed))
         self._skipped.append((len(self.runner.log), len(region.entries)))
+
+    def adds_loss(self, layer):
+        """The layer will add a loss."""
+        held = added_losses.list_of(vars(layer))
+        needed = added_losses.identify(self.runner, held)
+        if needed is None and id(held) not in self.losses:
+            self.impure("adds losses to those of another step")
+        self.reads.entry(vars(layer), "_losses", held)
+        self.losses.setdefault(id(held), (held, needed))
+
+    def empties_losses(self, layer):
+        """The losses of the layer, and of its parts, will be forgotten."""
+        for part in layer._flatten_layers():
+            held = added_losses.list_of(vars(part))
+            self.losses.setdefault(id(held), (held, None if held else ()))
 
     def _check_result(self, value, seen):
         kind = type(value)

@@ -53,6 +53,9 @@ class _Parts(guards.Walk):
         if not self.strict and any(guards.stock_package(cls.__module__) is not None for cls in kind.__mro__):
             self.skipped.update(id(x) for x in vars(owner).values() if type(x) is weakref.WeakKeyDictionary)  # tf_keras' notes; Keras does not search attributes
         super()._attributes(owner)
+        if self.strict:
+            for losses in self.containers.added_losses.values():
+                self.containers.add(losses)
         self.reads.object(owner, kind, vars(owner))
 
     def _value(self, value):

@@ -12,8 +12,8 @@ import sys
 import numpy as np
 
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE
+from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.late_reads import NOTHING_LATE, Late
 from terra.runtime.open_shapes import Unread
@@ -242,7 +242,7 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses")
 
     def __init__(self):
         self.context = {}  # what it sets in Keras' call context
@@ -278,7 +278,7 @@ class Region:
                 return False
         if self.draws and self.draws[1] != tfi.global_seed():
             return False
-        return self.guard.holds()
+        return self.guard.holds() and (not self.losses or added_losses.fit(runner, self.losses, inputs))
 
 
 def _random_state():
@@ -310,10 +310,10 @@ class Recording:
         self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=NOTHING_LATE):
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=NOTHING_LATE, added=()):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
         `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
-        `late`: what was read and not looked at, see `LateReads`.
+        `late`: what was read and not looked at, see `LateReads`; `added`: lists of losses, see `added_losses.Before`.
 
         Raises Unskippable.
         """
@@ -359,6 +359,7 @@ class Recording:
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
         region.result = self._template(result)
+        region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
         region.functions = []
         region.records = self._records(lazy) if lazy is not None else []
@@ -651,6 +652,8 @@ def jump(runner, region, inputs, alternatives):
     advance(runner, region, inputs.foreign, *sent)
     for k, mask in region.masks:
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
+    for held, _, losses in region.losses:
+        added_losses.leave(held, [_rebuild(x, runner, region, inputs) for x in losses])
     return _rebuild(region.result, runner, region, inputs)
 
 

@@ -296,6 +296,9 @@ def _call(layer, known, plan, args, kwargs, call=None):
     state = known.state
     context = getattr(state, "current_call_ctx", None)
     if context is None:
+        runner = fast_forward.running()
+        if runner is not None and runner.observer is not None:
+            runner.observer.empties_losses(layer)
         context = layer._get_call_context()
     kwargs, noted = _inner(plan, layer, context, kwargs)
     vars(context).update(noted)
