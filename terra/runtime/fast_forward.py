@@ -420,13 +420,19 @@ def _jacobian(method):
 _OF_TAPES = {tfi.tape_gradient_method: gradient, **{method: _jacobian(method) for method in (tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian)}}
 
 
+def scalar(value):
+    """What identifies one of `SCALARS`."""
+    kind = type(value)
+    return (kind, value) if value != 0 or kind is not float else (kind, str(value))  # 0.0 == -0.0
+
+
 def describe(runner, value, found, keep, inputs):
     """Append what identifies an argument to `found`. Raises Unskippable if it cannot be told cheaply."""
     kind = type(value)
     if kind is TerraTensor or kind is EagerTensor:
         inputs.describe(runner, value, found)
     elif kind in SCALARS:
-        found.append((kind, value) if value != 0 or kind is not float else (kind, str(value)))  # 0.0 == -0.0
+        found.append(scalar(value))
     elif kind is tuple or kind is list:
         found.append((kind, len(value)))
         for x in value:
@@ -434,7 +440,7 @@ def describe(runner, value, found, keep, inputs):
     elif kind is dict:
         if not all(type(x) in SCALARS for x in value):  # comparing other keys may run the user's code
             raise Unskippable("is given a dict with keys of a special type")
-        found.append((kind, *value, *map(type, value)))
+        found.append((kind, *map(scalar, value)))
         for x in value.values():
             describe(runner, x, found, keep, inputs)
     elif tfi.is_composite(kind):

@@ -4,6 +4,8 @@ import collections
 import itertools
 from types import FunctionType, GeneratorType
 
+import numpy as np
+
 from terra.runtime import internals as tfi
 from terra.runtime.regions import SCALARS
 from terra.runtime.tensor import TerraTensor
@@ -20,6 +22,11 @@ VARIABLE_METHODS = frozenset([
     *[f"scatter_{name}" for name in ("add", "sub", "update", "max", "min", "mul", "div", "nd_add", "nd_sub", "nd_update", "nd_max", "nd_min")]])  # of variables, which run operations
 
 METHODS_OF_ARRAYS = frozenset("all any argmax argmin astype copy cumsum dot flatten item max mean min prod ravel repeat reshape round squeeze std sum tolist transpose var".split())
+
+
+def is_numpys(kind):
+    """Whether it is a class of numbers, or of their types, of numpy's own."""
+    return issubclass(kind, (np.generic, np.dtype)) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")
 
 
 def is_frameworks(function):

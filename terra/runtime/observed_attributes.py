@@ -12,7 +12,7 @@ import numpy as np
 
 from terra.runtime import fast_forward, guards
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple
+from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
@@ -72,7 +72,7 @@ class Attributes:
                 return
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
-        elif kind in PLAIN or kind in LISTS or kind is tuple or _is_numpys(kind) or id(it) in self._born:
+        elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or id(it) in self._born:
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and guards.is_librarys(kind)):
             self._module_attribute(it, name)
@@ -86,7 +86,7 @@ class Attributes:
         elif guards.is_librarys(kind) and tfi.is_variable(it):
             if name not in _VALUES_OF_VARIABLES:
                 self.impure(f"asks a variable for {name}")
-            elif name == "trainable":
+            elif name in ("trainable", "name", "path"):
                 self.reads.variable(it)
         elif issubclass(kind, np.ndarray):
             if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS_OF_ARRAYS and (name != "T" or it in self._arrays):
@@ -96,6 +96,9 @@ class Attributes:
         elif kind is FunctionType or kind is MethodType or kind is BuiltinFunctionType:
             if name not in ("__name__", "__qualname__"):
                 self.impure(f"asks a function for {name}")
+            elif kind is not BuiltinFunctionType:
+                function = getattr(it, "__func__", it)
+                self.reads.asked(_attrgetter(name), function, getattr(function, name, None))
         else:
             self._instance_attribute(it, kind, name)
 
@@ -314,10 +317,6 @@ def _computes_only(getter):
         others = {i.argval for i in instructions if i.opname == "LOAD_GLOBAL"} - _BUILTINS
         known = _getters[id(code)] = code, _MOVES.isdisjoint(names) and not (calls and (methods or others))
     return known[1]
-
-
-def _is_numpys(kind):
-    return issubclass(kind, (np.generic, np.dtype)) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")
 
 
 def _is_handed_out(found):

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 import math
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
@@ -18,6 +18,7 @@ _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerat
 _ITERATING = frozenset(map(id, [len, iter, next]))
 _REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
 _FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
+_FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
 _CALCULATING = frozenset(map(id, [abs, round, divmod, pow]))
 NUMPY = frozenset(map(id, [
     np.zeros, np.ones, np.full, np.arange, np.eye, np.linspace, np.array, np.asarray, np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.concatenate,
@@ -77,6 +78,8 @@ class Builtins:
             self.impure(f"has {callee.__name__} write into an array")
         if isinstance(callee, np.ufunc) or id(callee) in NUMPY:
             self._numpy()
+        if id(callee) not in _CALCULATING:  # those run operations on tensors
+            self.values((args, kwargs))
         for x in (*args, *kwargs.values()):
             if not isinstance(x, type):
                 self._element(x)
@@ -130,6 +133,9 @@ class Builtins:
                 self.formatted(x)
             elif callee is not callable:
                 self.iterated(x)
+            elif type(x) not in TENSORS and not isinstance(x, (type, *_FUNCTIONS)):
+                self.note_class(x)
+                self._found(type(x).__mro__, "__call__", None)
         return self._made(callee(*args)) if callee is iter else callee(*args)
 
     def _on_containers(self, callee, /, *args, **kwargs):
@@ -164,6 +170,8 @@ class Builtins:
             check = self.printed
         elif name == "join":
             check = self.iterated
+            if type(owner) is bytes and not all(type(x) in (list, tuple) and set(map(type, x)) <= {bytes} for x in args):
+                self.impure("joins bytes that may change")
         for x in (*args, *kwargs.values()) if check is not None else ():
             check(x)
         result = callee(*args, **kwargs)
@@ -220,6 +228,7 @@ class Builtins:
             if callee is str:
                 self.printed(x)
             elif callee in (int, float, bool, complex, range, slice, tfi.tensor_shape.TensorShape):
+                self.value(x)
                 self.operand(x) if type(x) not in TENSORS or callee is bool else None
             elif callee is not type and callee is not contextlib.nullcontext:
                 self.iterated(x)

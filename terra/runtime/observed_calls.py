@@ -94,6 +94,8 @@ class Calls:
 
     def _calling(self, function, /, *args, **kwargs):
         """Call a function of the framework's that does nothing but to look into structures, and to call what it is given."""
+        if function is tfi.tf.cond:
+            self.values((args, kwargs))
         args = [self._structure(x) for x in args]
         result = function(*args, **{name: self._structure(x) for name, x in kwargs.items()})
         if function.__name__ == "flatten":
@@ -117,7 +119,7 @@ class Calls:
         """What to give such a function for `it`."""
         kind = type(it)
         if kind in PLAIN or kind in TENSORS:
-            self.truth(it)
+            self.late.looked_at(it)
         elif kind is list or kind is tuple or kind is dict:
             self._look_into(it)
             if kind is dict:
@@ -192,8 +194,11 @@ class Calls:
             self.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
         elif callee is None or not quiet_functions.follows_from_arguments(callee) or not _all_plain((args, kwargs)):
             self.impure(f"calls {_name(form)}, of the framework's, which runs no operation", callee is None)
-        elif type(result) in LISTS and not any(result is x for x in (*args, *kwargs.values())):
-            self.fresh(result)
+        else:
+            if quiet_functions.looks_at_values(callee):
+                self.values((args, kwargs))
+            if type(result) in LISTS and not any(result is x for x in (*args, *kwargs.values())):
+                self.fresh(result)
         return result
 
     def _within(self, callee, /, *args, **kwargs):
@@ -249,6 +254,7 @@ class Calls:
                 self.impure("calls a layer by its wrapper for the first time", True)
             else:
                 self.reads.layers_class(form.known, kind)
+                self.reads.settings("keras")
                 attributes = vars(layer)
                 self.reads.object(layer, kind, attributes)
                 for name in user_layers.LOOKED_AT:

@@ -11,9 +11,9 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 
 import numpy as np
 
-from terra.runtime import guards
+from terra.runtime import guards, opschema
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_numpys
 from terra.runtime.regions import SCALARS
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
@@ -43,9 +43,34 @@ class Operands:
                 self.impure(f"uses an object of type {kind.__name__} in an expression")
         return it
 
+    def value(self, it):
+        """Python looks at what `it` is worth. Of a tensor of this step that is a read, which is noticed; one that comes with the call may be worth something else the next time."""
+        if self.reason is None and type(it) in TENSORS and not self._is_own(it):
+            runner = self.runner
+            if it._shape_tuple() == () and it._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not runner.step.is_data(it):
+                return it  # it is compared by value
+            if self._inputs is None or id(it) in runner.step.args or id(it) in runner.fed or runner.step.is_data(it) or any(it is x for x in self._inputs.foreign):
+                self.impure("reads the value of a tensor that is an argument")
+        return it
+
+    def values(self, it):
+        """The same for all that is in a container."""
+        kind = type(it)
+        if kind is list or kind is tuple or kind is dict:
+            for x in it.values() if kind is dict else it:
+                self.values(x)
+        else:
+            self.value(it)
+
+    def index(self, it):
+        """`it` is an index: that of an array may be a tensor, whose value numpy reads."""
+        self.value(it)
+        return self.operand(it)
+
     def modulo(self, it):
         """`it` is an operand of %, which may print it."""
         self.late.looked_at(it)
+        self.values(it)
         if type(it) is tuple or _is_container(it, type(it)):
             self._before = len(self.runner.log)
             return self._deeply(it, self._printed)
@@ -73,6 +98,7 @@ class Operands:
     def truth(self, it):
         """`it` is tested."""
         self.late.looked_at(it)
+        self.value(it)
         kind = type(it)
         if not (kind in PLAIN or kind in TENSORS or kind is tuple):
             if kind in LISTS:
@@ -94,6 +120,7 @@ class Operands:
 
     def printed(self, it):
         """`it` becomes a string."""
+        self.values(it)
         return self._deeply(it, self._printed)
 
     # -- containers ------------------------------------------------------------------------------------------------------------
@@ -142,6 +169,10 @@ class Operands:
                 check(x)
         return it
 
+    def elements(self, it):
+        """What to make elements of a set of in place of `*it`."""
+        return self._each(it, self.compared)
+
     def _pairs(self, it):
         """What to make a dict of in place of `it`, a dict or something with pairs in it."""
         if isinstance(it, dict):
@@ -165,7 +196,7 @@ class Operands:
         if kind is np.ndarray:
             self._look_into(it)
             self._numpy()
-        elif isinstance(it, np.generic):
+        elif is_numpys(kind):
             self._numpy()
         elif isinstance(it, enum.Enum):
             if not _is_plain_enum(kind):
@@ -174,7 +205,7 @@ class Operands:
                 if not cls.__module__ == "enum" and cls.__module__ != "builtins":
                     self.reads.contents(vars(cls), cls)
         else:
-            return isinstance(it, np.dtype) or tfi.is_variable(it)
+            return tfi.is_variable(it) and guards.is_librarys(kind)
         return True
 
     def _part(self, it):
@@ -200,6 +231,8 @@ class Operands:
         kind = type(it)
         if not (isinstance(it, (np.generic, np.ndarray, enum.Enum, np.dtype)) and self._is_value(it, kind)):
             self.impure(f"prints an object of type {kind.__name__}")
+        elif np.get_printoptions().get("formatter"):
+            self.impure("prints with functions that numpy was given")
         self.reads.asked(_numpys_printing, np, _numpys_printing(np))
 
     def _lacks(self, kind, names):
@@ -217,6 +250,8 @@ class Operands:
         state = _numpys_errors(np)
         if state is None:
             self.impure("calculates with numpy, whose warnings are always shown")
+        self.reads.entry(vars(warnings), "filters", warnings.filters)
+        self.reads.contents(warnings.filters)
         self.reads.asked(_numpys_errors, np, state)
 
 

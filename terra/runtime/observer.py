@@ -28,11 +28,15 @@ from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
 
 
+_UNKNOWN = object()
+
+
 class Observer(Attributes, Calls, Builtins, Operands):
     """Observes one run."""
 
-    def __init__(self, runner, given, arrays=None, covered=None):
+    def __init__(self, runner, given, arrays=None, covered=None, inputs=None):
         self.runner = runner
+        self._inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
         self.start = len(runner.log)
         self.reads = Reads()
@@ -233,10 +237,14 @@ class Observer(Attributes, Calls, Builtins, Operands):
         """`it` is unpacked into targets of this structure."""
         self.iterated(it)
         if type(it) is tuple or type(it) is list:
-            for x, part in zip(it, shape):
-                if part is not None:
+            items = list(it)
+            if "*" in shape:
+                k = shape.index("*")
+                items[k:max(k, len(items) - (len(shape) - k - 1))] = [None]
+            for x, part in zip(items, shape):
+                if type(part) is tuple:
                     self.unpacked(x, part)
-        elif any(part is not None for part in shape):
+        elif any(type(part) is tuple for part in shape):
             self.impure(f"unpacks an object of type {type(it).__name__}")
         return it
 
@@ -272,14 +280,26 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     # -- changes ---------------------------------------------------------------------------------------------------------------
 
-    def stored(self, it):
-        """An item of `it` is set."""
+    def stored(self, it, sliced=False, value=_UNKNOWN):
+        """An item or a slice of `it` is set, to this value, or deleted."""
         self.late.looked_at(it)
-        if type(it) is np.ndarray:
-            self.late.held.clear()  # it takes what it is given apart
-        if id(it) not in self._born or type(it) not in (list, dict, np.ndarray):
+        kind = type(it)
+        if id(it) not in self._born or kind not in (list, dict, np.ndarray):
             self.impure("changes a container that it has not made")
+        elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
+            self.impure("sets items that are not followed")
+        elif kind is np.ndarray:  # which takes what it is given apart
+            self.late.held.clear()
+            self._element(value)
+            self.values(value)
+        elif sliced:
+            self.iterated(value)
         self._keys(it)
+        return it
+
+    def raised(self, it):
+        """`raise it`"""
+        self.impure("raises an exception")
         return it
 
     def assigned(self, it):
@@ -291,7 +311,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         kind = type(held)
         self.late.looked_at(held)
         if kind is list or kind is set or kind is dict:
-            self.stored(held) if kind is not set else self.impure("changes a set")
+            self.stored(held, value=it) if kind is not set else self.impure("changes a set")
             if kind is dict:
                 return self._pairs(it)
             self.iterated(it)
@@ -307,7 +327,11 @@ class Observer(Attributes, Calls, Builtins, Operands):
         """`container[key] += it` and the like."""
         if self.reason is not None:
             return it
-        return self.operand(it) if type(container) is np.ndarray else self.inplace(it, container[key])
+        if type(container) is np.ndarray:
+            self.values(it)
+            self._element(it)
+            return it
+        return self.inplace(it, container[key])
 
 
 _globals_known = {}  # id of a code object -> (it, names)

@@ -22,8 +22,8 @@ from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import (
-    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, host_static, host_value, is_small_constant, nest_outputs,
-    real, recorded_shape, static_shape,
+    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, has_varying_shape, host_static, host_value, is_small_constant,
+    nest_outputs, real, recorded_shape, static_shape,
 )
 from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
 
@@ -406,6 +406,7 @@ class PythonRunner:
         for x, slot, key in zip(flat, node.slots, shape_key):
             enums.append(slot.enum if slot.enum is not None else x._datatype_enum())
             handles.append(slot.handle)
+            by_data = by_data or (slot.handle is not None and has_varying_shape(node.info.schema, slot.handle))
             if type(x) is TerraTensor:
                 own = x._owner is self
                 by_data = by_data or (own and type(key) is not tuple) or (slot.needs_value and (own or not self.computed_by_value))

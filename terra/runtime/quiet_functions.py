@@ -31,6 +31,11 @@ def follows_from_arguments(function):
     return function.__name__.removesuffix("_v2") in _WITHOUT_OPERATIONS
 
 
+def looks_at_values(function):
+    """Whether such a function may look at the values of tensors that it is given."""
+    return function.__name__.startswith(("assert_", "is_")) or function.__name__.removesuffix("_v2") in ("get_static_value", "constant_value", "tensorshape")
+
+
 def is_setting(function):
     """Whether it is a function without arguments that says how something is set."""
     return function.__name__ in _SETTINGS.get(function.__module__, ()) and vars(sys.modules[function.__module__]).get(function.__name__) is function

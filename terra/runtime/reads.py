@@ -24,6 +24,15 @@ _defaults = attrgetter("__defaults__")
 _kwdefaults = attrgetter("__kwdefaults__")
 _contents = attrgetter("cell_contents")
 _attributes = attrgetter("__dict__")
+
+
+def _is_empty(cell):
+    try:
+        return cell.cell_contents is _is_empty
+    except ValueError:
+        return True
+
+
 _mro = type.__dict__["__mro__"].__get__
 # Properties of the framework's that call nothing of the user's but, in turn, the properties of parts. Others may call functions and schedules.
 _QUIET = frozenset(
@@ -187,11 +196,13 @@ class Reads:
                 self.absent(space, name)
                 if name in builtins:
                     self.entry(builtins, name, builtins[name])
+                else:
+                    self.absent(builtins, name)
         for cell in function.__closure__ or ():
             try:
                 self.asked(_contents, cell, cell.cell_contents)
-            except ValueError:  # an empty cell: using it would have raised
-                pass
+            except ValueError:  # an empty cell
+                self.asked(_is_empty, cell, True)
 
     def guard(self, guard):
         """What a skipped call of the framework depended on."""
@@ -199,8 +210,12 @@ class Reads:
         self._arrays.update((id(array), (array, held)) for array, held in guard.arrays)
         if guard.reads is not None:
             self._merge(guard.reads)
-        if guard.root not in (None, "tensorflow", *[root for root, _ in self._settings]):  # TensorFlow has no settings but those that all look at
-            self._settings.append((guard.root, None))
+        self.settings(guard.root)
+
+    def settings(self, root):
+        """The settings of the framework `root` matter, the call context among them."""
+        if root not in (None, "tensorflow", *[root for root, _ in self._settings]):  # TensorFlow has no settings but those that all look at
+            self._settings.append((root, None))
 
     def _merge(self, other):
         for key, (space, entries) in other._entries.items():

@@ -168,6 +168,8 @@ class Inputs:
             if x.__dict__:
                 logits = x.__dict__.get("_keras_logits")
                 if logits is not None:  # Keras' losses take them instead
+                    if not (type(logits) is TerraTensor or type(logits) is EagerTensor):
+                        raise Unskippable("is given what was computed of an array")
                     self.describe(runner, logits, found)
             return
         argument = runner.step.args.get(id(x))

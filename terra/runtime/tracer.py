@@ -160,7 +160,10 @@ class Tracer:
                 if type(x._shp) is not tuple:
                     known_shapes = False
             elif t is EagerTensor:
-                enums.append(x._datatype_enum())
+                enum = x._datatype_enum()
+                if enum == RESOURCE_ENUM and has_varying_shape(schema, x):
+                    known_shapes = False
+                enums.append(enum)
                 args.append(x)
             else:
                 raise FallbackException("converted by the slow path")
@@ -298,6 +301,7 @@ class Tracer:
             enums = info.out_enums = tuple([e._datatype_enum() for e in eager])
         if not (info.asked or open_ended):
             open_ended = self._meet(info, flat, refs, shape_key)
+        open_ended = open_ended or any(has_varying_shape(info.schema, x) for x in flat)
         if open_ended or unreliable:
             shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, _handles(refs, flat), shapes, unreliable))
         self.events.append(RawEvent(
@@ -505,6 +509,11 @@ def host_static(schema, op, flat, owner):
         if id(x) in step.args or step.is_data(x):
             return None
     return HOST_STATIC
+
+
+def has_varying_shape(schema, x):
+    """Whether the operation is given a variable, by its handle `x`, whose values may have different shapes."""
+    return schema.category == opschema.VARIABLE and type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and shape_of_variable(x) is None
 
 
 def shape_of_variable(handle):

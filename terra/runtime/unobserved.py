@@ -8,7 +8,7 @@ class Unobserved:
         return it
 
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = assigned = inplace = fresh = context = _same
-    formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = _same
+    formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
 
     def enter(self, cursor, call_id, callee):
         return cursor.enter(call_id, callee)

@@ -325,7 +325,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         return call(*args, **kwargs)
     if arrays is not None:
         arrays.repeat(())
-    recording, observer = Recording(runner), Observer(runner, given, arrays)
+    recording, observer = Recording(runner), Observer(runner, given, arrays, inputs=inputs)
     runner.step.shown = arrays
     try:
         result = observer.run(called, args, kwargs)
@@ -389,7 +389,7 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
         found.append((kind, len(value)))
         if kind is dict:
             for x in value:
-                found.append((type(x), x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
+                found.append(fast_forward.scalar(x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
                 keep.append(x)
         for x in value.values() if kind is dict else value:
             _describe(runner, x, found, keep, inputs, given, arrays, depth + 1)

@@ -89,13 +89,16 @@ class Observed(gast.NodeTransformer):
 
     def visit_Subscript(self, node):
         if not isinstance(node.ctx, gast.Load):
-            node.value = self._shown("stored", node.value)
-            node.slice = self._index(node.slice)
-            return node
+            return self._stored(node, {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None)} if isinstance(node.ctx, gast.Store) else {})
         node.value = self._shown("mapping", node.value)
         is_slice = isinstance(node.slice, gast.Slice)
         node.slice = self._index(node.slice)
         return self._show("result" if is_slice else "item", node)
+
+    def _stored(self, node, more):
+        node.value = self._show("stored", self.visit(node.value), **more)
+        node.slice = self._index(node.slice)
+        return node
 
     def _index(self, node):
         if isinstance(node, gast.Slice):
@@ -107,7 +110,10 @@ class Observed(gast.NodeTransformer):
         if isinstance(node, gast.Tuple):
             node.elts = [self._index(x) for x in node.elts]
             return node
-        return self.visit(node) if isinstance(node, gast.Constant) else self._shown("operand", node)
+        if isinstance(node, gast.Starred):
+            node.value = self._show("iterated", self.visit(node.value))
+            return node
+        return self.visit(node) if isinstance(node, gast.Constant) else self._shown("index", node)
 
     def visit_Starred(self, node):
         node.value = self._shown("iterated", node.value) if isinstance(node.ctx, gast.Load) else self.visit(node.value)
@@ -167,7 +173,10 @@ class Observed(gast.NodeTransformer):
         if isinstance(getattr(node, "ctx", None), (gast.Store, gast.Del)):
             return self.generic_visit(node)
         if isinstance(node, gast.Set):
-            node.elts = [x if isinstance(x, gast.Starred) else self._show("operand", x) for x in self._visit_list(node.elts)]
+            for x in self._visit_list(node.elts):
+                if isinstance(x, gast.Starred):
+                    x.value = self._show("elements", x.value)
+            node.elts = [x if isinstance(x, gast.Starred) else self._show("operand", x) for x in node.elts]
         else:
             self.generic_visit(node)
         return self._show("fresh", node)
@@ -203,6 +212,8 @@ class Observed(gast.NodeTransformer):
     def visit_FunctionDef(self, node):
         if node.decorator_list:
             raise Unobservable(f"line {node.lineno} decorates a function")
+        for annotation in (node.returns, *[arg.annotation for arg in gast.walk(node.args) if isinstance(arg, gast.Name)]):
+            _refuse_calls(annotation)
         self._visit_defaults(node.args)
         node.body = self._function_body(node)
         return [node, *self._born([node.name])]
@@ -257,12 +268,20 @@ class Observed(gast.NodeTransformer):
         if self._is_own(node.targets[0]):
             return node
         node.value = self.visit(node.value)
-        shape = next((s for s in map(_structure, node.targets) if s is not None), None)
-        if shape is not None:
-            node.value = self._show("unpacked", node.value, shape=shape)
+        for shape in map(_structure, node.targets):
+            if shape is not None:
+                node.value = self._show("unpacked", node.value, shape=shape)
         rest = self._born(_starred(node.targets))
-        node.targets = self._visit_list(node.targets)
+        if any(isinstance(target, gast.Subscript) for target in node.targets):
+            node.value = self._named(self._prefix + "value", node.value)
+        node.targets = [self._target(target) for target in node.targets]
         return [node, *rest]
+
+    def _target(self, node):
+        """One of the targets of an assignment, whose value has a name if it is an item."""
+        if not isinstance(node, gast.Subscript):
+            return self.visit(node)
+        return self._stored(node, {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None), "value": gast.Name(self._prefix + "value", gast.Load(), None, None)})
 
     def visit_AugAssign(self, node):
         node.value = self.visit(node.value)
@@ -274,7 +293,8 @@ class Observed(gast.NodeTransformer):
         if isinstance(node.target, gast.Subscript) and not isinstance(node.target.slice, gast.Slice):
             container, key = self._prefix + "container", self._prefix + "key"
             node.value = self._show("inplace_item", node.value, container=gast.Name(container, gast.Load(), None, None), key=gast.Name(key, gast.Load(), None, None))
-            node.target.value = self._named(container, self._shown("stored", node.target.value))
+            nothing = gast.Constant(None, None)  # the value is shown itself
+            node.target.value = self._named(container, self._show("stored", self.visit(node.target.value), sliced=gast.Constant(False, None), value=nothing))
             node.target.slice = self._named(key, self._index(node.target.slice))
             return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
         node.target.value = self._shown("assigned", node.target.value)
@@ -287,9 +307,18 @@ class Observed(gast.NodeTransformer):
         return gast.copy_location(gast.NamedExpr(gast.Name(name, gast.Store(), None, None), value), value)
 
     def visit_AnnAssign(self, node):
-        node.target = self.visit(node.target)
-        if node.value is not None:
-            node.value = self.visit(node.value)
+        _refuse_calls(node.annotation)
+        if node.value is None:
+            return node
+        node.value = self.visit(node.value)
+        if isinstance(node.target, gast.Subscript):
+            node.value = self._named(self._prefix + "value", node.value)
+        node.target = self._target(node.target)
+        return node
+
+    def visit_Raise(self, node):
+        if node.exc is not None:
+            node.exc = self._shown("raised", node.exc)
         return node
 
     def visit_For(self, node):
@@ -315,8 +344,8 @@ class Observed(gast.NodeTransformer):
     def visit_With(self, node):
         for item in node.items:
             item.context_expr = self._shown("context", item.context_expr)
-            if item.optional_vars is not None:
-                item.optional_vars = self.visit(item.optional_vars)
+            if item.optional_vars is not None and not isinstance(item.optional_vars, gast.Name):
+                raise Unobservable(f"line {node.lineno} unpacks or stores what a context gives")
         node.body = self._visit_list(node.body)
         return node
 
@@ -329,8 +358,17 @@ def _starred(targets):
 
 
 def _structure(target):
-    """How a value is unpacked: None for a name, a tuple of such for a tuple of targets; as an expression."""
+    """How a value is unpacked: None for a name, a tuple of such for a tuple of targets, "*" for one with a star; as an expression."""
+    if isinstance(target, gast.Starred):
+        if not isinstance(target.value, gast.Name):
+            raise Unobservable(f"line {target.lineno} has a target with a star that is no name")
+        return gast.Constant("*", None)
     if not isinstance(target, (gast.Tuple, gast.List)):
         return None
-    parts = [_structure(x.value if isinstance(x, gast.Starred) else x) or gast.Constant(None, None) for x in target.elts]
-    return gast.Tuple(parts, gast.Load())
+    return gast.Tuple([_structure(x) or gast.Constant(None, None) for x in target.elts], gast.Load())
+
+
+def _refuse_calls(annotation):
+    """Annotations are not shown: they must do nothing when they are evaluated."""
+    if annotation is not None and any(isinstance(x, (gast.Call, gast.NamedExpr, gast.Await)) for x in gast.walk(annotation)):
+        raise Unobservable(f"line {annotation.lineno} calls something in an annotation")
