@@ -27,7 +27,8 @@ import numpy as np
 
 from terra.runtime import added_losses, dispatch, guards, jacobians, location
 from terra.runtime import internals as tfi
-from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Recording, Unskippable, jump
+from terra.runtime.recording import Recording
+from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, jump
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor

@@ -19,7 +19,8 @@ from terra.runtime.backward import Record
 from terra.runtime.late_reads import Late
 from terra.runtime.opschema import get_schema
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Recording, Unskippable
+from terra.runtime.recording import Recording
+from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Unskippable
 from terra.runtime.tracer import value_key
 
 EagerTensor = tfi.EagerTensor

@@ -17,7 +17,8 @@ import numpy as np
 
 from terra.runtime import dispatch, fast_forward, guards, opening, quick_entries, user_layers, verification
 from terra.runtime.observer import Observer
-from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Recording, Unskippable, jump
+from terra.runtime.recording import Recording
+from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
 from terra.transform import convert, instrument

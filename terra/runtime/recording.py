@@ -1,0 +1,320 @@
+"""Recording: a call of framework code that is made is noted as a region, so that the same call can be jumped over (see `regions`)."""
+
+import collections
+import random
+
+import numpy as np
+
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE
+from terra.runtime import internals as tfi
+from terra.runtime import opschema
+from terra.runtime.backward import Record
+from terra.runtime.late_reads import NOTHING_LATE, Late
+from terra.runtime.open_shapes import Unread
+from terra.runtime.program import ValueKey
+from terra.runtime.regions import (
+    BOOL_ENUM, RESOURCE_ENUM, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Named, Region, Unskippable, known_to_host, mask_of,
+)
+from terra.runtime.tensor import TerraTensor, is_unread
+from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
+
+EagerTensor = tfi.EagerTensor
+_ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask", "_unconditional_loss"])  # what `tf.zeros`, activations and layers of Keras attach to their results
+
+
+def _random_state():
+    """What draws of Python's and numpy's own generators change."""
+    name, key, *rest = np.random.get_state()
+    return random.getstate(), name, key.tobytes(), rest
+
+
+class Recording:
+    """Notes where the runner is before a call; `region()` makes the region after it."""
+
+    def __init__(self, runner):
+        self.runner = runner
+        self.start = runner.node
+        self.by_value = len(runner.by_value)
+        self.log_length = len(runner.log)
+        self.n_chosen = len(runner.chosen)
+        self.issued_length = len(runner.issued)
+        self.events = runner.outside_events
+        self.fetches = runner.step.counts.fetches
+        self.read_twice = len(runner.read_twice)
+        self.fed = set(runner.fed)
+        self.feeds = runner.step.counts.feeds
+        self.drawn = len(runner.step.drawn_seeds)
+        self.random = _random_state()
+        self.lazy = runner.tapes.recording
+        if self.lazy is not None:
+            self.pending_length = len(self.lazy.pending)
+        self.tape_state = runner.tapes.state()
+        self.accessed_length = len(runner.tapes.accessed)
+
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=NOTHING_LATE, added=()):
+        """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
+        `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
+        `late`: what was read and not looked at, see `LateReads`; `added`: lists of losses, see `added_losses.Before`.
+
+        Raises Unskippable.
+        """
+        runner, lazy = self.runner, self.lazy
+        if runner.step.skeleton is not runner:
+            raise Unskippable("left the known paths")
+        if runner.outside_events != self.events:
+            raise Unskippable("runs some operations imperatively")
+        if runner.node is self.start and not may_be_empty:
+            raise Unskippable("issues no operation")
+        if runner.tapes.state() != self.tape_state:
+            raise Unskippable("begins or ends a tape")
+        if self.random != _random_state():
+            raise Unskippable("draws random numbers in Python")
+        self.inputs, self.knows_fed, self.late = inputs, knows_fed, late
+        self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
+        self.unused = set(self.places.values())
+        self.used_arguments = set()
+        self.made = set()
+        self.region = region = Region()
+        region.patches, region.feeds, region.checks = [], [], []
+        region.by_value = runner.by_value[self.by_value:]
+        region.has_other_shapes = runner.other_shapes_at >= self.log_length
+        fetched = self._fetches()
+        region.entries = []
+        node, n_selects = self.start, 0
+        for k, entry in enumerate(runner.log[self.log_length:]):
+            before, node = node, entry[0]
+            if fetched:
+                n_selects += any(selects for successor, selects in before.successors if successor is node)
+                if node.category == opschema.FETCH:
+                    region.fetches.append((node, fetched[node], len(region.feeds), n_selects))
+            region.entries.append(self._entry(k, *entry))
+        if len(region.feeds) != runner.step.counts.feeds - self.feeds:
+            raise Unskippable("feeds something that it was not given")
+        region.draws = self._draws(region)
+        if region.draws and region.fetches:
+            raise Unskippable("reads values and draws seeds, which could not be put back")
+        region.selects = runner.chosen[self.n_chosen:]
+        region.end = runner.node
+        region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]
+        region.needs = self._needs()
+        region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
+        region.shapes.update(runner.jumped_shapes(self.log_length))
+        region.result = self._template(result)
+        region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
+        region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
+        region.functions = []
+        region.records = self._records(lazy) if lazy is not None else []
+        region.accessed = runner.tapes.accessed[self.accessed_length:]
+        for k, x in enumerate(inputs.foreign):
+            read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread)
+            if (k in self.unused or read) and not is_unread(x):  # Python may have looked at it
+                self._check(Foreign, k, x, True)
+        for index in self.used_arguments - inputs.indices:
+            self._check(Argument, index, runner.step.arg_list[index], False)
+        return region
+
+    def _needs(self):
+        """(slot with several sources, value that it takes) where the value was there before the call."""
+        runner, needs, own = self.runner, {}, set()
+        for node, refs, _ in runner.log[self.log_length:]:
+            for x, slot in zip(refs, node.slots):
+                if slot.multi is not None and slot.multi not in own:
+                    needs[slot.multi] = x if type(x) is ValueKey else runner.fed[id(x)][0]
+            own.update([multi for multi, _ in node.assigns_multi])
+        return tuple(needs.items())
+
+    def _fetches(self):
+        """{node: what identifies its value, None if that does not matter} of what was read: only values that the call itself has computed."""
+        runner = self.runner
+        self.read = {entry[1][0]: entry[0] for entry in runner.log[self.log_length:] if entry[0].category == opschema.FETCH}
+        if len(self.read) != runner.step.counts.fetches - self.fetches or not self.read.keys() >= set(runner.read_twice[self.read_twice:]):
+            raise Unskippable("reads values that it has not computed itself")
+        fetches = {}
+        again = collections.Counter(runner.read_twice[self.read_twice:])
+        for key, node in self.read.items():
+            identity = None
+            if node.op_type == FETCH and self.late.times(key) != again[key] + 1:
+                value = runner.received[node]
+                enum, shape = value._datatype_enum(), value._shape_tuple()
+                if enum != BOOL_ENUM or not is_small_constant(enum, shape):
+                    raise Unskippable("reads numbers, which are seldom the same for long")
+                identity = const_key(value, enum, shape)
+            fetches[node] = identity
+        return fetches
+
+    def _entry(self, k, node, refs, own_attrs):
+        """An entry of the log, without what belongs to this step."""
+        region = self.region
+        kept = list(refs)
+        for j, (x, slot) in enumerate(zip(refs, node.slots)):
+            kind = slot.kind
+            if type(x) is ValueKey:
+                if not (self.knows_fed or x in self.made or x in self.inputs.values):
+                    raise Unskippable("uses a value of the step that it was not given")
+                continue
+            if kind is RESOURCE:
+                continue
+            if kind is ARG:
+                kept[j] = slot.arg
+                self.used_arguments.add(slot.arg)
+                x = self.runner.step.arg_list[slot.arg]
+                if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
+                    self._check(Argument, slot.arg, x, True)
+                continue
+            if kind is CONST:
+                kept[j] = slot.const_obj
+                place = self.places.get(id(x))
+                if place is not None:
+                    self._check(Foreign, place, x, True)
+                continue
+            if x._datatype_enum() == RESOURCE_ENUM:
+                raise Unskippable("uses a variable that the step itself created")
+            if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
+                if id(x) in self.places:
+                    self._check(Foreign, self.places[id(x)], x, True)
+                elif id(x) in self.fed and (not self.knows_fed or known_to_host(self.runner, x) is None):
+                    raise Unskippable  # else it is a `Constant`, the same tensor each time, or part of the signature
+            if kind is FEED:
+                region.feeds.append((slot, self._source(x)))
+            kept[j] = None
+            region.patches.append((k, j, self._fed_key(x)))
+        if node.category == opschema.RANDOM:
+            region.feeds.append((node.slots[-1], k))
+        self.made.update([key for _, _, key in node.outs])
+        return node, kept, own_attrs
+
+    def _source(self, x):
+        """Where a tensor that the region feeds comes from."""
+        place = self.places.get(id(x))
+        if place is not None:
+            self.unused.discard(place)
+            return Foreign(place)
+        if type(x) is not EagerTensor or self.runner.step.is_data(x) or id(x) in self.runner.step.args:
+            raise Unskippable("feeds something that it was not given")
+        self.region.checks.append((EagerTensor, x, None))
+        return Constant(x)
+
+    def _fed_key(self, x):
+        key = self.runner.fed[id(x)][0]
+        place = self.places.get(id(x))
+        if place is not None:
+            self.unused.discard(place)
+        elif id(x) in self.fed and key not in self.inputs.fed and not self.knows_fed:
+            raise Unskippable
+        return Fed(key)
+
+    def _check(self, kind, index, x, by_value):
+        """Note that another call fits only if its tensor is like `x`."""
+        enum, shape = x._datatype_enum(), x._shape_tuple()
+        if by_value and is_small_constant(enum, shape):
+            self.region.checks.append((kind, index, const_key(real(x), enum, shape)))
+            if kind is Foreign:
+                self.unused.discard(index)
+        elif kind is Argument:
+            self.region.checks.append((kind, index, (enum, shape)))
+
+    def _draws(self, region):
+        """(places in `entries` of the operations whose seeds are drawn, the global seed); None if there are none."""
+        places = [k for k, (node, _, _) in enumerate(region.entries) if node.category == opschema.RANDOM]
+        n_drawn = 0
+        for k in places:
+            attrs = region.entries[k][2]
+            seeds = dict(zip(attrs[::2], attrs[1::2]))
+            n_drawn += seeds["seed"] != 0 or seeds["seed2"] != 0
+        if n_drawn != len(self.runner.step.drawn_seeds) - self.drawn or 0 < n_drawn < len(places):
+            raise Unskippable("draws seeds for some of its random numbers only")
+        return (places, tfi.global_seed()) if places else None
+
+    def _records(self, lazy):
+        """What the tape was told, without what belongs to this step."""
+        records = []
+        for item in lazy.pending[self.pending_length:]:
+            if type(item) is tuple:
+                op, ins, attrs, outs = item
+                if not any(type(t) is TerraTensor for t in outs):
+                    # Small integers that the host computed: no gradient goes through them. Only shapes of what was watched count, for the order of sums.
+                    if op in opschema.SHAPE_OPS and all(type(x) is TerraTensor and x._owner is self.runner for x in ins):
+                        records.append((op, [x._key for x in ins], attrs, outs))
+                    continue
+                if not all(type(t) is TerraTensor for t in outs):
+                    raise Unskippable
+                item = (op, [self._name(x) for x in ins], attrs, [t._key for t in outs])
+            elif type(item) is Record:
+                self.region.functions.append(item.signature)
+                item = item.mapped(self._held, lambda t: t._key)
+            else:
+                self.region.functions += item.functions
+            records.append(item)
+        return records
+
+    def _held(self, x):
+        """`_name` of a tensor that a backward function holds: it may be no operation's input."""
+        name = self._name(x)
+        if type(name) is ValueKey and not (self.knows_fed or name in self.region.shapes or name in self.inputs.values):
+            raise Unskippable
+        place = self.places.get(id(x)) if name is x else None
+        if place is not None:
+            self._check(Foreign, place, x, True)
+        return name
+
+    def _name(self, x):
+        """How a tensor that is in the region's hands is found again in another step."""
+        if type(x) is TerraTensor and x._owner is self.runner:
+            return x._key
+        argument = self.runner.step.args.get(id(x))
+        if argument is not None:
+            self.used_arguments.add(argument[0])
+            return Argument(argument[0])
+        if id(x) in self.runner.fed:
+            return self._fed_key(x)
+        if type(x) is not EagerTensor or self.runner.step.is_data(x):
+            if id(x) not in self.places:
+                raise Unskippable
+            self._check(Foreign, self.places[id(x)], x, True)
+            if self.places[id(x)] in self.unused:
+                raise Unskippable
+            return real(x)
+        return x  # a constant: what the nodes, the signature or the guard compared
+
+    def _template(self, value):
+        kind = type(value)
+        if id(value) in self.late.held:
+            _, key, how, _ = self.late.held[id(value)]
+            return Late(self.read[key], how)
+        if kind is TerraTensor or kind is EagerTensor:
+            attached = getattr(value, "__dict__", None)
+            if attached and attached.get("_handle_data", self) is None:
+                attached.pop("_handle_data")  # what every tensor has
+            if attached:
+                if not _ATTACHED.issuperset(attached):
+                    raise Unskippable("gives a slice of a variable")
+                return Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
+            return self._tensor(kind, value)
+        if kind in SCALARS:
+            return value
+        if kind is list or kind is tuple:
+            return kind(map(self._template, value))
+        if kind is dict:
+            return {k: self._template(x) for k, x in value.items()}
+        if tfi.is_composite(kind):
+            return Composite(kind, [self._template(x) for x in tfi.composite_parts(value)])
+        if kind is tfi.tensor_shape.TensorShape:
+            if type(value._dims) is Unread:
+                raise Unskippable("gives a shape that depends on data")
+            return value
+        if tfi.is_variable(value):
+            return value
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return Named(kind, [self._template(x) for x in value])
+        raise Unskippable(f"gives an object of type {kind.__name__}")
+
+    def _tensor(self, kind, value):
+        if kind is TerraTensor and value._owner is self.runner:
+            if value._key in self.read or (value._key not in self.region.shapes and value._key not in self.inputs.values):
+                raise Unskippable
+            return value._key
+        place = self.places.get(id(value))
+        if place is not None:
+            return Foreign(place)
+        name = self._name(value)
+        return Constant(value) if name is value else name
