@@ -28,7 +28,7 @@ import numpy as np
 from terra.runtime import added_losses, dispatch, guards, jacobians, location
 from terra.runtime import internals as tfi
 from terra.runtime.recording import Recording
-from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, jump
+from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, jump, scalar
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -419,12 +419,6 @@ def _jacobian(method):
 
 
 _OF_TAPES = {tfi.tape_gradient_method: gradient, **{method: _jacobian(method) for method in (tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian)}}
-
-
-def scalar(value):
-    """What identifies one of `SCALARS`."""
-    kind = type(value)
-    return (kind, value) if value != 0 or kind is not float else (kind, str(value))  # 0.0 == -0.0
 
 
 def describe(runner, value, found, keep, inputs):

@@ -31,8 +31,9 @@ _OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  
 # Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
 _PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
-    "activations", "mixed_precision", "quantizers", "utils", "trainers"])
+    "activations", "mixed_precision", "quantizers", "utils", "trainers", "ops"])
 _OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
+_OF_NODES = ("_flat_arguments", "args", "kwargs", "call_args", "call_kwargs")  # attributes that hold arguments
 _MOST_CONTAINERS = 5_000
 _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 
@@ -516,9 +517,20 @@ class Walk:
             if package is None:
                 if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)):
                     raise Unskippable(f"may call an object of type {kind.__name__}")
+            elif kind.__name__ == "Node":
+                self._node(value)
             elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)
+
+    def _node(self, node):
+        """A node of a Functional model: what its operation is given besides symbolic tensors."""
+        held = vars(node)
+        held = vars(held["arguments"]) if "arguments" in held else held
+        if not all(type(x) in SCALARS or type(x).__name__ == "KerasTensor" for x in held.get("_flat_arguments", ())):
+            for name in _OF_NODES:
+                if held.get(name):
+                    self._value(held[name])
 
     def _function(self, function):
         """A function or method that the framework may call."""

@@ -76,7 +76,7 @@ class Schema:
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
         "value_inputs", "dynamic", "met", "attr_defs", "identity",
-        "library", "_may_write", "_hides_variables", "plain", "infos", "calls", "static", "static_by_value",
+        "has_floats", "library", "_may_write", "_hides_variables", "plain", "infos", "calls", "static", "static_by_value",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
@@ -91,6 +91,7 @@ class Schema:
         self.has_lists = any(n or tl for n, _, tl, _ in self.inputs)
         self.attr_types = {a.name: a.type for a in signature.attr}
         self.attr_defs = {a.name: a for a in signature.attr}
+        self.has_floats = any("float" in kind for kind in self.attr_types.values())
         self.outputs = tuple((a.name, a.number_attr, a.type_list_attr) for a in signature.output_arg)
         self.variable_inputs = ()
         self._may_write = self._hides_variables = None
@@ -160,6 +161,8 @@ class Schema:
         """(OpInfo, all attributes) of a call by the fast path; `enums`: the dtype enums of the flat inputs."""
         key = (attrs, enums, device) if not self.has_lists else (attrs, enums, device, *[len(x) if type(x) in (list, tuple) else -1 for x in inputs])
         try:
+            if self.has_floats:
+                key += (repr(attrs),)  # 0.0 == -0.0
             known = self.calls.get(key)
         except TypeError:  # a list among the attributes
             known = key = None
@@ -181,6 +184,10 @@ class Schema:
     def varies(self):
         """Whether attributes that are no part of its identity, seeds or a message, may be others each time: each call's are kept."""
         return self.category == RANDOM or self.name in CHECKS
+
+    def tells_apart(self, attrs):
+        """Whether calls with other attributes than these are told apart by comparing them."""
+        return not self.varies and not (self.has_floats and attrs is not None and any(type(x) is float and x == 0 for x in attrs))  # 0.0 == -0.0
 
     @property
     def hides_variables(self):
@@ -408,8 +415,12 @@ def _string(v):
     return v if type(v) is bytes else str(v).encode()
 
 
+def _float(v):
+    return float(v) if v != 0 or str(v)[0] != "-" else "-0.0"  # which equals 0.0
+
+
 _NORMALISERS = {
-    "type": _dtype_enum, "shape": _shape, "int": int, "float": float, "bool": bool, "string": _string, "func": _function_name,
+    "type": _dtype_enum, "shape": _shape, "int": int, "float": _float, "bool": bool, "string": _string, "func": _function_name,
 }
 
 
@@ -464,7 +475,7 @@ _MOST_CALLS = 1000  # ways to call one op that are remembered
 
 def op_info(schema, attr_pairs, device):
     """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes; nor is the message of a check)."""
-    key = (attr_pairs, device)
+    key = (attr_pairs, device) if not schema.has_floats else (attr_pairs, device, repr(attr_pairs))
     try:
         info = schema.infos.get(key)
     except TypeError:  # a list among the attributes

@@ -209,9 +209,8 @@ class Program:
         else:
             schema = info.schema
             p.n_in, p.has_lists = schema.n_inputs, schema.has_lists
-            varies = schema.varies
-            p.fast_attrs = None if varies else event.fast_attrs
-            p.exec_attrs = None if varies or event.fast_attrs is not None else event.grad_attrs
+            p.fast_attrs = event.fast_attrs if schema.tells_apart(event.fast_attrs) else None
+            p.exec_attrs = event.grad_attrs if event.fast_attrs is None and schema.tells_apart(event.grad_attrs) else None
             needs_value = list(value_positions(schema, info, len(event.refs))) + [False] * len(event.refs)
         p.outs = tuple((DTYPES[e], e, self._key(node, k)) for k, e in enumerate(event.out_enums))
         slots, value = [], 0

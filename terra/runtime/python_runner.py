@@ -124,7 +124,7 @@ class PythonRunner:
             self.diverge(self._why(info, flat))
             return self.step.mode.fast(ctx, op, name, *args)
         node, outs = found
-        if node.fast_attrs is None and not schema.varies:
+        if node.fast_attrs is None and schema.tells_apart(attrs):
             node.fast_attrs = attrs
             node.template = flat_template(schema, node.outs, node.info)  # traced on the converting path, which returns lists
         if not tfi.tape_set_is_empty():
@@ -159,7 +159,7 @@ class PythonRunner:
             self.diverge(self._why(info, inputs))
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         node, outs = found
-        if node.exec_attrs is None and not schema.varies:
+        if node.exec_attrs is None and schema.tells_apart(attrs):
             node.exec_attrs = attrs
         self._learn_numbers(node)
         if node.checked:
@@ -172,7 +172,7 @@ class PythonRunner:
             return
         op, flat, attrs = self.unconverted
         self.unconverted = None
-        if op != node.op_type or len(flat) != len(node.slots) or node.info.schema.varies:
+        if op != node.op_type or len(flat) != len(node.slots) or not node.info.schema.tells_apart(attrs):
             return
         for x, slot in zip(flat, node.slots):
             if type(x) in NUMBERS:

@@ -7,7 +7,7 @@ place of the call (`jump`); the one that was used last stands behind the node th
 from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, advance, known_to_host, mask_of, note_mask
+from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, advance, known_to_host, note_mask
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
 
@@ -163,15 +163,15 @@ def alike(runner, pattern, given, foreign):
                 return False
         elif kind is _ARGUMENT:
             argument = runner.step.args.get(id(x))
-            if argument is None or argument[0] != a or runner.step.args_signature()[a] != b or mask_of(x) is not None:
+            if argument is None or argument[0] != a or runner.step.args_signature()[a] != b or vars(x):
                 return False
         elif kind is _FED:
             known = runner.fed.get(id(x))
-            if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b or mask_of(x) is not None:
+            if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b or vars(x):
                 return False
             note_mask(runner, x)
         elif kind is _CONSTANT:
-            if type(x) is not EagerTensor or runner.step.is_data(x) or mask_of(x) is not None or (
+            if type(x) is not EagerTensor or runner.step.is_data(x) or vars(x).keys() != vars(b).keys() or (
                     x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
                 return False
             foreign.append(x)
@@ -186,10 +186,16 @@ def alike(runner, pattern, given, foreign):
     return True
 
 
+_OF_ZEROS = {"_is_zeros_tensor"}
+
+
 def _identity(x):
-    """(dtype enum, shape) of a tensor; None if something is attached to it (Keras does that), or its shape depends on data."""
+    """(dtype enum, shape) of a tensor, with a third entry if `tf.zeros` has made it; None if anything else is attached to it (Keras does that), or its shape depends on data."""
     if type(x) is EagerTensor:
-        return (x._datatype_enum(), x._shape_tuple()) if mask_of(x) is None else None
+        attached = vars(x)
+        if not attached:
+            return x._datatype_enum(), x._shape_tuple()
+        return (x._datatype_enum(), x._shape_tuple(), attached["_is_zeros_tensor"]) if attached.keys() == _OF_ZEROS else None
     return (x._enum, x._shp) if type(x._shp) is tuple and not x.__dict__ else None
 
 
@@ -350,7 +356,9 @@ def pattern(runner, x, foreign=None, region=None):
         identity = _identity(x)
         if identity is None:
             raise LookupError
-        enum, shape = identity
+        enum, shape = identity[:2]
+        if len(identity) == 3 and (id(x) in runner.step.args or id(x) in runner.fed):
+            raise LookupError
         argument, fed = runner.step.args.get(id(x)), runner.fed.get(id(x))
         if argument is not None and shape != ():
             return _ARGUMENT, argument[0], (enum, shape)

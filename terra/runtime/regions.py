@@ -21,6 +21,12 @@ RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL
 SCALARS = frozenset([int, float, bool, str, type(None), bytes])
 
 
+def scalar(value):
+    """What identifies one of `SCALARS`."""
+    kind = type(value)
+    return (kind, value) if value != 0 or kind is not float else (kind, str(value))  # 0.0 == -0.0
+
+
 def mask_of(x):
     """The mask that Keras has attached to a tensor, or None."""
     return vars(x).get("_keras_mask")
@@ -142,16 +148,31 @@ class Inputs:
         self.masks = []  # (tensor, its mask), of each of them
 
     def describe(self, runner, x, found):
-        """Append what identifies the tensor `x`, and its mask, to `found`."""
+        """Append what identifies the tensor `x`, and what is attached to it, to `found`."""
         self._describe(runner, x, found)
         mask = mask_of(x)
         self.masks.append((x, mask))
         note_mask(runner, x)
+        attached = vars(x)
+        if attached:
+            self._describe_attached(runner, attached, mask, found)
+
+    def _describe_attached(self, runner, attached, mask, found):
         if mask is not None:
             if not (type(mask) is TerraTensor or type(mask) is EagerTensor) or mask_of(mask) is not None:
                 raise Unskippable("is given a mask of its own kind")
             found.append("mask")
             self.describe(runner, mask, found)
+        for name, value in attached.items():
+            if name == "_keras_logits":  # Keras' losses take them instead
+                if not (type(value) is TerraTensor or type(value) is EagerTensor):
+                    raise Unskippable("is given what was computed of an array")
+                found.append(name)
+                self.describe(runner, value, found)
+            elif name != "_keras_mask" and value is not None:
+                if type(value) not in SCALARS:
+                    raise Unskippable(f"is given a tensor with something attached to it, {name}")
+                found.append((name, scalar(value)))
 
     def _describe(self, runner, x, found):
         if type(x) is TerraTensor and x._owner is runner:
@@ -159,12 +180,6 @@ class Inputs:
             found.append(key)
             found.append(x._shp)
             self.values[key] = x
-            if x.__dict__:
-                logits = x.__dict__.get("_keras_logits")
-                if logits is not None:  # Keras' losses take them instead
-                    if not (type(logits) is TerraTensor or type(logits) is EagerTensor):
-                        raise Unskippable("is given what was computed of an array")
-                    self.describe(runner, logits, found)
             return
         argument = runner.step.args.get(id(x))
         if argument is not None:

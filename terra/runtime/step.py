@@ -62,7 +62,8 @@ class Step:
         self.arg_list = [t for _, t in self.args.values()]
         self.opened = {}  # index of an argument some of whose sizes are to be unknown -> a Partial
         self._args_signature = self._shapes = None
-        self.skips = self.lazy_tapes = function.options.fast_forward
+        self.lazy_tapes = function.options.fast_forward
+        self.skips = self.lazy_tapes and not tfi.tf.distribute.has_strategy()  # in whose scope the framework does other things
         self.verifies = function.options.verify
         if self.verifies:
             self.differences = []  # from eager execution, that were found by that

@@ -18,7 +18,7 @@ import numpy as np
 from terra.runtime import dispatch, fast_forward, guards, opening, quick_entries, user_layers, verification
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
-from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump
+from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
 from terra.transform import convert, instrument
@@ -390,7 +390,7 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
         found.append((kind, len(value)))
         if kind is dict:
             for x in value:
-                found.append(fast_forward.scalar(x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
+                found.append(scalar(x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
                 keep.append(x)
         for x in value.values() if kind is dict else value:
             _describe(runner, x, found, keep, inputs, given, arrays, depth + 1)
