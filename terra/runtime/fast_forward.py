@@ -456,7 +456,9 @@ def describe(runner, value, found, keep, inputs):
         found.append(value)
     elif kind is np.ndarray and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
         found.append((kind, value.dtype.str, value.shape, value.tobytes()))
-    elif isinstance(value, np.generic) or (isinstance(value, type) and issubclass(value, np.generic)):
+    elif issubclass(kind, (np.number, np.bool_)) and kind.__module__ == "numpy":
+        found.append((kind, value.tobytes()))
+    elif issubclass(kind, type) and issubclass(value, np.generic):
         found.append((kind, str(value)))
     else:
         raise Unskippable(f"is given an object of type {kind.__name__}" if kind is not np.ndarray else "is given an array that is too large to be compared")

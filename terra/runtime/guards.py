@@ -33,6 +33,7 @@ _PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
     "activations", "mixed_precision", "quantizers", "utils", "trainers", "ops"])
 _OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
+_RESETTING = frozenset(["RNN", "SimpleRNN", "GRU", "LSTM", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"])  # tf_keras' layers that do so
 _OF_NODES = ("_flat_arguments", "args", "kwargs", "call_args", "call_kwargs")  # attributes that hold arguments
 _MOST_CONTAINERS = 5_000
 _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
@@ -434,6 +435,7 @@ class Walk:
         self.arrays = arrays
         self.reading = reading
         self.seen = set()
+        self.reset = set()  # ids of cells of tf_keras whose dropout masks each call of a layer begins with forgetting
         self.steps = set()  # ids of what calls the owner, never the other way round
         self.todo = []
 
@@ -471,6 +473,11 @@ class Walk:
                 modules.watch(cls)
         held = vars(owner)
         self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
+        if not self.reading and "_dropout_mask_cache" in held and kind.__name__.endswith("Cell") and id(owner) not in self.reset and (
+                held.get("dropout") or held.get("recurrent_dropout")):
+            raise Unskippable("keeps masks for dropout from one call to the next")
+        for cell in (held["cell"], *getattr(held["cell"], "cells", ())) if kind.__name__ in _RESETTING and "cell" in held else ():
+            self.reset.add(id(cell))
         losses = added_losses.list_of(held)
         if losses is not None:
             self.containers.added_losses[id(losses)] = losses

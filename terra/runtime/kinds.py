@@ -26,7 +26,7 @@ METHODS_OF_ARRAYS = frozenset("all any argmax argmin astype copy cumsum dot flat
 
 def is_numpys(kind):
     """Whether it is a class of numbers, or of their types, of numpy's own."""
-    return issubclass(kind, (np.generic, np.dtype)) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")
+    return issubclass(kind, (np.generic, np.dtype)) and not issubclass(kind, np.void) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")
 
 
 def is_frameworks(function):

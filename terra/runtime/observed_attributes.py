@@ -70,6 +70,8 @@ class Attributes:
         if kind in TENSORS:
             if name == "numpy" and self._is_own(it):
                 return
+            if name == "device" and not self._is_own(it):
+                self.impure("asks a tensor that it was given for its device")
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
         elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or id(it) in self._born:

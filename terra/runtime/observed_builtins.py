@@ -182,12 +182,15 @@ class Builtins:
             self.fresh(result)
         return result
 
-    def _is_instance(self, callee, /, it, classes):
-        if self.reason is None:
-            self.ask_instance(it, classes, callee is issubclass)
-        return callee(it, classes)
+    def _is_instance(self, callee, /, *args):
+        if self.reason is None and len(args) == 2:
+            self.ask_instance(*args, callee is issubclass)
+        return callee(*args)
 
-    def _get_attribute(self, callee, /, it, name, *default):
+    def _get_attribute(self, callee, /, *args):
+        if not 2 <= len(args) <= 3:
+            return callee(*args)  # which raises
+        it, name, *default = args
         self.late.looked_at(it)
         if type(name) is not str:
             self.impure("asks for an attribute by an unusual name")

@@ -87,8 +87,8 @@ class Calls:
         with module.name_scope:
             return self._user_function(method, method, True)(module, *args, **kwargs)
 
-    def _setting(self, function):
-        value = function()
+    def _setting(self, function, /, *args, **kwargs):
+        value = function(*args, **kwargs)  # without any, or it raises
         self.reads.asked(_call, function, value)
         return value
 

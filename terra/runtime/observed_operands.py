@@ -262,7 +262,7 @@ def _is_container(it, kind):
 def _numpys_errors(_):
     """What numpy does about errors; None if the program might notice each of them."""
     modes = np.geterr().values()
-    if not _MODES.issuperset(modes) or any(f[0] == "always" and issubclass(RuntimeWarning, f[2]) for f in warnings.filters):
+    if not _MODES.issuperset(modes) or any(f[0] == "always" and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) for f in warnings.filters):
         return None
     return " ".join(modes)
 

@@ -23,7 +23,7 @@ from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
 from terra.runtime.observed_operands import Operands
 from terra.runtime.reads import Reads
-from terra.runtime.regions import SCALARS, Unskippable, mask_of
+from terra.runtime.regions import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
 
@@ -51,7 +51,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.late = LateReads()
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
-        self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask then)
+        self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
         self._arrays = () if arrays is None else arrays  # the arrays among them, if their contents are not to matter
@@ -97,9 +97,10 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 self.reads.variable(variable)
         if self.masks:
             known = self.reads.ids()
-            for key, (tensor, mask) in self.masks.items():
+            for key, (tensor, mask, logits) in self.masks.items():
                 if key in known:
                     self.reads.asked(mask_of, tensor, mask)
+                    self.reads.asked(logits_of, tensor, logits)
             self.masks.clear()
         for held, needed in self.losses.values():
             if self.covered is not None:
@@ -151,6 +152,10 @@ class Observer(Attributes, Calls, Builtins, Operands):
             line = (where or location.tls.cursor.current).line()
             self.reason = f"{reason} ({line})" if line else reason
             self.passing = passing
+
+    def ids_of_containers(self):
+        """The ids of what was read, containers among it, and of the containers that the run was given."""
+        return self.reads.ids() | self._given
 
     def note_jump(self, region):
         self.jumped.append(region)

@@ -114,6 +114,7 @@ class Program:
         self.modules_version = 0  # of the framework's functions that `regions` were recorded with
         self._may_fail = None
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
+        self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
         self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
@@ -146,6 +147,7 @@ class Program:
         self.owners.clear()
         self.unskippable.clear()
         self.trials.clear()
+        self.tried.clear()
         self.whole = None
         for node in self._nodes:
             node.express = None

@@ -67,6 +67,7 @@ class PythonRunner:
         self.outside_events = 0  # imperative-only operations: a jump could not repeat them
         self.received = {}  # node -> the value that it has fetched
         self.read_twice = []  # keys of values that were read after they had been fetched
+        self.attempted = set()  # the user's functions whose calls are being observed or jumped over
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.chosen = []  # what Case Select was told
         self._told = set()  # queues that have got their values, though what they were for was taken back

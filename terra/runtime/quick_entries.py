@@ -109,10 +109,15 @@ def _fits(runner, quick, args, kwargs):
         return x is quick.a
     if kind is _SCALAR:
         return type(x) is quick.a and x == quick.b
-    if kind is _CONSTANT and x is quick.b:
+    if kind is _CONSTANT and x is quick.b and not vars(x) and runner.observer is None:
         return True
     foreign = []
-    return alike(runner, quick.rest, args[1:], foreign) and (not foreign or _are_new(runner, foreign))
+    if not alike(runner, quick.rest, args[1:], foreign) or (foreign and not _are_new(runner, foreign)):
+        return False
+    if runner.observer is not None:
+        for x in foreign:
+            note_mask(runner, x)
+    return True
 
 
 def jump(runner, known, args, kwargs):
@@ -171,7 +176,7 @@ def alike(runner, pattern, given, foreign):
                 return False
             note_mask(runner, x)
         elif kind is _CONSTANT:
-            if type(x) is not EagerTensor or runner.step.is_data(x) or vars(x).keys() != vars(b).keys() or (
+            if type(x) is not EagerTensor or runner.step.is_data(x) or vars(x) or (
                     x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
                 return False
             foreign.append(x)
@@ -370,7 +375,7 @@ def pattern(runner, x, foreign=None, region=None):
         foreign.append(x)
         if not any(kind is Foreign and place == index for kind, place, _ in region.checks):
             return _FOREIGN, kind, (identity, runner._from_outside(x))
-        if kind is TerraTensor or runner.step.is_data(x):
+        if kind is TerraTensor or runner.step.is_data(x) or len(identity) == 3:
             raise LookupError
         return _CONSTANT, const_key(x, enum, shape), x
     if x is None or kind is bool or x is Ellipsis or kind is tfi.tf.DType or tfi.is_variable(x):

@@ -32,11 +32,16 @@ def mask_of(x):
     return vars(x).get("_keras_mask")
 
 
+def logits_of(x):
+    """The logits that Keras has attached to probabilities, or None."""
+    return vars(x).get("_keras_logits")
+
+
 def note_mask(runner, x):
-    """Have the observer of the run, if there is one, know the mask of a tensor from outside of the step: the next time it may be another."""
+    """Have the observer of the run, if there is one, know what is attached to a tensor from outside of the step: the next time it may be something else."""
     if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args \
             and not runner.step.is_data(x):
-        runner.observer.masks.setdefault(id(x), (x, mask_of(x)))
+        runner.observer.masks.setdefault(id(x), (x, mask_of(x), logits_of(x)))
 
 
 def call_context():

@@ -72,10 +72,22 @@ def observe(runner, users, covered, call):
                     observer.reads.contents(vars(base), base)
     if warned:
         note_filters(observer.reads.contents)
+    if _gives_any(result, observer.ids_of_containers() | covered.ids()):
+        return result, None  # one that was there before, which the program may go on to change
     try:
         return result, observer.finish_inside()
     except Unskippable:
         return result, None
+
+
+def _gives_any(result, ids):
+    """Whether a list or dict in the result of a call is one of these."""
+    kind = type(result)
+    if kind is not tuple and kind is not list and kind is not dict:
+        return False
+    if kind is not tuple and id(result) in ids:
+        return True
+    return any(_gives_any(x, ids) for x in (result.values() if kind is dict else result))
 
 
 def note_filters(add):

@@ -26,6 +26,7 @@ from terra.transform import convert, instrument
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _MOST_TRIALS = 10_000  # places and shapes that are remembered
+_MOST_OWNERS = 4  # layers that are called at one place
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
 _DEEPEST = 100  # of the containers in an argument
 _NO_INPUTS = Inputs()
@@ -241,9 +242,13 @@ def _wrap(form):
         def call(*args, **kwargs):
             function = reference()
             runner = fast_forward.running()
-            if runner is None or not _is_inner(runner) or guards.is_traced():
-                return function(*args, **kwargs)
-            return _attempt(runner, function, function, args, kwargs, function, _FEWEST_JUMPS)
+            if runner is None or function in runner.attempted or not _is_inner(runner) or guards.is_traced():
+                return function(*args, **kwargs)  # within a call of itself, more frames would count
+            runner.attempted.add(function)
+            try:
+                return _attempt(runner, function, function, args, kwargs, function, _FEWEST_JUMPS)
+            finally:
+                runner.attempted.discard(function)
 
         call.__name__, call.__qualname__, call.__wrapped__ = form.__name__, form.__qualname__, form
         made = _forms[form] = call
@@ -278,7 +283,10 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     if trial is None:
         if len(program.trials) >= _MOST_TRIALS:
             program.trials.clear()
+            program.tried.clear()
         trial = program.trials[place] = Attempts(called)
+        if owner:
+            _forget_others(program, place)
     if fewest == 1:
         program.whole = trial
     if trial.given_up:
@@ -365,6 +373,18 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     return result
 
 
+def _forget_others(program, place):
+    """What is recorded keeps the layer, so there is a limit for layers that are called at one place in turn."""
+    node, name, location, _ = place
+    names = program.tried.setdefault((node, location), [])
+    if name not in names:
+        names.append(name)
+    if len(names) > _MOST_OWNERS:
+        gone = names.pop(0)
+        for other in [other for other in program.trials if other[0] is node and other[1] == gone and other[2] is location]:
+            del program.trials[other]
+
+
 def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs):
     result = jump(runner, region, inputs, alternatives)
     if result is FELL_BACK:
@@ -398,7 +418,7 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
     try:
         fast_forward.describe(runner, value, found, keep, inputs)
     except Unskippable:
-        if kind is TerraTensor or kind is fast_forward.EagerTensor or isinstance(value, np.ndarray):
+        if kind is TerraTensor or kind is fast_forward.EagerTensor or issubclass(kind, np.ndarray):
             raise
         found.append(id(value))
         keep.append(value)
