@@ -78,7 +78,7 @@ def compare(make, n=24, between=lambda k, model: None, whole=8):
         seen = []
         for k in range(n):
             between(k, model)
-            seen.append([x.numpy() for x in tf.nest.flatten(wrapped(X[k % 3], Y[k % 3]))])
+            seen.append([np.asarray(x) for x in tf.nest.flatten(wrapped(X[k % 3], Y[k % 3]))])
             seen.append([x.numpy() for x in model.losses])
         runs.append([*seen, *model.get_weights()])
     for expected, actual in zip(*runs, strict=True):

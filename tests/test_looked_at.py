@@ -258,6 +258,10 @@ def _name(v):
     return 2.0 if v[0].__name__ == "f" else 3.0
 
 
+def _callable(v):
+    return 2.0 if callable(v) else 3.0
+
+
 class Thing:
     """Equal to all of its kind with the same number."""
 
@@ -286,7 +290,7 @@ def f():
     pytest.param(lambda: [1.0, 2.0], lambda v: v.__setitem__(0, 9.0), _context, 0, id="context"),
     pytest.param(lambda: [Thing(1), Thing(2)], lambda v: setattr(v[1], "k", 1), lambda v: float(len({*v})), 0, id="set"),
     pytest.param(lambda: [f], lambda v: setattr(f, "__name__", "g"), _name, 4, id="name of a function"),
-    pytest.param(lambda: Callable(), lambda v: setattr(Callable, "__call__", lambda self: None), lambda v: 2.0 if callable(v) else 3.0, 4, id="callable"),
+    pytest.param(lambda: Callable(), lambda v: setattr(Callable, "__call__", lambda self: None), _callable, 4, id="callable"),
     pytest.param(lambda: [b"a", bytearray(b"b")], lambda v: v[1].extend(b"cd"), lambda v: float(len(b",".join(v))), 0, id="bytes"),
     pytest.param(lambda: None, lambda v: setattr(builtins, "later_defined", 3.0), _caught, 6, id="builtins"),
     pytest.param(lambda: {"nan": 1.0}, lambda v: np.set_printoptions(formatter={"float": lambda x: "much longer"}), lambda v: float(len(str(np.ones(2)))), 0, id="printing"),
