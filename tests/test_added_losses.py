@@ -130,7 +130,9 @@ def test_a_step_of_keras(make):
         model.build((6, 4))
         return model, lambda x, y: model.train_step((x, y))
 
-    compare(compiled)
+    _, step = compiled()
+    in_tensors = all(map(tf.is_tensor, step(X[0], Y[0]).values()))  # earlier versions of Keras make numbers of them, looking at each
+    compare(compiled, whole=8 if in_tensors else 0)
 
 
 @pytest.mark.parametrize("change", [
