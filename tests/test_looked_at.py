@@ -367,6 +367,28 @@ def test_annotations_and_raised_classes_run():
     compare(make)
 
 
+def test_targets_that_are_only_annotated():
+    """Python evaluates what they are made of."""
+    counts = []
+
+    def step(x):
+        held = [0]
+        held[counts.append(1) or 0]: int
+        return multiply(x, 2.0)
+
+    def make():
+        counts.clear()
+        return step, None, None, lambda: len(counts)
+    compare(make)
+
+
+def test_sets_of_what_is_computed():
+    def make():
+        held = [1.0]
+        return lambda x: multiply(x, float(len({held[0] + 1.0, *[held[0]], 2.0}))), None, lambda: held.__setitem__(0, 2.0), None
+    compare(make, whole=6)
+
+
 def test_keys_that_are_zero():
     def step(held):
         (key,) = held

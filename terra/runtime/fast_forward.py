@@ -323,8 +323,9 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         guard = guards.Guard(owner, keep[1:], users)
     except Unskippable as error:
         guard, why = None, str(error)
-    context = CallContext() if guard is not None else None
-    losses = added_losses.Before(runner, guard.containers.added_losses.values(), inputs) if guard is not None else None
+    context = losses = None
+    if guard is not None:
+        context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
         result, guard.reads = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
         if guard.reads is None:

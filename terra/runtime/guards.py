@@ -27,7 +27,7 @@ _NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TF
 STEPS = ("train_step", "test_step", "predict_step")  # of Keras' models
 STEP_FUNCTIONS = ("train_function", "test_function", "predict_function")  # what `fit` and the like call them by
 _CALLERS = frozenset([*STEPS, *STEP_FUNCTIONS, *[f"make_{name}" for name in STEP_FUNCTIONS]])  # attributes of a model that call it
-_OPAQUE = frozenset(["Tracker", "Config", "Node", "Function", "KerasHistory"])  # looked at no further than their identity
+_OPAQUE = frozenset(["Tracker", "Config", "Function", "KerasHistory"])  # looked at no further than their identity
 # Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
 _PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
@@ -313,10 +313,6 @@ class _Modules:
               "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn",
               "keras.src.backend.tensorflow.math", "keras.src.ops.numpy", "keras.src.ops.core", "keras.src.ops.math", "keras.src.losses.losses",
               "tf_keras.src.backend", "tf_keras.src.activations", "tf_keras.src.losses")
-    # What those call, and operators. They hold thousands of names: looked at where a number tells whether one has changed, as on Python up to 3.12.
-    _LARGE = tuple(f"tensorflow.python.ops.{name}" for name in (
-        "gen_array_ops", "gen_math_ops", "gen_nn_ops", "gen_random_ops", "gen_stateless_random_ops_v2", "array_ops", "math_ops", "nn_ops", "nn_impl",
-        "random_ops"))
 
     def __init__(self):
         self._spaces = {}  # id -> module or class
@@ -337,7 +333,8 @@ class _Modules:
         """The version they have now."""
         if len(sys.modules) != self._n_modules:
             self._n_modules = len(sys.modules)
-            for name in self._NAMES + (self._LARGE if versions.address_of_version({}) is not None else ()):
+            # Those of TensorFlow hold thousands of names: looked at where a number tells whether one has changed, as on Python up to 3.12.
+            for name in self._NAMES + (tfi.MODULES_OF_OPERATIONS if versions.address_of_version({}) is not None else ()):
                 if name in sys.modules:
                     self.watch(sys.modules[name])
         if not self._held.holds():
@@ -473,11 +470,11 @@ class Walk:
                 modules.watch(cls)
         held = vars(owner)
         self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
+        if kind.__name__ in _RESETTING and "cell" in held:
+            self.reset.update(map(id, (held["cell"], *getattr(held["cell"], "cells", ()))))
         if not self.reading and "_dropout_mask_cache" in held and kind.__name__.endswith("Cell") and id(owner) not in self.reset and (
                 held.get("dropout") or held.get("recurrent_dropout")):
             raise Unskippable("keeps masks for dropout from one call to the next")
-        for cell in (held["cell"], *getattr(held["cell"], "cells", ())) if kind.__name__ in _RESETTING and "cell" in held else ():
-            self.reset.add(id(cell))
         losses = added_losses.list_of(held)
         if losses is not None:
             self.containers.added_losses[id(losses)] = losses
@@ -525,7 +522,9 @@ class Walk:
                 if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)):
                     raise Unskippable(f"may call an object of type {kind.__name__}")
             elif kind.__name__ == "Node":
-                self._node(value)
+                if id(value) not in self.seen:
+                    self.seen.add(id(value))
+                    self._node(value)
             elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)

@@ -400,6 +400,9 @@ def instantiate(name, args, attrs, n_outputs):
 _hook_lock = threading.Lock()
 
 
+# What the framework's own functions, and operators, call by name.
+MODULES_OF_OPERATIONS = tuple(f"tensorflow.python.ops.{name}" for name in (
+    "gen_array_ops", "gen_math_ops", "gen_nn_ops", "gen_random_ops", "gen_stateless_random_ops_v2", "array_ops", "math_ops", "nn_ops", "nn_impl", "random_ops"))
 _look_up = object.__getattribute__
 
 

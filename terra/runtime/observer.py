@@ -293,10 +293,8 @@ class Observer(Attributes, Calls, Builtins, Operands):
             self.impure("changes a container that it has not made")
         elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
             self.impure("sets items that are not followed")
-        elif kind is np.ndarray:  # which takes what it is given apart
-            self.late.held.clear()
-            self._element(value)
-            self.values(value)
+        elif kind is np.ndarray:
+            self._taken_apart(value)
         elif sliced:
             self.iterated(value)
         self._keys(it)
@@ -332,11 +330,16 @@ class Observer(Attributes, Calls, Builtins, Operands):
         """`container[key] += it` and the like."""
         if self.reason is not None:
             return it
-        if type(container) is np.ndarray:
-            self.values(it)
-            self._element(it)
-            return it
-        return self.inplace(it, container[key])
+        if type(container) is not np.ndarray:
+            return self.inplace(it, container[key])
+        self._taken_apart(it)
+        return it
+
+    def _taken_apart(self, it):
+        """numpy makes numbers of `it`, to store them."""
+        self.late.held.clear()
+        self._element(it)
+        self.values(it)
 
 
 _globals_known = {}  # id of a code object -> (it, names)

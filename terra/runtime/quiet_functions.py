@@ -23,6 +23,7 @@ _SETTINGS = {
     "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
 }
+_of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
 _OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"])
 
 
@@ -43,7 +44,7 @@ def is_setting(function):
 
 def is_scoped(function):
     """Whether it is a method of the user's in a name scope, which means nothing for operations that run."""
-    return getattr(function, "__globals__", {}).get("__name__") == "tensorflow.python.module.module" and hasattr(function, "__wrapped__")
+    return getattr(function, "__globals__", None) is _of_modules and hasattr(function, "__wrapped__")
 
 
 def only_calls(function):

@@ -28,9 +28,10 @@ _attributes = attrgetter("__dict__")
 
 def _is_empty(cell):
     try:
-        return cell.cell_contents is _is_empty
+        _contents(cell)
     except ValueError:
         return True
+    return False
 
 
 _mro = type.__dict__["__mro__"].__get__

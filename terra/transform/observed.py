@@ -89,13 +89,17 @@ class Observed(gast.NodeTransformer):
 
     def visit_Subscript(self, node):
         if not isinstance(node.ctx, gast.Load):
-            return self._stored(node, {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None)} if isinstance(node.ctx, gast.Store) else {})
+            return self._stored(node)
         node.value = self._shown("mapping", node.value)
         is_slice = isinstance(node.slice, gast.Slice)
         node.slice = self._index(node.slice)
         return self._show("result" if is_slice else "item", node)
 
-    def _stored(self, node, more):
+    def _stored(self, node, value=None):
+        """An item or slice that is deleted, or set, to what the expression `value` gives if that can be said."""
+        more = {} if isinstance(node.ctx, gast.Del) else {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None)}
+        if value is not None:
+            more["value"] = value
         node.value = self._show("stored", self.visit(node.value), **more)
         node.slice = self._index(node.slice)
         return node
@@ -173,10 +177,11 @@ class Observed(gast.NodeTransformer):
         if isinstance(getattr(node, "ctx", None), (gast.Store, gast.Del)):
             return self.generic_visit(node)
         if isinstance(node, gast.Set):
-            for x in self._visit_list(node.elts):
+            elements = self._visit_list(node.elts)
+            for x in elements:
                 if isinstance(x, gast.Starred):
                     x.value = self._show("elements", x.value)
-            node.elts = [x if isinstance(x, gast.Starred) else self._show("operand", x) for x in node.elts]
+            node.elts = [x if isinstance(x, gast.Starred) else self._show("operand", x) for x in elements]
         else:
             self.generic_visit(node)
         return self._show("fresh", node)
@@ -272,16 +277,15 @@ class Observed(gast.NodeTransformer):
             if shape is not None:
                 node.value = self._show("unpacked", node.value, shape=shape)
         rest = self._born(_starred(node.targets))
-        if any(isinstance(target, gast.Subscript) for target in node.targets):
-            node.value = self._named(self._prefix + "value", node.value)
-        node.targets = [self._target(target) for target in node.targets]
+        node.value, node.targets = self._assigned(node.value, node.targets)
         return [node, *rest]
 
-    def _target(self, node):
-        """One of the targets of an assignment, whose value has a name if it is an item."""
-        if not isinstance(node, gast.Subscript):
-            return self.visit(node)
-        return self._stored(node, {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None), "value": gast.Name(self._prefix + "value", gast.Load(), None, None)})
+    def _assigned(self, value, targets):
+        """(a shown value, the targets that it is assigned to): it has a name where one of them is an item."""
+        if any(isinstance(target, gast.Subscript) for target in targets):
+            value = self._named(self._prefix + "value", value)
+        name = gast.Name(self._prefix + "value", gast.Load(), None, None)
+        return value, [self._stored(target, name) if isinstance(target, gast.Subscript) else self.visit(target) for target in targets]
 
     def visit_AugAssign(self, node):
         node.value = self.visit(node.value)
@@ -293,9 +297,8 @@ class Observed(gast.NodeTransformer):
         if isinstance(node.target, gast.Subscript) and not isinstance(node.target.slice, gast.Slice):
             container, key = self._prefix + "container", self._prefix + "key"
             node.value = self._show("inplace_item", node.value, container=gast.Name(container, gast.Load(), None, None), key=gast.Name(key, gast.Load(), None, None))
-            nothing = gast.Constant(None, None)  # the value is shown itself
-            node.target.value = self._named(container, self._show("stored", self.visit(node.target.value), sliced=gast.Constant(False, None), value=nothing))
-            node.target.slice = self._named(key, self._index(node.target.slice))
+            target = self._stored(node.target, gast.Constant(None, None))  # the value is shown itself
+            target.value, target.slice = self._named(container, target.value), self._named(key, target.slice)
             return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
         node.target.value = self._shown("assigned", node.target.value)
         if isinstance(node.target, gast.Subscript):
@@ -309,11 +312,9 @@ class Observed(gast.NodeTransformer):
     def visit_AnnAssign(self, node):
         _refuse_calls(node.annotation)
         if node.value is None:
-            return node
-        node.value = self.visit(node.value)
-        if isinstance(node.target, gast.Subscript):
-            node.value = self._named(self._prefix + "value", node.value)
-        node.target = self._target(node.target)
+            node.target = self.visit(node.target)
+        else:
+            node.value, (node.target,) = self._assigned(self.visit(node.value), [node.target])
         return node
 
     def visit_Raise(self, node):
