@@ -5,6 +5,7 @@ The timer counts the time that the process computes; SIGALRM is what ends a test
 
 import _thread
 import signal
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime import dispatch, graph_runner
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")
 ONE, THOUSAND = tf.constant(1.0), tf.constant(1000.0)  # (making a tensor of a number is not safe in a handler, in plain TensorFlow either)
@@ -206,3 +208,103 @@ def test_another_thread_ends_the_step():
     assert tape.block.stats().coexecuted_steps >= 20
     terra.sync()
     assert other.numpy() == len(calls)
+
+
+def run_with_handler_at(k, function, handler):
+    """Calls `function`, and `handler` before the k-th bytecode that it runs in the modules that wait for flights. Returns (result, whether it was called)."""
+    files, called = (graph_runner.__file__, dispatch.__file__), []
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == k:
+                sys.settrace(None)
+                called.append(True)
+                handler()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return function(), bool(called)
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("kind", ["reads", "runs a step"])
+def test_a_handler_before_each_bytecode_of_a_wait(kind):
+    """Python calls handlers between any two bytecodes; what waits for steps in flight must bear that they have landed meanwhile, or that there are new ones."""
+    counter = tf.Variable(0.0)
+
+    @terra.coexecute(wait_for_graph=True, run_ahead=5)
+    def step(x):
+        counter.assign_add(x)
+
+    def handler():
+        if kind == "reads":
+            read.append(counter.numpy())
+        else:
+            step(ONE)
+
+    for _ in range(6):
+        step(ONE)
+    expected, k, called, read = 6, 0, True, []
+    while called:
+        k += 1
+        for _ in range(2):
+            step(ONE)
+        expected += 2
+        value, called = run_with_handler_at(k, lambda: float(counter), handler)
+        if called and kind == "reads":
+            assert read.pop() == expected
+        elif called:
+            expected += 1
+        assert value == expected or (kind != "reads" and value == expected - 1), k
+        terra.sync()
+        assert counter.numpy() == expected, k
+    assert k > 200 and step.stats().coexecuted_steps > 1.9 * k
+
+
+def test_a_handler_reads_what_is_being_replayed():
+    """It must not wait for the replay that it interrupts."""
+    big = tf.random.stateless_uniform([400, 400], [1, 2]) / 200.0
+
+    @terra.coexecute(wait_for_graph=True, run_ahead=5)
+    def step(i):
+        a = big
+        for _ in range(40):
+            a = a @ big
+        return tf.gather(tf.reduce_sum(a, 0), i)
+
+    for k in range(6):
+        step(tf.constant(k))
+    terra.sync()
+    failures, read = graph_runner.runner.failures, []
+
+    def handler(*_):
+        try:
+            read.append(float(result))
+        except tf.errors.InvalidArgumentError:
+            read.append("failed")
+
+    def interrupt():
+        while graph_runner.runner.failures == failures:
+            time.sleep(0.0002)
+        _thread.interrupt_main(signal.SIGVTALRM)
+
+    before = signal.signal(signal.SIGVTALRM, handler)
+    try:
+        result = step(tf.constant(400))
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            float(result)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    assert read == ["failed"] and step.stats().coexecuted_steps >= 4

@@ -112,7 +112,7 @@ def end_open_step():
         step.close()
 
 
-_hooks_lock = threading.Lock()
+_hooks_lock = threading.RLock()  # a signal handler may run a step, or wait for one, while it is held
 gradient_hook = tfi.gradient_function  # what tapes call for the gradient of one operation: set by fast-forward
 _getitem = slicing.getitem(tfi.tensor_getitem)
 
@@ -129,6 +129,8 @@ def remove_if_idle():
     with _hooks_lock:
         if active is None and not runner.flights:
             tfi.remove_hooks()
+            if active is not None or runner.flights:  # a signal handler has begun a step meanwhile
+                install()
 
 
 runner.on_idle = remove_if_idle

@@ -6,6 +6,7 @@ dispatched, it runs the next one on its own thread: handing it over to the execu
 """
 
 import collections
+import contextlib
 import logging
 import threading
 import time
@@ -80,8 +81,10 @@ class Flight:
 
     def land(self):
         """Its values are there, or its error: let go what was kept until then."""
+        record = self.record
+        if record is not None:  # else it has landed
+            record.landed()
         self.done = True
-        self.record.landed()
         self.outputs = self.record = None
         self.arguments = self._resources = ()
 
@@ -135,6 +138,7 @@ class GraphRunner:
         self._recovery = threading.Lock()  # held while failed steps are replayed: no graph starts then
         self._recovers = False  # whether the thread that holds `_lock` replays them
         self.on_idle = None  # called when nothing is in flight any more
+        self.undisturbed = contextlib.nullcontext  # keeps signal handlers, which might wait for what is being replayed, out of a block
 
     @property
     def executors(self):
@@ -205,22 +209,28 @@ class GraphRunner:
                 self.wait_for(ends[len(ends) - run_ahead - 1])
 
     def wait_for(self, flight):
-        """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised."""
+        """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised.
+
+        Between any two of its bytecodes a signal handler, or a finalizer, may wait for the same flights on this thread, and raise.
+        """
         start = time.perf_counter()
         flight.waited_for(start)
         try:
             with self._lock:
-                while not flight.done and self.flights:
-                    first = self.flights[0]
-                    try:
-                        first.outputs[0]._numpy_internal()
-                    except (tfi.NotOkStatusException, tfi.OpError):
-                        if not first.done:
-                            with self._recovery:
-                                self._recover(first)
-                    if self.flights and self.flights[0] is first:  # else a signal handler, or a finalizer, has waited for it meanwhile
-                        self.flights.popleft()
+                while not flight.done:
+                    first = self._first()
+                    if first is None:
+                        break
+                    outputs = first.outputs
+                    if outputs is not None:
+                        try:
+                            outputs[0]._numpy_internal()
+                        except (tfi.NotOkStatusException, tfi.OpError):
+                            if not first.done:
+                                with self.undisturbed(), self._recovery:
+                                    self._recover(first)
                         first.land()
+                    self._forget(first)
         finally:
             flight.counts.python_stall += time.perf_counter() - start
             if not self.flights and self.on_idle is not None:
@@ -232,8 +242,28 @@ class GraphRunner:
             if self._recovers:
                 return  # it is this thread that replays
             self._raise_left_over()
-            if self.flights:
-                self.wait_for(self.flights[-1])
+            last = self._last()
+            if last is not None:
+                self.wait_for(last)
+
+    def _first(self):
+        try:
+            return self.flights[0]
+        except IndexError:
+            return None
+
+    def _last(self):
+        try:
+            return self.flights[-1]
+        except IndexError:
+            return None
+
+    def _forget(self, flight):
+        """It is not in flight any more."""
+        try:
+            self.flights.remove(flight)
+        except ValueError:
+            pass  # nor was it
 
     def _raise_left_over(self):
         if self._unraised:

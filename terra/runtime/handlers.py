@@ -8,6 +8,7 @@ rule. A handler that comes in between runs at once; its operations are no part o
 
 import _signal
 import _thread
+import contextlib
 import signal
 import time
 from _signal import getsignal
@@ -15,6 +16,7 @@ from _signal import signal as set_handler  # those of the `signal` module turn n
 from threading import get_ident, main_thread
 
 from terra.runtime import dispatch, frames, interrupts
+from terra.runtime.graph_runner import runner
 
 LATER = 0.0003  # seconds
 _WATCHED = tuple(int(getattr(_signal, name)) for name in (
@@ -103,3 +105,17 @@ def put_back(held):
             left += (own.handler, *waits),
     for handler, number, frame in left:
         handler(number, frame)
+
+
+@contextlib.contextmanager
+def undisturbed():
+    """A block of Terra's own work, in a step or between two, that no handler comes into."""
+    step = dispatch.active
+    held = put_off() if step is None or step.thread != get_ident() else ()  # else the step has put them off
+    try:
+        yield
+    finally:
+        put_back(held)
+
+
+runner.undisturbed = undisturbed

@@ -397,7 +397,7 @@ def instantiate(name, args, attrs, n_outputs):
         pass
 
 
-_hook_lock = threading.Lock()
+_hook_lock = threading.RLock()  # a signal handler may come in between
 
 
 # What the framework's own functions, and operators, call by name.
