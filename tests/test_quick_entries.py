@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_math_ops
 
 import terra
-from terra.runtime import internals, versions
+from terra.runtime import fast_calls, internals, versions
 
 STATES = [0] * 12 + [1, 0, 1, 1, 0, 0, 1] + [0] * 6 + [1] * 4
 HAVE_VERSIONS = versions.address_of_version({}) is not None
@@ -113,6 +113,67 @@ class Device(Case):
             if state:
                 stack.enter_context(tf.device("/GPU:7"))
             return y * 2.0
+
+
+class DeviceAndBack(Case):
+    """Left before the operation: what was noted of the device must not outlive the scope."""
+
+    n_jumps = 2
+
+    def step(self, x, state):
+        y = x + 1.0
+        if state:
+            with tf.device("/CPU:0"):
+                z = y * 3.0
+        else:
+            z = y * 2.0
+        return z, (x + 4.0).device
+
+
+class Graph(Case):
+    """An operation of the same function at the same place, but into a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.graph = tf.Graph()
+
+    def step(self, x, state):
+        y, scope = x + 1.0, contextlib.nullcontext()
+        if state:
+            scope = self.graph.as_default()
+        with scope:
+            z = y * 2.0 if not state else tf.constant(1.0)
+            z = z * 3.0
+        return type(z).__name__ if state else z
+
+
+class OneVariableInAGraph(Case):
+    """The first operand is the same object in both states."""
+
+    n_jumps = 2
+
+    def step(self, x, state):
+        y = x * 2.0
+        with tf.Graph().as_default() if state else contextlib.nullcontext():
+            z = self.v + 1.0 if not state else None
+            try:
+                z = self.v * 2.0
+            except Exception as error:
+                z = type(error).__name__
+        return y, z if not state else str(z)[:20]
+
+
+class ZerosOfTensorFlow(Case):
+    """`tf.zeros` marks what it makes."""
+
+    n_jumps = 2
+
+    def __init__(self):
+        super().__init__()
+        self.constants = [tf.zeros((2, 2)), tf.constant(np.zeros((2, 2), np.float32))]
+
+    def step(self, x, state):
+        return (x + 1.0) * self.constants[state]
 
 
 class Recording(Case):
@@ -346,15 +407,15 @@ def test_equals_eager(kind, strict_placement):
     assert stats.fast_forwards >= 6 * kind.n_jumps and stats.fallbacks <= kind.most_fallbacks, stats
 
 
-def test_jumps_by_the_entry_behind_a_node():
+def test_jumps_by_the_entry_behind_a_node(monkeypatch):
     """After a few steps no operation is looked up."""
     drawn, w = [], tf.Variable(X)
-    constant = tf.constant(X)
+    constant, zeros = tf.constant(X), tf.zeros((2, 2))
 
     @terra.coexecute(wait_for_graph=True)
     def step(x):
         drawn.append(len(drawn))
-        y = x + 1.0
+        y = x + 1.0 - zeros
         y = y * y
         y = y + w if internals.promotes() else y - w
         y = tf.nn.relu(y * constant)
@@ -366,9 +427,11 @@ def test_jumps_by_the_entry_behind_a_node():
     entries = [node.express for node in program._nodes if node.express is not None]
     names = {entry.function.__name__ for entry in entries}
     # (Without versions of dicts, the attributes of a variable are compared one by one.)
-    assert len(entries) >= (5 if HAVE_VERSIONS else 4), names
+    assert len(entries) >= (6 if HAVE_VERSIONS else 5), names
     before = [entry.jumps for entry in entries]
-    step(tf.constant(X))
+    with monkeypatch.context() as patch:
+        patch.setattr(fast_calls, "attempt", None)  # `glance` does without
+        step(tf.constant(X))
     assert [entry.jumps - jumps for entry, jumps in zip(entries, before)] == [1] * len(entries)
     program.forget_regions()
     assert all(node.express is None for node in program._nodes)

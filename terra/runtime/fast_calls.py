@@ -18,7 +18,8 @@ import numpy as np
 from terra.runtime import dispatch, fast_forward, guards
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import VARIABLE_METHODS, is_frameworks
-from terra.runtime.quick_entries import NONE, attempt
+from terra.runtime.quick_entries import NONE, attempt, glance
+from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import SMALL, is_tensor
 
@@ -94,8 +95,12 @@ def _skipping(function):
     convert = _conversion(function)
 
     def call(*args, **kwargs):
+        step = dispatch.active
+        if type(step) is Step and not kwargs:
+            made = glance(step, function, args)
+            if made is not None:
+                return made
         if convert is not None:
-            step = dispatch.active
             if step is not None and np.ndarray in map(type, (*args, *kwargs.values())) and step.takes_tensors():
                 args, kwargs = convert(step, args, kwargs)
         runner = fast_forward.running()
@@ -196,7 +201,11 @@ def _operator(base, name):
     converts = name in _CONVERTING
 
     def operator(*operands):
-        function = getattr(base, name)
+        function, step = getattr(base, name), dispatch.active
+        if type(step) is Step:
+            made = glance(step, function, operands)
+            if made is not None:
+                return made
         if converts and type(operands[1]) is np.ndarray:
             operands = _converted(*operands)
         runner = fast_forward.running()

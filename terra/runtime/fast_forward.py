@@ -42,6 +42,7 @@ _METHODS = {
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
 _Generator = tfi.tf.random.Generator
+_context_changes = tfi.context_changes
 # Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
 INDICES = {
     tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices"), tfi.tf.nn.embedding_lookup: (1, "ids"),
@@ -193,7 +194,12 @@ def running():
     if step is None:
         return None
     runner = step.skipping()
-    if runner is None or not tfi.executing_eagerly():
+    if runner is None:
+        return None
+    step = runner.step
+    if step.settings_seen != _context_changes[0]:
+        step.look_at_settings()
+    if not step.is_eager:
         return None
     if (runner.tapes.recording is None) is not tfi.tape_set_is_empty():
         return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it

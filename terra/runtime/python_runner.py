@@ -31,6 +31,7 @@ EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 FallbackException = tfi.FallbackException
 _getrefcount = sys.getrefcount
+_context_changes = tfi.context_changes
 NUMBERS = frozenset([int, float, bool])
 MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
 _OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variable, getrefcount's argument
@@ -84,12 +85,19 @@ class PythonRunner:
         else:
             self._start()
 
+    def device(self):
+        """The name of the device that operations are to run on now, empty if nothing asks for one."""
+        step = self.step
+        if step.settings_seen != _context_changes[0]:
+            step.look_at_settings()
+        return step.device or ""
+
     # -- the three entry points ------------------------------------------------------------------------------------------------
 
     def fast(self, ctx, op, name, *args):
         node = self.expected
         if node is not None and node.op_type == op and node.location is self.cursor.current and args[node.n_in:] == node.fast_attrs \
-                and node.device == (ctx.device_name or ""):
+                and node.device == self.device():
             flat = args[:node.n_in] if not node.has_lists else node.info.schema.flatten(args[:node.n_in])
             outs = self._match(node, flat, (), None)
             if outs is not None:
@@ -119,7 +127,7 @@ class PythonRunner:
         if known is not None:
             return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else recorded_shape(schema, op, inputs, flat, attrs, self.tapes.record)
         grad_attrs = attrs + schema.inferred_attrs(inputs)
-        info = op_info(schema, grad_attrs, ctx.device_name or "")
+        info = op_info(schema, grad_attrs, self.device())
         found = self._find(info, flat, attrs if schema.varies else None)
         if found is None:
             self.diverge(self._why(info, flat))

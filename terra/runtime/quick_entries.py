@@ -4,15 +4,18 @@ A signature of the arguments is not even made: they are compared one by one with
 place of the call (`jump`); the one that was used last stands behind the node that the call starts from, too (`attempt`).
 """
 
+from threading import get_ident
+
 from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
 from terra.runtime.program import ValueKey
+from terra.runtime.python_runner import PythonRunner
 from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, advance, known_to_host, note_mask
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
 
 EagerTensor = tfi.EagerTensor
-_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _FOREIGN, _MASKED, _OTHER = range(11)
+_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _ZEROS, _FOREIGN, _MASKED, _OTHER, _SLICE = range(13)
 _MASK = object()  # a step of a `_Given` path
 NONE = {}  # no keyword arguments
 
@@ -45,6 +48,82 @@ class _Masked:
 
     def __init__(self, tensor, mask):
         self.tensor, self.mask = tensor, mask
+
+
+_new, _uid, _tape_set_is_empty, _context_changes = object.__new__, tfi.new_uid, tfi.tape_set_is_empty, tfi.context_changes
+
+
+def glance(step, function, args):
+    """Jump over a call in a step of class `Step` that is not a block's, nor in pieces, if the `express` entry is its; returns its result, else None.
+
+    This is `fast_forward.running`, `attempt`, `_fits`, `_walk` and `make_tensor` in one, without what is rare: calling them takes as long as what they do.
+    """
+    runner = step.mode
+    if type(runner) is not PythonRunner or step.paused or not step.skips or step.thread != get_ident():
+        return None
+    quick = runner.node.express
+    if quick is None or quick.function is not function or quick.location is not runner.cursor.current or quick.names or quick.length != len(args):
+        return None
+    if step.settings_seen != _context_changes[0]:
+        step.look_at_settings()
+    recording = quick.recording
+    if not step.is_eager or step.device != quick.device or (runner.tapes.recording is None) is recording or _tape_set_is_empty() is recording:
+        return None
+    if quick.fresh or runner.observer is not None or not runner.modules_checked:
+        return None
+    version = quick.version
+    if version is not None and version[0] != quick.seen:
+        return None
+    x, shape = args[0], quick.shape
+    if shape is None:
+        if x is not quick.key:
+            return None
+    elif type(x) is not TerraTensor or x._key is not quick.key or x._owner is not runner or (x._shp is not shape and x._shp != shape) or x._keras_mask is not None:
+        return None
+    kind = quick.kind
+    if kind is not None:
+        x = args[1]
+        if kind == _VALUE:
+            if type(x) is not TerraTensor or x._key is not quick.a or x._owner is not runner or (x._shp is not quick.b and x._shp != quick.b) or x._keras_mask is not None:
+                return None
+        elif kind == _SAME:
+            if x is not quick.a:
+                return None
+        elif kind == _SCALAR:
+            if type(x) is not quick.a or x != quick.b:
+                return None
+        elif (kind == _CONSTANT and x is quick.b and not x.__dict__) or (kind == _ZEROS and x is quick.b and x.__dict__ == _MARK):
+            if step.data and step.is_data(x):
+                return None
+        elif kind == _SLICE and type(x) is slice and x.start is quick.a[0] and x.stop is quick.a[1] and x.step is quick.a[2]:
+            pass  # the commonest slices are of the small integers of which Python has one object each
+        else:
+            foreign = []
+            if not alike(runner, quick.rest, args[1:], foreign) or (foreign and not _are_new(runner, foreign)):
+                return None
+    quick.jumps += 1
+    step.counts.fast_forwards += 1
+    if quick.hidden:
+        runner.note_jump(quick.region)
+    entry = quick.entry
+    if entry is not None:
+        runner.log.append(entry)
+    else:
+        runner.log += quick.region.entries
+    end = runner.node = quick.end
+    runner.expected = end.expected
+    if quick.tells:
+        runner.tapes.skipped(quick.region)
+    made = _new(TerraTensor)
+    made.dtype = quick.dtype
+    made._enum = quick.enum
+    made._id = _uid()
+    made._value = made._hidden = made._tensor_shape = None
+    made._owner = runner
+    made._key = quick.made_key
+    made._shp = quick.made_shape
+    runner.issued.append(made)
+    return made
 
 
 def attempt(runner, function, args, kwargs, call=None, shared=False):
@@ -85,7 +164,7 @@ def _fits(runner, quick, args, kwargs):
         args = (*args, *kwargs.values())
     elif quick.names:
         return False
-    if quick.length != len(args) or quick.recording is (runner.tapes.recording is None) or quick.device != tfi.device_name():
+    if quick.length != len(args) or quick.recording is (runner.tapes.recording is None) or quick.device != runner.step.device:
         return False
     if quick.version is not None and quick.version[0] != quick.seen:
         if not quick.region.guard.holds():
@@ -176,8 +255,11 @@ def alike(runner, pattern, given, foreign):
                 return False
             note_mask(runner, x)
         elif kind is _CONSTANT:
-            if type(x) is not EagerTensor or runner.step.is_data(x) or vars(x) or (
-                    x is not b and ((x._datatype_enum(), x._shape_tuple()) != a[:2] or const_key(x, *a[:2]) != a)):
+            if type(x) is not EagerTensor or runner.step.is_data(x) or vars(x) or not _is_constant(x, a, b):
+                return False
+            foreign.append(x)
+        elif kind is _ZEROS:
+            if type(x) is not EagerTensor or runner.step.is_data(x) or not _is_marked(x) or not _is_constant(x, a, b):
                 return False
             foreign.append(x)
         elif kind is _MASKED:
@@ -191,7 +273,17 @@ def alike(runner, pattern, given, foreign):
     return True
 
 
-_OF_ZEROS = {"_is_zeros_tensor"}
+def _is_constant(x, key, known):
+    """Whether a tensor is `known`, or another one with the same value."""
+    return x is known or ((x._datatype_enum(), x._shape_tuple()) == key[:2] and const_key(x, *key[:2]) == key)
+
+
+_MARK = {"_is_zeros_tensor": True}
+
+
+def _is_marked(x):
+    """Whether nothing is attached to a tensor but what `tf.zeros` attaches."""
+    return vars(x) == _MARK
 
 
 def _identity(x):
@@ -200,7 +292,7 @@ def _identity(x):
         attached = vars(x)
         if not attached:
             return x._datatype_enum(), x._shape_tuple()
-        return (x._datatype_enum(), x._shape_tuple(), attached["_is_zeros_tensor"]) if attached.keys() == _OF_ZEROS else None
+        return (x._datatype_enum(), x._shape_tuple(), attached["_is_zeros_tensor"]) if attached.keys() == _MARK.keys() else None
     return (x._enum, x._shp) if type(x._shp) is tuple and not x.__dict__ else None
 
 
@@ -306,6 +398,8 @@ def _simplify(quick):
         return False
     (_, quick.key, quick.shape), *quick.rest = quick.pattern
     quick.kind, quick.a, quick.b = (None, None, None) if not quick.rest else quick.rest[0] if len(quick.rest) == 1 else (_OTHER, None, None)
+    if quick.kind == _NESTED and quick.a is slice:
+        quick.kind, quick.a = _SLICE, [b if kind == _SCALAR else a for kind, a, b in quick.b]
     quick.dtype, quick.enum, quick.made_shape, quick.made_key = quick.outputs
     return True
 
@@ -375,9 +469,9 @@ def pattern(runner, x, foreign=None, region=None):
         foreign.append(x)
         if not any(kind is Foreign and place == index for kind, place, _ in region.checks):
             return _FOREIGN, kind, (identity, runner._from_outside(x))
-        if kind is TerraTensor or runner.step.is_data(x) or len(identity) == 3:
+        if kind is TerraTensor or runner.step.is_data(x) or (len(identity) == 3 and not _is_marked(x)):
             raise LookupError
-        return _CONSTANT, const_key(x, enum, shape), x
+        return _ZEROS if len(identity) == 3 else _CONSTANT, const_key(x, enum, shape), x
     if x is None or kind is bool or x is Ellipsis or kind is tfi.tf.DType or tfi.is_variable(x):
         return _SAME, x, None
     if kind in SCALARS:

@@ -49,6 +49,7 @@ class Step:
         self.store = function.store
         self.counts = function.counts
         self.thread = get_ident()
+        self.look_at_settings()
         self.cursor = location.tls.cursor if function.located else frames.FrameCursor(location.tls.cursor, sys._getframe(2))
         self.lock = function.read_lock
         self.paused = 1
@@ -78,6 +79,12 @@ class Step:
         self.shown = None  # the `whole_calls.Arrays` of a run of the step's function that is observed
         self.kept = ()  # tensors that outlive the step, though the graph does not give them: kept until the trace is merged
         self.mode = None
+
+    def look_at_settings(self):
+        """Note what the context says of the step's thread: it holds until `context_changes` does."""
+        self.settings_seen = tfi.context_changes[0]
+        self.is_eager = tfi.executing_eagerly()
+        self.device = tfi.device_name()
 
     def begins(self):
         self.crossing = False
