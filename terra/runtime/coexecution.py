@@ -17,7 +17,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.options import Stats
 from terra.runtime import (
-    catching, dispatch, framework_loops, frames, handlers, interrupts, known_shapes, location, pieces, recurrent_layers, recurring, verification, whole_calls,
+    catching, dispatch, express_steps, framework_loops, frames, handlers, interrupts, known_shapes, location, pieces, recurrent_layers, recurring, verification, whole_calls,
 )
 from terra.runtime import internals as tfi
 from terra.runtime.early_start import EarlyStart
@@ -118,6 +118,8 @@ class Coexecuted:
         self._warnings = set()  # that were given: each comes once
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
         self.opening = Opening() if options.reduce_retracing else None
+        self.express = None  # what is done instead of a step that is skipped as a whole, once there was one
+        self.not_express = None  # the region of one that takes its ordinary way
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -239,9 +241,13 @@ class Coexecuted:
         return made
 
     def _one_step(self, args, kwargs):
+        if self.express is not None:
+            result = self.express.attempt(args, kwargs)
+            if result is not express_steps.MISSED:
+                return result
         self._note_last_step()
         start = time.perf_counter()
-        before = self._stats.coexecuted_steps
+        before, whole = self._stats.coexecuted_steps, self.counts.whole_steps
         held = interrupts.hold()
         try:
             step = self.begin(Step, args, kwargs)
@@ -250,6 +256,7 @@ class Coexecuted:
                     held = interrupts.release(held)
                     result = whole_calls.run_step(step, self._python, args, kwargs)
                     held = interrupts.hold()
+                    skeleton = step.mode if self.counts.whole_steps != whole else None
                     self._end(step)
                 except BaseException as error:
                     held = held or interrupts.hold()
@@ -268,6 +275,8 @@ class Coexecuted:
         elif step.fallback_reason is None and (self.options.run_ahead == 0 or self._is_guarded()):
             runner.limit(0)
         coexecuted = self._stats.coexecuted_steps > before
+        if coexecuted and skeleton is not None:
+            express_steps.prepare(self, step, skeleton, args, kwargs)
         if (coexecuted or step is None) and not self.options.verify:
             self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
         return result

@@ -200,6 +200,15 @@ class GraphRunner:
         self.flights.append(flight)
         return flight
 
+    def forget_dispatched(self):
+        """What was run since the last launch is done, and no flight."""
+        self._dispatched = []
+
+    @property
+    def has_left_over(self):
+        """Whether there are errors that have yet to be raised."""
+        return bool(self._unraised)
+
     def limit(self, run_ahead):
         """Wait until at most `run_ahead` steps are in flight."""
         with self._lock:

@@ -31,6 +31,7 @@ try:
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction  # what tf.function gives
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset  # a dataset of which nothing but a variant tensor is known
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
+    from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread as _ReplicaThread  # on which a MirroredStrategy runs a replica
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
@@ -186,8 +187,41 @@ def _note_context_changes():
 
     context.Context._set_device, context.Context._mode = _set_device, _mode
 
+    for name in "_push_per_thread_mode", "_pop_per_thread_mode":  # a strategy's scope is entered, or left
+        setattr(distribute_lib, name, _changing(getattr(distribute_lib, name)))
+
+
+def _changing(function):
+    @functools.wraps(function)
+    def changes(*args):
+        try:
+            return function(*args)
+        finally:
+            context_changes[0] = _next_change()
+
+    return changes
+
+
+active_watchers = {}  # what looks for the variables that are used: custom gradients make such things
+
+
+def _note_watchers():
+    begin, end = pywrap_tfe.TFE_Py_VariableWatcherNew, pywrap_tfe.TFE_Py_VariableWatcherRemove
+
+    def TFE_Py_VariableWatcherNew():
+        watcher = begin()
+        active_watchers[id(watcher)] = watcher
+        return watcher
+
+    def TFE_Py_VariableWatcherRemove(watcher):
+        active_watchers.pop(id(watcher), None)
+        end(watcher)
+
+    pywrap_tfe.TFE_Py_VariableWatcherNew, pywrap_tfe.TFE_Py_VariableWatcherRemove = TFE_Py_VariableWatcherNew, TFE_Py_VariableWatcherRemove
+
 
 _note_context_changes()
+_note_watchers()
 
 
 def enter_name_scope(name):

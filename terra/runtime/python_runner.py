@@ -541,7 +541,7 @@ class PythonRunner:
 
     def _arguments(self, feeds, selects):
         if self.form.lasting is None:
-            self.form.lasting = self._lasting_arguments()
+            self.form.lasting = self.lasting_arguments(self.form)
         lasting, others = self.form.lasting
         values = lasting.copy()
         args = self.step.arg_list
@@ -556,10 +556,10 @@ class PythonRunner:
                 values[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
         return values
 
-    def _lasting_arguments(self):
+    def lasting_arguments(self, form):
         """(the arguments that are the same at each step, None for the others; (position, spec) of those)."""
         known = {"res": self.program.handles.__getitem__, "queue": lambda queue: queue.ref}
-        specs = self.form.arg_specs
+        specs = form.arg_specs
         return [known[spec[0]](spec[1]) if spec[0] in known else None for spec in specs], \
             [(k, spec) for k, spec in enumerate(specs) if spec[0] not in known]
 

@@ -1,0 +1,323 @@
+"""Express steps: a step that is skipped as a whole, without a skeleton.
+
+A skipped step (see `whole_calls`) still gets all that a step may need: a skeleton that walks the graph, a log, tapes, hooks. None of that is used where no
+code runs, and what takes most of the time is to touch it: the graph has just driven it out of the processor's caches. So once a step was skipped as a whole,
+what stays the same is prepared. A call like it then compares the arguments, and all that the skipped code has read; fills in the graph's arguments, and starts
+it. Where anything is else, nothing has happened yet, and the step takes its ordinary way.
+
+Where Python waits for each step at once, the graph runs on Python's own thread (see `graph_runner`): then the step is done when it returns, nothing is in
+flight, and what it returns has its values.
+"""
+
+import gc
+import time
+from threading import get_ident
+
+from terra.fallback.replay import Record
+from terra.runtime import dispatch, guards, interrupts, opschema
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import AT_ONCE, runner
+from terra.runtime.program import ValueKey
+from terra.runtime.regions import SCALARS, Argument
+from terra.runtime.tensor import make_tensor
+from terra.runtime.tracer import const_key
+from terra.runtime.values import dummy
+from terra.transform import edits
+
+EagerTensor = tfi.EagerTensor
+MISSED = object()  # instead of a result: the step is to take its ordinary way
+OTHERS = 4  # steps in a row that were skipped by another region, after which that one gets the place
+_TENSOR, _SAME, _SCALAR, _NESTED = range(4)
+_GIVEN = object()  # marks an argument that the step gives back
+_context_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.active_watchers, tfi.tape_set_is_empty
+
+
+class _Refused(Exception):
+    """A step of this kind takes its ordinary way."""
+
+
+class Ran:
+    """Owns the tensors of steps that were run, not dispatched: tells whether Python still waits for each step at once."""
+
+    __slots__ = ("counts", "at", "read")
+
+    def __init__(self, counts):
+        self.counts = counts
+        self.at = 0.0  # when the last one returned
+        self.read = True  # whether anything of it was looked at since
+
+    def read_again(self, tensor):
+        pass
+
+    def materialise(self, tensor):
+        if not self.read:
+            self.read = True
+            if time.perf_counter() - self.at >= AT_ONCE:
+                self.counts.waited_at_once = 0
+        value = tensor._value = tensor._hidden
+        tensor._owner = None
+        return value
+
+
+class Express:
+    """What a co-executed function does in place of a step that is like the one it was made of. Making one raises `_Refused` if there is no such thing.
+
+    `skeleton`: the PythonRunner of that step, which has jumped over one region, with the arguments `args` and `kwargs`.
+    """
+
+    def __init__(self, function, step, skeleton, args, kwargs):
+        region = skeleton._jumps[0][1]
+        program = skeleton.program
+        form = program.general if region.has_other_shapes else program.generated
+        if program.early or program.compiled is not None or form is None or form.checkpointed or step.arrays or step.verifies or step.device:
+            raise _Refused
+        if function.opening is not None or program.whole is None or not any(region is known for regions in program.whole.regions.values() for known in regions):
+            raise _Refused
+        if region.feeds or region.patches or region.draws or region.fetches or region.masks or region.losses or region.context or region.needs:
+            raise _Refused
+        self.function, self.program, self.form, self.region = function, program, form, region
+        self.trial = program.whole
+        self.modules_version = program.modules_version
+        self.thread = get_ident()
+        self.path = skeleton.path
+        self.others = 0  # steps in a row that were skipped by another region
+        self._changes = None
+        self._names = tuple(kwargs)
+        self._tensors = []
+        self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
+        if len(self._tensors) != len(step.arg_list) or any(x is not y for x, y in zip(self._tensors, step.arg_list)):
+            raise _Refused
+        self._tensors = None
+        self._checks = self._checks_of(region)
+        self._template, self._places = self._arguments(skeleton, step)
+        self._made = []  # (dtype, enum, shape, key) of the tensors that it gives
+        self._result = self._result_of(region, region.result)
+        self._only = type(self._result) is int  # it gives one tensor
+        self._ran = Ran(function.counts)
+
+    # -- preparation -----------------------------------------------------------------------------------------------------------
+
+    def _pattern_of(self, x, step):
+        kind = type(x)
+        if kind is EagerTensor:
+            index, _ = step.args[id(x)]
+            enum, shape = x._datatype_enum(), x._shape_tuple()
+            if vars(x) or (shape == () and enum in opschema.HOST_KNOWN_ENUMS):
+                raise _Refused
+            if index == len(self._tensors):
+                self._tensors.append(x)
+            return _TENSOR, index, (enum, shape)
+        if kind in SCALARS:
+            if kind is float and x == 0.0:  # 0.0 == -0.0
+                raise _Refused
+            return _SCALAR, kind, x
+        if kind is tuple or kind is list:
+            return _NESTED, kind, [self._pattern_of(y, step) for y in x]
+        if x is None or kind is bool or any(x is kept for kept in self.region.keep):  # it was told apart by its identity
+            return _SAME, x, None
+        raise _Refused
+
+    @staticmethod
+    def _checks_of(region):
+        """[(index of an argument, what identifies its value)] of what `Region.fits` compares beyond types and shapes."""
+        checks = []
+        for kind, index, expected in region.checks:
+            if kind is Argument:
+                checks.append((index, expected))
+            elif kind is not EagerTensor:  # one that must not have been fed before: nothing was
+                raise _Refused
+        return checks
+
+    def _arguments(self, skeleton, step):
+        """(what the graph is given in each step; the positions of the step's tensors in that, and their indices)."""
+        selects = list(self.program.late_selects_default)
+        for chosen in skeleton.chosen:
+            for switch_case, case in chosen:
+                index = self.form.select_index.get(switch_case)
+                if index is not None:
+                    selects[index] = case
+        if self.form.lasting is None:
+            self.form.lasting = skeleton.lasting_arguments(self.form)
+        lasting, others = self.form.lasting
+        template, places = lasting.copy(), []
+        for k, spec in others:
+            if spec[0] == "arg" and spec[1] < len(step.arg_list) and step.arg_list[spec[1]]._datatype_enum() == spec[2]:
+                places.append((k, spec[1]))
+            elif spec[0] in ("arg", "feed"):
+                template[k] = dummy(spec[2])
+            else:
+                template[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
+        return template, places
+
+    def _result_of(self, region, template):
+        """How the result is made: the number of a tensor, a list, tuple or dict (kind, parts), an argument, or the object itself in a list."""
+        kind = type(template)
+        if kind is ValueKey:
+            for number, made in enumerate(self._made):
+                if made[3] is template:
+                    return number
+            made = region.shapes.get(template)
+            if made is None or type(made[2]) is not tuple or template.result < 0:
+                raise _Refused
+            self._made.append((*made, template))
+            return len(self._made) - 1
+        if kind is tuple or kind is list:
+            return kind, [self._result_of(region, x) for x in template]
+        if kind is dict:
+            return kind, [(key, self._result_of(region, x)) for key, x in template.items()]
+        if kind is Argument:
+            return _GIVEN, template.index
+        if template is None or kind in SCALARS or tfi.is_variable(template):
+            return [template]
+        raise _Refused
+
+    # -- a step ----------------------------------------------------------------------------------------------------------------
+
+    def attempt(self, args, kwargs):
+        """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
+        function, program = self.function, self.program
+        generation, policy = function.generation, function.policy
+        if function.program is not program:
+            function.express = None
+            return MISSED
+        if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last:
+            return MISSED
+        if self._changes != _context_changes[0] and not self._look():
+            return MISSED
+        if self.thread != get_ident() or _watchers or not _tape_set_is_empty() or tfi.has_callbacks() or tfi.executes_asynchronously() or guards.is_traced() \
+                or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self.modules_version:
+            return MISSED
+        tensors = []
+        if self._names != tuple(kwargs) or not _alike(self._pattern, (*args, *kwargs.values()) if kwargs else args, tensors):
+            return MISSED
+        for index, expected in self._checks:
+            x = tensors[index]
+            if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(x, *expected[:2]) != expected):
+                return MISSED
+        if not self.region.guard.holds():
+            return MISSED
+        function._note_last_step()
+        options = function.options
+        if not options.wait_for_graph and policy.wants_sample():
+            return MISSED
+        return self._step(function, program, options, tensors)
+
+    def _look(self):
+        """Whether what the context says of this thread is as it was: looked at only when it may have changed."""
+        changes = _context_changes[0]
+        if not tfi.executing_eagerly() or tfi.device_name() or tfi.tf.distribute.has_strategy():
+            return False
+        self._changes = changes
+        return True
+
+    def _step(self, function, program, options, tensors):
+        stats, counts, ran = function._stats, function.counts, self._ran
+        start = time.perf_counter()
+        held, collects = interrupts.hold(), gc.isenabled()
+        gc.disable()  # a finalizer must not find a graph that was started, but is not in flight yet
+        try:
+            if runner.flights or runner.has_left_over:
+                runner.limit(max(options.run_ahead - 1, 0))
+            if not ran.read:  # Python has gone on without a look at the last step
+                ran.read, counts.waited_at_once = True, 0
+            stats.steps += 1
+            form = self.form
+            single_threaded = function.single_threaded.begins(program, form, stats.steps, start)
+            arguments = self._template.copy()
+            for k, index in self._places:
+                arguments[k] = tensors[index]
+            manager = tfi.new_cancellation_manager()
+            outputs, took = runner.start(program, arguments, manager, form, counts, program.single_threaded_attrs if single_threaded else None)
+            if took:
+                runner.forget_dispatched()
+                ran.at, ran.read = time.perf_counter(), False
+                made = [make_tensor(dtype, enum, shape, key, ran, outputs[key.result]) for dtype, enum, shape, key in self._made]
+            else:
+                made = [make_tensor(dtype, enum, shape, key, None, outputs[key.result]) for dtype, enum, shape, key in self._made]
+                flight = runner.launch(outputs, Record(self.region.entries, tensors, made, None, (), ()), manager, counts)
+                for t in made:
+                    t._owner = flight
+                dispatch.install()
+            self._note(function, stats, counts, form, single_threaded)
+        finally:
+            if collects:
+                gc.enable()
+            interrupts.release(held)
+        if not took and (options.run_ahead == 0 or function._is_guarded()):
+            runner.limit(0)
+        function._took = True, time.perf_counter() - start, counts.python_stall
+        return made[self._result] if self._only else _build(self._result, made, tensors)
+
+    def _note(self, function, stats, counts, form, single_threaded):
+        """Count the step as one that was skipped as a whole."""
+        generation = function.generation
+        self.others = 0
+        self.trial.jumps += 1
+        self.trial.tries = 0
+        counts.fast_forwards += 1
+        counts.whole_steps += 1
+        stats.coexecuted_steps += 1
+        stats.single_threaded_steps += single_threaded
+        function._was_edited = False
+        function.policy.coexecuted()
+        if form.fixed or self.region.has_other_shapes:
+            generation.note_completed(self.region.has_other_shapes)
+        if generation.lacks_shapes or function.single_threaded.lacks_attrs(self.program):
+            generation.begin()
+        elif function.store.n_traces > 1 and function.turnover.has_settled(self.path) and not function.options.jit_compile:
+            function._narrow()
+
+
+def _alike(pattern, given, tensors):
+    """Whether these are the arguments that were prepared for; appends the tensors among them, each once."""
+    if len(pattern) != len(given):
+        return False
+    for (kind, a, b), x in zip(pattern, given):
+        if kind == _TENSOR:
+            if type(x) is not EagerTensor or x._shape_tuple() != b[1] or x._datatype_enum() != b[0] or x.__dict__:
+                return False
+            if a == len(tensors):
+                for other in tensors:
+                    if other is x:
+                        return False
+                tensors.append(x)
+            elif tensors[a] is not x:
+                return False
+        elif kind == _SAME:
+            if x is not a:
+                return False
+        elif kind == _SCALAR:
+            if type(x) is not a or x != b:
+                return False
+        elif type(x) is not a or not _alike(b, x, tensors):
+            return False
+    return True
+
+
+def _build(how, made, tensors):
+    kind = type(how)
+    if kind is int:
+        return made[how]
+    if kind is list:
+        return how[0]
+    kind, parts = how
+    if kind is _GIVEN:
+        return tensors[parts]
+    if kind is dict:
+        return {key: _build(x, made, tensors) for key, x in parts}
+    return kind([_build(x, made, tensors) for x in parts])
+
+
+def prepare(function, step, skeleton, args, kwargs):
+    """After a step that was skipped as a whole: have the next ones like it be express steps, if that is possible."""
+    known, region = function.express, skeleton._jumps[0][1]
+    if region is function.not_express:
+        return
+    if known is not None and known.region is not region:
+        known.others += 1
+        if known.others < OTHERS:
+            return
+    try:
+        function.express = Express(function, step, skeleton, args, kwargs)
+    except _Refused:
+        function.not_express = region
