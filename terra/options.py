@@ -65,7 +65,7 @@ class Stats:
     """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
     A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls that were skipped, `whole_steps` the steps among them:
-    co-executed without running the step's own code. Of the co-executed steps, `early_steps` counts those whose graph started with the step (because
+    co-executed without running the step's own code; `express_steps` are those of them that needed no skeleton at all. Of the co-executed steps, `early_steps` counts those whose graph started with the step (because
     Python reads values in its middle, or because steps proved to be shorter so), `waited_steps` those whose graph ran on Python's own thread (because
     Python had waited for the steps before as soon as they were dispatched), `compiled_steps` those that XLA's compiled code ran (`jit_compile`),
     `single_threaded_steps` those whose operations ran one after another on one thread (because steps proved to be shorter so).
@@ -88,6 +88,7 @@ class Stats:
     fetches: int = 0
     fast_forwards: int = 0
     whole_steps: int = 0
+    express_steps: int = 0
     early_steps: int = 0
     single_threaded_steps: int = 0
     waited_steps: int = 0

@@ -11,29 +11,49 @@ flight, and what it returns has its values.
 
 import gc
 import time
+from operator import is_
 from threading import get_ident
+
+import numpy as np
 
 from terra.fallback.replay import Record
 from terra.runtime import dispatch, guards, interrupts, opschema
 from terra.runtime import internals as tfi
-from terra.runtime.graph_runner import AT_ONCE, runner
+from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, Argument
-from terra.runtime.tensor import make_tensor
+from terra.runtime.regions import SCALARS, Argument, Foreign, this_steps
+from terra.runtime.step import holds_numbers
+from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key
-from terra.runtime.values import dummy
+from terra.runtime.values import dummy, unwaited
 from terra.transform import edits
 
 EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
 OTHERS = 4  # steps in a row that were skipped by another region, after which that one gets the place
-_TENSOR, _SAME, _SCALAR, _NESTED = range(4)
+_TENSOR, _SAME, _SCALAR, _NESTED, _ARRAY = range(5)
 _GIVEN = object()  # marks an argument that the step gives back
 _context_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.active_watchers, tfi.tape_set_is_empty
 
 
 class _Refused(Exception):
     """A step of this kind takes its ordinary way."""
+
+
+class _Feeds:
+    """What `regions.this_steps` feeds in an express step: it takes this for the skeleton."""
+
+    __slots__ = ("values", "fed_by_key")
+
+    def __init__(self, n):
+        self.values = [None] * n
+        self.fed_by_key = {}
+
+    def note_fed(self, key, shape, x):
+        self.fed_by_key[key] = x
+
+    def _feed(self, slot, value):
+        self.values[slot.feed.index] = value
 
 
 class Ran:
@@ -59,6 +79,9 @@ class Ran:
         return value
 
 
+_OWNERS = frozenset([type(None), Flight, Ran])  # of tensors that earlier steps gave
+
+
 class Express:
     """What a co-executed function does in place of a step that is like the one it was made of. Making one raises `_Refused` if there is no such thing.
 
@@ -69,11 +92,11 @@ class Express:
         region = skeleton._jumps[0][1]
         program = skeleton.program
         form = program.general if region.has_other_shapes else program.generated
-        if program.early or program.compiled is not None or form is None or form.checkpointed or step.arrays or step.verifies or step.device:
+        if program.early or program.compiled is not None or form is None or form.checkpointed or step.verifies or step.device:
             raise _Refused
         if function.opening is not None or program.whole is None or not any(region is known for regions in program.whole.regions.values() for known in regions):
             raise _Refused
-        if region.feeds or region.patches or region.draws or region.fetches or region.masks or region.losses or region.context or region.needs:
+        if region.fetches or region.masks or region.losses or region.context or region.needs:
             raise _Refused
         self.function, self.program, self.form, self.region = function, program, form, region
         self.trial = program.whole
@@ -83,13 +106,14 @@ class Express:
         self.others = 0  # steps in a row that were skipped by another region
         self._changes = None
         self._names = tuple(kwargs)
-        self._tensors = []
+        self._tensors, self._arrays = [], []
         self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
-        if len(self._tensors) != len(step.arg_list) or any(x is not y for x, y in zip(self._tensors, step.arg_list)):
+        if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise _Refused
-        self._tensors = None
         self._checks = self._checks_of(region)
-        self._template, self._places = self._arguments(skeleton, step)
+        self._feeds = bool(region.feeds or region.patches or region.draws)
+        self._template, self._places, self._fed = self._arguments(skeleton, step)
+        self._tensors = self._arrays = None
         self._made = []  # (dtype, enum, shape, key) of the tensors that it gives
         self._result = self._result_of(region, region.result)
         self._only = type(self._result) is int  # it gives one tensor
@@ -99,14 +123,22 @@ class Express:
 
     def _pattern_of(self, x, step):
         kind = type(x)
-        if kind is EagerTensor:
+        if kind is EagerTensor or kind is TerraTensor:
             index, _ = step.args[id(x)]
             enum, shape = x._datatype_enum(), x._shape_tuple()
-            if vars(x) or (shape == () and enum in opschema.HOST_KNOWN_ENUMS):
+            if vars(x) or type(shape) is not tuple or (shape == () and enum in opschema.HOST_KNOWN_ENUMS):
                 raise _Refused
             if index == len(self._tensors):
                 self._tensors.append(x)
             return _TENSOR, index, (enum, shape)
+        if kind is np.ndarray and holds_numbers(x):
+            for index, other in enumerate(self._arrays):
+                if other is x:
+                    break
+            else:
+                index = len(self._arrays)
+                self._arrays.append(x)
+            return _ARRAY, index, (x.dtype, x.shape)
         if kind in SCALARS:
             if kind is float and x == 0.0:  # 0.0 == -0.0
                 raise _Refused
@@ -119,17 +151,12 @@ class Express:
 
     @staticmethod
     def _checks_of(region):
-        """[(index of an argument, what identifies its value)] of what `Region.fits` compares beyond types and shapes."""
-        checks = []
-        for kind, index, expected in region.checks:
-            if kind is Argument:
-                checks.append((index, expected))
-            elif kind is not EagerTensor:  # one that must not have been fed before: nothing was
-                raise _Refused
-        return checks
+        """What `Region.fits` compares beyond types and shapes: [(whether it is an array, index, what identifies its value)]."""
+        # A tensor (EagerTensor) must not have been fed before: nothing was.
+        return [(kind is Foreign, index, expected) for kind, index, expected in region.checks if kind is not EagerTensor]
 
     def _arguments(self, skeleton, step):
-        """(what the graph is given in each step; the positions of the step's tensors in that, and their indices)."""
+        """(what the graph is given in each step; the positions of the step's tensors in that, and their indices; the same of what is fed)."""
         selects = list(self.program.late_selects_default)
         for chosen in skeleton.chosen:
             for switch_case, case in chosen:
@@ -139,15 +166,17 @@ class Express:
         if self.form.lasting is None:
             self.form.lasting = skeleton.lasting_arguments(self.form)
         lasting, others = self.form.lasting
-        template, places = lasting.copy(), []
+        template, places, fed = lasting.copy(), [], []
         for k, spec in others:
             if spec[0] == "arg" and spec[1] < len(step.arg_list) and step.arg_list[spec[1]]._datatype_enum() == spec[2]:
                 places.append((k, spec[1]))
             elif spec[0] in ("arg", "feed"):
                 template[k] = dummy(spec[2])
+                if spec[0] == "feed":
+                    fed.append((k, spec[1]))
             else:
                 template[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
-        return template, places
+        return template, places, fed
 
     def _result_of(self, region, template):
         """How the result is made: the number of a tensor, a list, tuple or dict (kind, parts), an argument, or the object itself in a list."""
@@ -180,27 +209,31 @@ class Express:
         if function.program is not program:
             function.express = None
             return MISSED
-        if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last:
+        if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
+                or function.turnover.wants_traces:
             return MISSED
         if self._changes != _context_changes[0] and not self._look():
             return MISSED
         if self.thread != get_ident() or _watchers or not _tape_set_is_empty() or tfi.has_callbacks() or tfi.executes_asynchronously() or guards.is_traced() \
                 or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self.modules_version:
             return MISSED
-        tensors = []
-        if self._names != tuple(kwargs) or not _alike(self._pattern, (*args, *kwargs.values()) if kwargs else args, tensors):
+        tensors, arrays, region = [], [], self.region
+        if self._names != tuple(kwargs) or not _alike(self._pattern, (*args, *kwargs.values()) if kwargs else args, tensors, arrays):
             return MISSED
-        for index, expected in self._checks:
-            x = tensors[index]
+        if arrays:
+            arrays = [tfi.eager_constant(x, None) for x in arrays]
+            arrays += [arrays[place] for place in region.repeated]
+        for is_array, index, expected in self._checks:
+            x = arrays[index] if is_array else tensors[index]
             if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(x, *expected[:2]) != expected):
                 return MISSED
-        if not self.region.guard.holds():
+        if (region.draws and region.draws[1] != tfi.global_seed()) or not region.guard.holds():
             return MISSED
         function._note_last_step()
         options = function.options
         if not options.wait_for_graph and policy.wants_sample():
             return MISSED
-        return self._step(function, program, options, tensors)
+        return self._step(function, program, options, tensors, arrays)
 
     def _look(self):
         """Whether what the context says of this thread is as it was: looked at only when it may have changed."""
@@ -210,7 +243,7 @@ class Express:
         self._changes = changes
         return True
 
-    def _step(self, function, program, options, tensors):
+    def _step(self, function, program, options, tensors, arrays):
         stats, counts, ran = function._stats, function.counts, self._ran
         start = time.perf_counter()
         held, collects = interrupts.hold(), gc.isenabled()
@@ -225,7 +258,15 @@ class Express:
             single_threaded = function.single_threaded.begins(program, form, stats.steps, start)
             arguments = self._template.copy()
             for k, index in self._places:
-                arguments[k] = tensors[index]
+                arguments[k] = unwaited(tensors[index])
+            entries = self.region.entries
+            if self._feeds:
+                feeds = _Feeds(program.n_feeds)
+                entries = this_steps(feeds, self.region, arrays)
+                counts.feeds += len(self.region.feeds)
+                for k, index in self._fed:
+                    if feeds.values[index] is not None:
+                        arguments[k] = feeds.values[index]
             manager = tfi.new_cancellation_manager()
             outputs, took = runner.start(program, arguments, manager, form, counts, program.single_threaded_attrs if single_threaded else None)
             if took:
@@ -234,7 +275,7 @@ class Express:
                 made = [make_tensor(dtype, enum, shape, key, ran, outputs[key.result]) for dtype, enum, shape, key in self._made]
             else:
                 made = [make_tensor(dtype, enum, shape, key, None, outputs[key.result]) for dtype, enum, shape, key in self._made]
-                flight = runner.launch(outputs, Record(self.region.entries, tensors, made, None, (), ()), manager, counts)
+                flight = runner.launch(outputs, Record(entries, tensors, made, None, (), ()), manager, counts)
                 for t in made:
                     t._owner = flight
                 dispatch.install()
@@ -256,6 +297,7 @@ class Express:
         self.trial.tries = 0
         counts.fast_forwards += 1
         counts.whole_steps += 1
+        stats.express_steps += 1
         stats.coexecuted_steps += 1
         stats.single_threaded_steps += single_threaded
         function._was_edited = False
@@ -268,20 +310,22 @@ class Express:
             function._narrow()
 
 
-def _alike(pattern, given, tensors):
-    """Whether these are the arguments that were prepared for; appends the tensors among them, each once."""
+def _are(found, expected):
+    return len(found) == len(expected) and all(map(is_, found, expected))
+
+
+def _alike(pattern, given, tensors, arrays):
+    """Whether these are the arguments that were prepared for; appends the tensors and the arrays among them, each once."""
     if len(pattern) != len(given):
         return False
     for (kind, a, b), x in zip(pattern, given):
         if kind == _TENSOR:
-            if type(x) is not EagerTensor or x._shape_tuple() != b[1] or x._datatype_enum() != b[0] or x.__dict__:
+            if type(x) is EagerTensor:
+                if x._shape_tuple() != b[1] or x._datatype_enum() != b[0] or x.__dict__:
+                    return False
+            elif type(x) is not TerraTensor or x._shp != b[1] or x._enum != b[0] or x.__dict__ or type(x._owner) not in _OWNERS:
                 return False
-            if a == len(tensors):
-                for other in tensors:
-                    if other is x:
-                        return False
-                tensors.append(x)
-            elif tensors[a] is not x:
+            if not _is_number(a, x, tensors):
                 return False
         elif kind == _SAME:
             if x is not a:
@@ -289,8 +333,22 @@ def _alike(pattern, given, tensors):
         elif kind == _SCALAR:
             if type(x) is not a or x != b:
                 return False
-        elif type(x) is not a or not _alike(b, x, tensors):
+        elif kind == _ARRAY:
+            if type(x) is not np.ndarray or x.dtype != b[0] or x.shape != b[1] or not _is_number(a, x, arrays):
+                return False
+        elif type(x) is not a or not _alike(b, x, tensors, arrays):
             return False
+    return True
+
+
+def _is_number(index, x, found):
+    """Whether an object is the one of this number; a new one is appended."""
+    if index < len(found):
+        return found[index] is x
+    for other in found:
+        if other is x:
+            return False
+    found.append(x)
     return True
 
 
@@ -311,7 +369,7 @@ def _build(how, made, tensors):
 def prepare(function, step, skeleton, args, kwargs):
     """After a step that was skipped as a whole: have the next ones like it be express steps, if that is possible."""
     known, region = function.express, skeleton._jumps[0][1]
-    if region is function.not_express:
+    if region is function.not_express or function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
         return
     if known is not None and known.region is not region:
         known.others += 1

@@ -44,8 +44,13 @@ class Turnover:
         self.narrowed += 1
         self._path, self._to_trace = None, _MOST_TRACED
 
+    @property
+    def wants_traces(self):
+        """Whether the next step is to be traced."""
+        return self._to_trace > 0
+
     def traces(self):
-        """Whether the step that begins is to be traced."""
+        """The same of the step that begins, which is counted."""
         if not self._to_trace:
             return False
         self._to_trace -= 1
