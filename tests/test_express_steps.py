@@ -320,13 +320,14 @@ class FunctionReplaced(Case):
         return scope()
 
 
-class CodeReplaced(Case):
+class DefaultsReplaced(Case):
+    """Of a function in place, as IPython's autoreload does it."""
+
     def __init__(self):
         super().__init__()
-        self.codes = [(lambda x: x * 2.0).__code__, (lambda x: -x).__code__]
 
-        def helper(x):
-            return x * 2.0
+        def helper(x, function=tf.tanh):
+            return function(x)
 
         self.helper = helper
 
@@ -334,7 +335,7 @@ class CodeReplaced(Case):
         return tf.reduce_sum(self.helper(x @ self.v))
 
     def scope(self, state):
-        self.helper.__code__ = self.codes[state]
+        self.helper.__defaults__ = ([tf.tanh, tf.negative][state],)
         return contextlib.nullcontext()
 
 
