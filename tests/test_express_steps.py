@@ -320,25 +320,6 @@ class FunctionReplaced(Case):
         return scope()
 
 
-class DefaultsReplaced(Case):
-    """Of a function in place, as IPython's autoreload does it."""
-
-    def __init__(self):
-        super().__init__()
-
-        def helper(x, function=tf.tanh):
-            return function(x)
-
-        self.helper = helper
-
-    def step(self, x):
-        return tf.reduce_sum(self.helper(x @ self.v))
-
-    def scope(self, state):
-        self.helper.__defaults__ = ([tf.tanh, tf.negative][state],)
-        return contextlib.nullcontext()
-
-
 class Attribute(Case):
     def __init__(self):
         super().__init__()
