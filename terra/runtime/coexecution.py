@@ -170,11 +170,12 @@ class Coexecuted:
             return self._current(False)(*args, **kwargs)  # part of the outer step
         if dispatch.left_alone.depth:
             return self._current()(*args, **kwargs)  # part of an imperative step
-        if not tfi.executing_eagerly():
+        known = self.express is not None and self.express.may_run_here()
+        if not known and not tfi.executing_eagerly():
             self._warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
             return self._current()(*args, **kwargs)  # part of somebody's graph
-        if self._runs_in_replica() or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
+        if (not known and self._runs_in_replica()) or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
             return self._current()(*args, **kwargs)

@@ -33,7 +33,7 @@ MISSED = object()  # instead of a result: the step is to take its ordinary way
 OTHERS = 4  # steps in a row that were skipped by another region, after which that one gets the place
 _TENSOR, _SAME, _SCALAR, _NESTED, _ARRAY = range(5)
 _GIVEN = object()  # marks an argument that the step gives back
-_context_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.active_watchers, tfi.tape_set_is_empty
+_context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
 
 
 class _Refused(Exception):
@@ -92,7 +92,7 @@ class Express:
         region = skeleton._jumps[0][1]
         program = skeleton.program
         form = program.general if region.has_other_shapes else program.generated
-        if program.early or program.compiled is not None or form is None or form.checkpointed or step.verifies or step.device:
+        if program.early or form is None or form.checkpointed or step.verifies or step.device:
             raise _Refused
         if function.opening is not None or program.whole is None or not any(region is known for regions in program.whole.regions.values() for known in regions):
             raise _Refused
@@ -104,7 +104,8 @@ class Express:
         self.thread = get_ident()
         self.path = skeleton.path
         self.others = 0  # steps in a row that were skipped by another region
-        self._changes = None
+        self._changes = self._executors = None
+        self._callbacks = tfi.callbacks()
         self._names = tuple(kwargs)
         self._tensors, self._arrays = [], []
         self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
@@ -212,9 +213,12 @@ class Express:
         if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
                 or function.turnover.wants_traces:
             return MISSED
-        if self._changes != _context_changes[0] and not self._look():
-            return MISSED
-        if self.thread != get_ident() or _watchers or not _tape_set_is_empty() or tfi.has_callbacks() or tfi.executes_asynchronously() or guards.is_traced() \
+        compiled = program.compiled
+        if compiled is not None:
+            if compiled.reason is not None:
+                return MISSED
+            compiled.advance(function.options.wait_for_graph)
+        if not self.may_run_here() or _watchers or not _tape_set_is_empty() or self._callbacks or guards.is_traced() \
                 or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self.modules_version:
             return MISSED
         tensors, arrays, region = [], [], self.region
@@ -235,12 +239,19 @@ class Express:
             return MISSED
         return self._step(function, program, options, tensors, arrays)
 
-    def _look(self):
-        """Whether what the context says of this thread is as it was: looked at only when it may have changed."""
-        changes = _context_changes[0]
-        if not tfi.executing_eagerly() or tfi.device_name() or tfi.tf.distribute.has_strategy():
+    def may_run_here(self):
+        """Whether what the context says of this thread is as it was when the step was prepared: looked at only when it may have changed."""
+        if self.thread != get_ident():
             return False
-        self._changes = changes
+        changes, executors = _context_changes[0], _executor_changes[0]
+        if self._changes != changes:
+            if not tfi.executing_eagerly() or tfi.device_name() or tfi.tf.distribute.has_strategy() or tfi.in_replica():
+                return False
+            self._changes = changes
+        if self._executors != executors:
+            if tfi.executes_asynchronously():
+                return False
+            self._executors = executors
         return True
 
     def _step(self, function, program, options, tensors, arrays):
@@ -268,7 +279,12 @@ class Express:
                     if feeds.values[index] is not None:
                         arguments[k] = feeds.values[index]
             manager = tfi.new_cancellation_manager()
-            outputs, took = runner.start(program, arguments, manager, form, counts, program.single_threaded_attrs if single_threaded else None)
+            try:
+                outputs, took = runner.start(program, arguments, manager, form, counts, program.single_threaded_attrs if single_threaded else None)
+            except BaseException:  # of an earlier step, whose failure took this one with it
+                stats.steps -= 1
+                runner.forget_dispatched()
+                raise
             if took:
                 runner.forget_dispatched()
                 ran.at, ran.read = time.perf_counter(), False
@@ -302,6 +318,8 @@ class Express:
         stats.single_threaded_steps += single_threaded
         function._was_edited = False
         function.policy.coexecuted()
+        if self.program.compiled is not None:
+            stats.compiled_steps += self.program.compiled.used
         if form.fixed or self.region.has_other_shapes:
             generation.note_completed(self.region.has_other_shapes)
         if generation.lacks_shapes or function.single_threaded.lacks_attrs(self.program):

@@ -164,6 +164,7 @@ def executing_eagerly():
 # Another number whenever a thread may have entered, or left, a device scope or a graph. `device_name` and `executing_eagerly` take 0.2 us, more than all else
 # that a skipped operation looks at; what they have said holds on a thread until this number changes. No number comes twice.
 context_changes = [0]
+executor_changes = [0]  # the same of the executor of a thread
 _next_change = itertools.count(1).__next__
 
 
@@ -202,6 +203,18 @@ def _changing(function):
     return changes
 
 
+def _note_executor_changes():
+    set_executor = pywrap_tfe.TFE_ContextSetExecutorForThread
+
+    def TFE_ContextSetExecutorForThread(*args):
+        try:
+            return set_executor(*args)
+        finally:
+            executor_changes[0] = _next_change()
+
+    pywrap_tfe.TFE_ContextSetExecutorForThread = TFE_ContextSetExecutorForThread
+
+
 active_watchers = {}  # what looks for the variables that are used: custom gradients make such things
 
 
@@ -221,6 +234,7 @@ def _note_watchers():
 
 
 _note_context_changes()
+_note_executor_changes()
 _note_watchers()
 
 
@@ -383,9 +397,14 @@ def call_config(optimize):
     return config.SerializeToString()
 
 
+def callbacks():
+    """What looks at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does: a list, always the same one."""
+    return context.context().op_callbacks
+
+
 def has_callbacks():
-    """Whether somebody looks at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does."""
-    return bool(context.context().op_callbacks)
+    """Whether there is such a thing."""
+    return bool(callbacks())
 
 
 def executes_asynchronously():
