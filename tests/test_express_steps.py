@@ -251,6 +251,44 @@ class RunsFunctionsEagerly(Case):
         return scope()
 
 
+class CheckNumerics(Case):
+    """Each operation is shown to a callback."""
+
+    def scope(self, state):
+        @contextlib.contextmanager
+        def scope():
+            if state:
+                tf.debugging.enable_check_numerics()
+            try:
+                yield
+            finally:
+                if state:
+                    tf.debugging.disable_check_numerics()
+        return scope()
+
+    def call(self, step, args, kwargs, state):
+        if not state:
+            return step(*args)
+        try:
+            return step(args[0] * float("inf"))
+        except tf.errors.InvalidArgumentError as error:
+            return type(error).__name__
+
+
+class Asynchronous(Case):
+    """TensorFlow's eager operations are queued."""
+
+    def scope(self, state):
+        @contextlib.contextmanager
+        def scope():
+            tf.config.experimental.set_synchronous_execution(not state)
+            try:
+                yield
+            finally:
+                tf.config.experimental.set_synchronous_execution(True)
+        return scope()
+
+
 class Imperative(Case):
     def scope(self, state):
         return terra.imperative() if state else contextlib.nullcontext()
