@@ -198,6 +198,27 @@ class TapeOfAnArgument(Tape):
         return loss, tape.gradient(loss, [args[0], self.v]) if state else None
 
 
+class Accumulator(TapeOfAnArgument):
+    def call(self, step, args, kwargs, state):
+        if not state:
+            return step(*args)
+        with tf.autodiff.ForwardAccumulator(args[0], tf.ones_like(args[0])) as accumulator:
+            loss = step(*args)
+        return loss, accumulator.jvp(loss)
+
+
+class StoppedTape(TapeOfAnArgument):
+    def call(self, step, args, kwargs, state):
+        if not state:
+            return step(*args)
+        with tf.GradientTape() as tape:
+            tape.watch(args[0])
+            with tape.stop_recording():
+                stopped = step(*args)
+            loss = step(*args)
+        return stopped, loss, tape.gradient(loss, args[0]), [v is self.v for v in tape.watched_variables()]
+
+
 class CustomGradient(Case):
     """It looks for the variables that its function uses."""
 

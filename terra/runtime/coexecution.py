@@ -118,8 +118,6 @@ class Coexecuted:
         self._warnings = set()  # that were given: each comes once
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
         self.opening = Opening() if options.reduce_retracing else None
-        self.express = None  # what is done instead of a step that is skipped as a whole, once there was one
-        self.not_express = None  # the region of one that takes its ordinary way
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -170,7 +168,8 @@ class Coexecuted:
             return self._current(False)(*args, **kwargs)  # part of the outer step
         if dispatch.left_alone.depth:
             return self._current()(*args, **kwargs)  # part of an imperative step
-        known = self.express is not None and self.express.may_run_here()
+        express = self.program and self.program.express
+        known = express is not None and express.may_run_here()
         if not known and not tfi.executing_eagerly():
             self._warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
@@ -242,8 +241,8 @@ class Coexecuted:
         return made
 
     def _one_step(self, args, kwargs):
-        if self.express is not None:
-            result = self.express.attempt(args, kwargs)
+        if self.program is not None and self.program.express is not None:
+            result = self.program.express.attempt(args, kwargs)
             if result is not express_steps.MISSED:
                 return result
         self._note_last_step()

@@ -207,9 +207,6 @@ class Express:
         """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
         function, program = self.function, self.program
         generation, policy = function.generation, function.policy
-        if function.program is not program:
-            function.express = None
-            return MISSED
         if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
                 or function.turnover.wants_traces:
             return MISSED
@@ -386,14 +383,15 @@ def _build(how, made, tensors):
 
 def prepare(function, step, skeleton, args, kwargs):
     """After a step that was skipped as a whole: have the next ones like it be express steps, if that is possible."""
-    known, region = function.express, skeleton._jumps[0][1]
-    if region is function.not_express or function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
+    program, region = skeleton.program, skeleton._jumps[0][1]
+    known = program.express
+    if region is program.not_express or function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
         return
     if known is not None and known.region is not region:
         known.others += 1
         if known.others < OTHERS:
             return
     try:
-        function.express = Express(function, step, skeleton, args, kwargs)
+        program.express = Express(function, step, skeleton, args, kwargs)
     except _Refused:
-        function.not_express = region
+        program.not_express = region
