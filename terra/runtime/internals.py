@@ -168,13 +168,19 @@ executor_changes = [0]  # the same of the executor of a thread
 _next_change = itertools.count(1).__next__
 
 
-def _note_context_changes():
-    set_device, original = context.Context._set_device, context.Context._mode
+def _changing(function, number):
+    @functools.wraps(function)
+    def changes(*args):
+        try:
+            return function(*args)
+        finally:
+            number[0] = _next_change()
 
-    @functools.wraps(set_device)
-    def _set_device(self, device_name, device_spec):
-        set_device(self, device_name, device_spec)
-        context_changes[0] = _next_change()
+    return changes
+
+
+def _note_changes():
+    original = context.Context._mode
 
     @contextlib.contextmanager
     @functools.wraps(original)
@@ -186,33 +192,11 @@ def _note_context_changes():
         finally:
             context_changes[0] = _next_change()
 
-    context.Context._set_device, context.Context._mode = _set_device, _mode
-
+    context.Context._mode = _mode
+    context.Context._set_device = _changing(context.Context._set_device, context_changes)
     for name in "_push_per_thread_mode", "_pop_per_thread_mode":  # a strategy's scope is entered, or left
-        setattr(distribute_lib, name, _changing(getattr(distribute_lib, name)))
-
-
-def _changing(function):
-    @functools.wraps(function)
-    def changes(*args):
-        try:
-            return function(*args)
-        finally:
-            context_changes[0] = _next_change()
-
-    return changes
-
-
-def _note_executor_changes():
-    set_executor = pywrap_tfe.TFE_ContextSetExecutorForThread
-
-    def TFE_ContextSetExecutorForThread(*args):
-        try:
-            return set_executor(*args)
-        finally:
-            executor_changes[0] = _next_change()
-
-    pywrap_tfe.TFE_ContextSetExecutorForThread = TFE_ContextSetExecutorForThread
+        setattr(distribute_lib, name, _changing(getattr(distribute_lib, name), context_changes))
+    pywrap_tfe.TFE_ContextSetExecutorForThread = _changing(pywrap_tfe.TFE_ContextSetExecutorForThread, executor_changes)
 
 
 active_watchers = {}  # what looks for the variables that are used: custom gradients make such things
@@ -233,8 +217,7 @@ def _note_watchers():
     pywrap_tfe.TFE_Py_VariableWatcherNew, pywrap_tfe.TFE_Py_VariableWatcherRemove = TFE_Py_VariableWatcherNew, TFE_Py_VariableWatcherRemove
 
 
-_note_context_changes()
-_note_executor_changes()
+_note_changes()
 _note_watchers()
 
 
