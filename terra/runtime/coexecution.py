@@ -248,7 +248,7 @@ class Coexecuted:
         self._note_last_step()
         start = time.perf_counter()
         before, whole = self._stats.coexecuted_steps, self.counts.whole_steps
-        held = interrupts.hold()
+        held, skeleton = interrupts.hold(), None
         try:
             step = self.begin(Step, args, kwargs)
             if step is not None:
@@ -256,7 +256,8 @@ class Coexecuted:
                     held = interrupts.release(held)
                     result = whole_calls.run_step(step, self._python, args, kwargs)
                     held = interrupts.hold()
-                    skeleton = step.mode if self.counts.whole_steps != whole else None
+                    if self.counts.whole_steps != whole:
+                        skeleton = step.mode
                     self._end(step)
                 except BaseException as error:
                     held = held or interrupts.hold()
@@ -422,28 +423,12 @@ class Coexecuted:
         if isinstance(step, pieces.PiecewiseStep):
             self._end_rolled(step)
             return
-        if isinstance(step.mode, PythonRunner) and step.mode.complete():
-            self._stats.coexecuted_steps += 1
-            self._was_edited = False
-            self._stats.early_steps += not step.mode.late
-            self._stats.single_threaded_steps += step.mode.single_threaded
-            if self.recurring is not None and len(self.store.graph) <= recurring.LARGEST:
-                self._path = step.mode.path
-            self.early_start.ends(time.perf_counter() - step.mode.waited, self.counts.python_stall - step.mode.waited)
-            if step.mode.form.fixed:
-                self.generation.note_completed(step.mode.other_shapes_at >= 0)
-            if self.generation.thread is None and (self.generation.lacks_shapes or self.generation.lacks_form(self.program)):
-                self.generation.begin()
-            compiled = step.mode.program.compiled
-            if compiled is not None:
-                self._stats.compiled_steps += compiled.used
-                if compiled.reason is not None and self.generation.thread is None and step.mode.program is self.program:
-                    self.generation.given_up = compiled, len(self.store.graph.nodes)
-                    if not self.rolling.unroll_layers():
-                        self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
-            self.policy.coexecuted()
-            if self.store.n_traces > 1 and self.turnover.has_settled(step.mode.path) and self.generation.thread is None and not self.options.jit_compile:
-                self._narrow()
+        mode = step.mode
+        if isinstance(mode, PythonRunner) and mode.complete():
+            self._stats.early_steps += not mode.late
+            self.early_start.ends(time.perf_counter() - mode.waited, self.counts.python_stall - mode.waited)
+            self.note_coexecuted(
+                mode.program, mode.form, mode.path, mode.single_threaded, mode.other_shapes_at >= 0, self.generation.lacks_form(self.program))
             step.mode = None
             return
         self._stats.tracing_steps += 1
@@ -451,6 +436,28 @@ class Coexecuted:
         raw = step.mode.finish()
         destroy(step.deferred_destroys)
         self._merge(step, raw)
+
+    def note_coexecuted(self, program, form, path, single_threaded, general, lacks_form):
+        """A step was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its `general` one; `lacks_form`: whether another form is due."""
+        self._stats.coexecuted_steps += 1
+        self._stats.single_threaded_steps += single_threaded
+        self._was_edited = False
+        if self.recurring is not None and len(self.store.graph) <= recurring.LARGEST:
+            self._path = path
+        if form.fixed:
+            self.generation.note_completed(general)
+        if self.generation.thread is None and (self.generation.lacks_shapes or lacks_form):
+            self.generation.begin()
+        compiled = program.compiled
+        if compiled is not None:
+            self._stats.compiled_steps += compiled.used
+            if compiled.reason is not None and self.generation.thread is None and program is self.program:
+                self.generation.given_up = compiled, len(self.store.graph.nodes)
+                if not self.rolling.unroll_layers():
+                    self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
+        self.policy.coexecuted()
+        if self.store.n_traces > 1 and self.turnover.has_settled(path) and self.generation.thread is None and not self.options.jit_compile:
+            self._narrow()
 
     def _abort(self, step, error):
         """The function raised: what it did before is done, as in eager execution."""

@@ -292,7 +292,7 @@ class Express:
                 for t in made:
                     t._owner = flight
                 dispatch.install()
-            self._note(function, stats, counts, form, single_threaded)
+            self._note(function, stats, counts, single_threaded)
         finally:
             if collects:
                 gc.enable()
@@ -302,27 +302,17 @@ class Express:
         function._took = True, time.perf_counter() - start, counts.python_stall
         return made[self._result] if self._only else _build(self._result, made, tensors)
 
-    def _note(self, function, stats, counts, form, single_threaded):
+    def _note(self, function, stats, counts, single_threaded):
         """Count the step as one that was skipped as a whole."""
-        generation = function.generation
         self.others = 0
         self.trial.jumps += 1
         self.trial.tries = 0
         counts.fast_forwards += 1
         counts.whole_steps += 1
         stats.express_steps += 1
-        stats.coexecuted_steps += 1
-        stats.single_threaded_steps += single_threaded
-        function._was_edited = False
-        function.policy.coexecuted()
-        if self.program.compiled is not None:
-            stats.compiled_steps += self.program.compiled.used
-        if form.fixed or self.region.has_other_shapes:
-            generation.note_completed(self.region.has_other_shapes)
-        if generation.lacks_shapes or function.single_threaded.lacks_attrs(self.program):
-            generation.begin()
-        elif function.store.n_traces > 1 and function.turnover.has_settled(self.path) and not function.options.jit_compile:
-            function._narrow()
+        # (Its early form is not missed.)
+        function.note_coexecuted(
+            self.program, self.program.generated, self.path, single_threaded, self.region.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
 
 
 def _are(found, expected):

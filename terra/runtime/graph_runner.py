@@ -227,7 +227,7 @@ class GraphRunner:
         try:
             with self._lock:
                 while not flight.done:
-                    first = self._first()
+                    first = self._at(0)
                     if first is None:
                         break
                     outputs = first.outputs
@@ -251,19 +251,14 @@ class GraphRunner:
             if self._recovers:
                 return  # it is this thread that replays
             self._raise_left_over()
-            last = self._last()
+            last = self._at(-1)
             if last is not None:
                 self.wait_for(last)
 
-    def _first(self):
+    def _at(self, place):
+        """The flight at this place; None if there is none. (Whoever asks first finds that there was one.)"""
         try:
-            return self.flights[0]
-        except IndexError:
-            return None
-
-    def _last(self):
-        try:
-            return self.flights[-1]
+            return self.flights[place]
         except IndexError:
             return None
 
