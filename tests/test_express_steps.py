@@ -461,6 +461,33 @@ class Mask(Case):
         return (x,), {}
 
 
+class Mapping(Case):
+    """A batch is a dict: another order, which the step may look at, or one more entry."""
+
+    def step(self, batch, rate):
+        values = list(batch.values())
+        self.n.assign_add(float(len(values)))
+        return values[0] * rate - batch["y"]
+
+    def arguments(self, k, state):
+        x, y = tf.constant(X[k % 4]), tf.constant(X[(k + 1) % 4])
+        if state:
+            return ({"y": y, "x": x} if k % 2 else {"x": x, "y": y, "z": x},), {"rate": 2.0}
+        return ({"x": x, "y": y},), {"rate": 2.0}
+
+
+class MappingOfNumbers(Case):
+    """With other keys than names, it is not prepared for."""
+
+    fewest = 0
+
+    def step(self, batch):
+        return batch[True] + self.n * len(batch)
+
+    def arguments(self, k, state):
+        return ({True: tf.constant(X[k % 4]), **({"x": 1} if state else {})},), {}
+
+
 class Branches(Case):
     """Two paths: what is skipped chooses one."""
 

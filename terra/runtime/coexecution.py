@@ -428,7 +428,7 @@ class Coexecuted:
             self._stats.early_steps += not mode.late
             self.early_start.ends(time.perf_counter() - mode.waited, self.counts.python_stall - mode.waited)
             self.note_coexecuted(
-                mode.program, mode.form, mode.path, mode.single_threaded, mode.other_shapes_at >= 0, self.generation.lacks_form(self.program))
+                mode.program, mode.form, mode.path, step.shapes(), mode.single_threaded, mode.other_shapes_at >= 0, self.generation.lacks_form(self.program))
             step.mode = None
             return
         self._stats.tracing_steps += 1
@@ -437,8 +437,8 @@ class Coexecuted:
         destroy(step.deferred_destroys)
         self._merge(step, raw)
 
-    def note_coexecuted(self, program, form, path, single_threaded, general, lacks_form):
-        """A step was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its `general` one; `lacks_form`: whether another form is due."""
+    def note_coexecuted(self, program, form, path, shapes, single_threaded, general, lacks_form):
+        """A step with arguments of these shapes was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its `general` one; `lacks_form`: whether another form is due."""
         self._stats.coexecuted_steps += 1
         self._stats.single_threaded_steps += single_threaded
         self._was_edited = False
@@ -456,7 +456,7 @@ class Coexecuted:
                 if not self.rolling.unroll_layers():
                     self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
         self.policy.coexecuted()
-        if self.store.n_traces > 1 and self.turnover.has_settled(path) and self.generation.thread is None and not self.options.jit_compile:
+        if self.store.n_traces > 1 and self.turnover.has_settled((path, shapes)) and self.generation.thread is None and not self.options.jit_compile:
             self._narrow()
 
     def _abort(self, step, error):

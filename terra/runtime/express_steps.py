@@ -13,12 +13,14 @@ import gc
 import time
 from operator import is_
 from threading import get_ident
+from types import MethodType
 
 import numpy as np
 
 from terra.fallback.replay import Record
-from terra.runtime import dispatch, guards, interrupts, opschema
+from terra.runtime import dispatch, guards, interrupts, opschema, whole_calls
 from terra.runtime import internals as tfi
+from terra.runtime.fast_forward import Known
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import SCALARS, Argument, Foreign, this_steps
@@ -31,7 +33,7 @@ from terra.transform import edits
 EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
 OTHERS = 4  # steps in a row that were skipped by another region, after which that one gets the place
-_TENSOR, _SAME, _SCALAR, _NESTED, _ARRAY = range(5)
+_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY = range(6)
 _GIVEN = object()  # marks an argument that the step gives back
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
 
@@ -94,20 +96,19 @@ class Express:
         form = program.general if region.has_other_shapes else program.generated
         if program.early or form is None or form.checkpointed or step.verifies or step.device:
             raise _Refused
-        if function.opening is not None or program.whole is None or not any(region is known for regions in program.whole.regions.values() for known in regions):
-            raise _Refused
-        if region.fetches or region.masks or region.losses or region.context or region.needs:
+        if function.opening is not None or region.fetches or region.masks or region.losses or region.context or region.needs:
             raise _Refused
         self.function, self.program, self.form, self.region = function, program, form, region
-        self.trial = program.whole
+        self.known = self._where_known()
         self.modules_version = program.modules_version
         self.thread = get_ident()
-        self.path = skeleton.path
+        self.path, self.shapes = skeleton.path, step.shapes()
         self.others = 0  # steps in a row that were skipped by another region
         self._changes = self._executors = None
         self._callbacks = tfi.callbacks()
         self._names = tuple(kwargs)
         self._tensors, self._arrays = [], []
+        self._is_keras = type(self.known) is Known
         self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise _Refused
@@ -122,6 +123,18 @@ class Express:
 
     # -- preparation -----------------------------------------------------------------------------------------------------------
 
+    def _where_known(self):
+        """The place where the region is recorded: what is known of the step's own function, or of Keras' step."""
+        region, program, python = self.region, self.program, self.function._python
+        if type(python) is MethodType and whole_calls.is_keras_step(python):
+            places = [known for place, known in program.regions.items() if known and len(place) == 4 and place[2] == id(python.__self__)]
+        else:
+            places = [program.whole] if program.whole is not None else []
+        for known in places:
+            if any(region is other for regions in known.alternatives() for other in regions):
+                return known
+        raise _Refused
+
     def _pattern_of(self, x, step):
         kind = type(x)
         if kind is EagerTensor or kind is TerraTensor:
@@ -135,6 +148,8 @@ class Express:
         if kind is np.ndarray and holds_numbers(x):
             for index, other in enumerate(self._arrays):
                 if other is x:
+                    if self._is_keras:  # which makes two tensors of it
+                        raise _Refused
                     break
             else:
                 index = len(self._arrays)
@@ -146,6 +161,8 @@ class Express:
             return _SCALAR, kind, x
         if kind is tuple or kind is list:
             return _NESTED, kind, [self._pattern_of(y, step) for y in x]
+        if kind is dict and all(type(name) is str for name in x):
+            return _MAPPING, tuple(x), [self._pattern_of(y, step) for y in x.values()]
         if x is None or kind is bool or any(x is kept for kept in self.region.keep):  # it was told apart by its identity
             return _SAME, x, None
         raise _Refused
@@ -305,14 +322,13 @@ class Express:
     def _note(self, function, stats, counts, single_threaded):
         """Count the step as one that was skipped as a whole."""
         self.others = 0
-        self.trial.jumps += 1
-        self.trial.tries = 0
+        self.known.jumped()
         counts.fast_forwards += 1
         counts.whole_steps += 1
         stats.express_steps += 1
         # (Its early form is not missed.)
         function.note_coexecuted(
-            self.program, self.program.generated, self.path, single_threaded, self.region.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
+            self.program, self.program.generated, self.path, self.shapes, single_threaded, self.region.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
 
 
 def _are(found, expected):
@@ -341,7 +357,10 @@ def _alike(pattern, given, tensors, arrays):
         elif kind == _ARRAY:
             if type(x) is not np.ndarray or x.dtype != b[0] or x.shape != b[1] or not _is_number(a, x, arrays):
                 return False
-        elif type(x) is not a or not _alike(b, x, tensors, arrays):
+        elif kind == _NESTED:
+            if type(x) is not a or not _alike(b, x, tensors, arrays):
+                return False
+        elif type(x) is not dict or tuple(x) != a or not _alike(b, x.values(), tensors, arrays):
             return False
     return True
 

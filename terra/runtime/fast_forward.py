@@ -259,6 +259,12 @@ class Known(dict):
         came_again, self.came_again = self.came_again, False
         return not came_again
 
+    def alternatives(self):
+        return self.values()
+
+    def jumped(self):
+        self.jumps += 1
+
     def all_jumps(self):
         return self.jumps + sum(quick.jumps for quick in self.quick)
 
@@ -311,18 +317,20 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         for region in regions:
             if region.fits(runner, inputs):
                 if runner.step.verifies:
-                    known.jumps += 1
+                    known.jumped()
                     return verification.make_again(runner, region, regions, inputs, more is not None, _unread(runner, owner, args, kwargs), call), None
                 result = jump(runner, region, inputs, regions)
                 if result is MISSED:
                     break
-                known.jumps += 1
+                known.jumped()
                 return (result if result is not FELL_BACK else _enter(runner, call)), None
     program = runner.program
     if known is not None and not known.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if known.is_fruitless():
             program.note_unskippable(place, "depends on something that is another one nearly each time")
             program.regions[place] = False
+        return _enter(runner, call), None
+    if not user_code.can_look_out():
         return _enter(runner, call), None
     recording, users = Recording(runner), []
     try:
@@ -338,8 +346,6 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             guard, why = None, "runs functions of the user's that do more than compute"
     elif guard is not None:
         result, alone, warned = user_code.watch(lambda: _enter(runner, call))
-        if alone is None:
-            return result, None
         if not alone:
             guard, why = None, "runs functions of the user's that were not looked for"
         elif warned:

@@ -168,7 +168,7 @@ class Snapshot:
         self._dicts, self._sized, self._lengths, self._views, self._held = [], [], [], [], []
         versions_at, lengths_at, expected = [], [], []
         for container, view, held, keys in self._parts.values():
-            address = versions.address_of_version(container)
+            address = versions.address_of_version(container.held if type(container) is _Lasting else container)
             if address is not None:
                 self._dicts.append((container, view, held, keys))
                 versions_at.append(address)
@@ -229,7 +229,7 @@ class Snapshot:
             return False
         changed = range(n) if self._found is None else np.flatnonzero(now[:n] != np.frombuffer(self._found, np.uint64)[:n]).tolist()
         for container, view, held, keys in map(self._dicts.__getitem__, changed):
-            if not (equal(tuple(view), held) and equal(tuple(container), keys)):
+            if not (equal(tuple(view), held) and (type(container) is _Lasting or equal(tuple(container), keys))):
                 return False
         self._found = found
         return True
@@ -405,19 +405,30 @@ def _find_holders(root):
     return found
 
 
+_OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
+_OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it
+
+
 class _Lasting:
-    """The attributes of a metric of tf_keras, without the last result, which nothing reads that runs eagerly."""
+    """The attributes of an object, without those that are others each time, and matter to nothing that is skipped."""
 
-    __slots__ = ("held",)
+    __slots__ = ("held", "passing")
 
-    def __init__(self, held):
-        self.held = held
+    def __init__(self, held, passing):
+        self.held, self.passing = held, passing
 
     def __len__(self):
-        return 2 * (len(self.held) - ("_call_result" in self.held))
+        return 2 * (len(self.held) - sum(name in self.held for name in self.passing))
 
     def __iter__(self):
-        return chain.from_iterable(item for item in self.held.items() if item[0] != "_call_result")
+        return chain.from_iterable(item for item in self.held.items() if item[0] not in self.passing)
+
+
+def _lasting(kind, held):
+    """What of the attributes `held` of an object of this class is to be compared."""
+    if "_call_result" in held and _root(kind) == "tf_keras":
+        return _Lasting(held, _OF_RESULTS)
+    return _Lasting(held, _OF_LOOPS) if hasattr(kind, "fit") and hasattr(kind, "train_step") else held
 
 
 class Walk:
@@ -480,7 +491,7 @@ class Walk:
             self.containers.added_losses[id(losses)] = losses
             self.seen.add(id(losses))
         self.steps.update([id(value) for name, value in held.items() if name in _CALLERS or name.startswith("__terra__")])
-        self._container(_Lasting(held) if "_call_result" in held and _root(kind) == "tf_keras" else held, held)
+        self._container(_lasting(kind, held), held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
 

@@ -4,9 +4,10 @@ One that goes on with other variables (the next model of a cross-validation, of 
 that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the old variables come back (models that take turns),
 they were needed: from then on all traces are merged. A few new variables at a time (metrics that are made for each epoch) are merged until `max_traces` is reached.
 
-Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, the next ones are traced
-anew, and the graph that is made of these traces alone, without branches, with more constants, replaces the old one. Should another path be taken after all, that is one more fallback,
-and next time it takes more steps. Steps in pieces become whole again in the same way, once their loops no longer vary.
+Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, with arguments of the
+same shapes (the last batch of an epoch may be smaller), the next ones are traced anew, and the graph that is made of these traces alone, without branches, with more
+constants, replaces the old one. Should another path be taken after all, that is one more fallback, and next time it takes more steps. Steps in pieces become whole
+again in the same way, once their loops no longer vary.
 """
 
 from terra.graph.trace import RESOURCE
@@ -29,7 +30,7 @@ class Turnover:
         self._to_trace = 0  # steps that may be traced because of that
 
     def has_settled(self, path):
-        """A step of a function with several traces was co-executed along this path: whether the other ones are to be forgotten."""
+        """A step of a function with several traces was co-executed along this path, which tells shapes apart: whether the other ones are to be forgotten."""
         if path != self._path:
             self._path, self._steps = path, 0
         self._steps += 1

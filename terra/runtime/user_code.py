@@ -30,7 +30,7 @@ def observe(runner, users, covered, call):
     """
     step = runner.step.function
     outer = sys.getprofile()
-    if (runner.observer is not None and runner.observer.covered is not None) or not _is_ours(outer) or not step.located or step.options.fast_forward == "framework":
+    if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return call(), None
     observer = Observer(runner, set(), covered=covered)
     exchanged = []  # (function, its own code, that of its observed form)
@@ -96,16 +96,18 @@ def note_filters(add):
     add(warnings.filters)
 
 
+def can_look_out():
+    """Whether calls can be watched and observed: a profiler of the user's must not miss anything."""
+    return _is_ours(sys.getprofile())
+
+
 def watch(call):
-    """Make `call`, which should run nothing of the user's: (its result, whether that is so, None if it cannot be told, whether it has warned).
+    """Make `call`, which should run nothing of the user's: (its result, whether that is so, whether it has warned).
 
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
-    outer = sys.getprofile()
-    if not _is_ours(outer):
-        return call(), None, False  # a profiler of the user's must not miss anything
     seen, warned = [], []
-    with _looking_out(outer, lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
+    with _looking_out(sys.getprofile(), lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
         result = call()
     return result, not seen, bool(warned)
 

@@ -79,6 +79,13 @@ class Attempts:
         if len(self.regions) > fast_forward.MOST_SIGNATURES:
             del self.regions[next(iter(self.regions))]
 
+    def alternatives(self):
+        return self.regions.values()
+
+    def jumped(self):
+        self.jumps += 1
+        self.tries = 0
+
 
 class Arrays:
     """The arrays among the arguments of the step's function, and the tensors that stand for them.
@@ -161,7 +168,7 @@ def run_step(step, function, args, kwargs):
 
 def is_keras_step(method):
     """Whether it is the `train_step`, say, of a Keras model, not one of the user's."""
-    return method.__func__.__name__ in guards.STEPS and guards.stock_package(method.__func__.__module__) == "backend"
+    return method.__func__.__name__ in guards.STEPS and guards.stock_package(method.__func__.__module__) in ("backend", "engine")
 
 
 def run_keras_step(form, model, args, kwargs):
@@ -363,8 +370,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             verification.note_impure(runner, expected, observer.reason)
         return result
     if expected is not None:
-        trial.jumps += 1
-        trial.tries = 0
+        trial.jumped()
         verification.compare(runner, expected, region)
         return result
     region.guard, region.keep = reads, keep
@@ -391,8 +397,7 @@ def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwarg
         return call(*args, **kwargs)
     if result is MISSED:
         return MISSED
-    trial.jumps += 1
-    trial.tries = 0
+    trial.jumped()
     runner.step.counts.whole_steps += fewest == 1
     return result
 

@@ -1,0 +1,223 @@
+"""Keras' own `train_step` and `test_step` by the express way: what `fit`, `evaluate` and `train_on_batch` do is what they do with `run_eagerly=True`, whatever
+changes between two batches, or two calls of `fit`."""
+
+import cProfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import terra
+
+RNG = np.random.default_rng(0)
+N, BATCH = 200, 8
+X, Y = RNG.normal(size=(N, 4)).astype("f"), RNG.integers(0, 3, N)
+KERAS = [pytest.param(keras, id="keras3"), pytest.param(tf_keras, id="tf_keras")]
+
+
+def layers(K):
+    return [K.layers.Dense(8, "tanh"), K.layers.Dropout(0.3, **({"seed": 1} if K is keras else {})), K.layers.Dense(3)]
+
+
+def how(K):
+    return dict(optimizer="adam", loss=K.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+
+
+def both(run, K, steps="train", make=None, **other):
+    """`run(model)` with `run_eagerly=True`, and co-executed: must give the same; returns the `Stats` of the latter."""
+    results, kept = [], None
+    for compile_model in (lambda model: model.compile(run_eagerly=True, **{**how(K), **other}),
+                          lambda model: terra.compile(model, wait_for_graph=True, **{**how(K), **other})):
+        K.utils.set_random_seed(7)
+        model = K.Sequential(layers(K)) if make is None else make()
+        model.build((None, 4))
+        kept = compile_model(model)
+        results.append(repr((run(model), [w.tolist() for w in model.get_weights()])))
+    assert results[0] == results[1]
+    return kept.stats()[steps]
+
+
+def dataset(batch=BATCH, n=N):
+    return tf.data.Dataset.from_tensor_slices((X[:n], Y[:n])).batch(batch)
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_again_and_again(K):
+    """Each `fit` leaves its History, and what it validates with, in the model: steps need not be learned anew for that."""
+    counts = []
+
+    def run(model):
+        found = []
+        for _ in range(3):
+            found.append(model.fit(dataset(), epochs=2, verbose=0, validation_data=dataset(20)).history)
+            found.append(model.evaluate(dataset(20), verbose=0))
+            counts.append(model.train_step.stats().whole_steps if hasattr(model.train_step, "stats") else 0)
+        return found
+
+    stats = both(run, K)
+    assert counts[-1] - counts[-2] >= 2 * N // BATCH - 2, (counts, stats)
+    assert stats.express_steps >= 80, stats
+
+
+def test_the_last_batch_is_smaller():
+    stats = both(lambda model: model.fit(dataset(24), epochs=12, verbose=0).history, keras)
+    assert stats.express_steps >= 70 and stats.fallbacks <= 2, stats
+
+
+def rate(K, model, other, n):
+    model.optimizer.learning_rate = 0.5 if other else 0.01
+
+
+def dropout(K, model, other, n):
+    model.layers[1].rate = 0.9 if other else 0.3
+
+
+def activation(K, model, other, n):
+    model.layers[0].activation = K.activations.relu if other else K.activations.tanh
+
+
+def frozen(K, model, other, n):
+    model.layers[0].trainable = not other
+
+
+def assigned(K, model, other, n):
+    if n % 7 == 0:
+        model.layers[2].bias.assign([1.0, 2.0, float(n)])
+
+
+def regularizer(K, model, other, n):
+    if n == 30:
+        model.layers[2].kernel_regularizer = K.regularizers.L2(0.1)
+
+
+def epsilon(K, model, other, n):
+    K.backend.set_epsilon(1e-3 if other else 1e-7)
+
+
+def seeds(K, model, other, n):
+    if n % 10 == 0:
+        tf.random.uniform(())
+    if n == 33:
+        K.utils.set_random_seed(3)
+
+
+def own_step(K, model, other, n):
+    """The model gets a step of its own, between two batches."""
+    if n == 40:
+        kept = model.train_step
+        model.train_step = lambda data: {"loss": kept(data)["loss"] * 2.0}
+
+
+EVERYWHERE = (assigned, regularizer, seeds, own_step)
+
+
+def callback(K, change):
+    class Changes(K.callbacks.Callback):
+        n = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.n += 1
+            if self.n % 16 in (14, 15) or change in EVERYWHERE:
+                change(K, self.model, self.n % 16 == 14, self.n)
+
+    return Changes()
+
+
+@pytest.mark.parametrize("K", KERAS)
+@pytest.mark.parametrize("change", [rate, dropout, activation, frozen, assigned, regularizer, epsilon, seeds, own_step], ids=lambda f: f.__name__)
+def test_something_changes_between_two_batches(change, K):
+    try:
+        stats = both(lambda model: model.fit(dataset(), epochs=4, verbose=0, callbacks=[callback(K, change)]).history, K)
+    finally:
+        K.backend.set_epsilon(1e-7)
+    assert stats.express_steps >= 20, stats
+
+
+class LooksAtHistory(keras.Sequential):
+    """What a `fit` leaves in the model matters after all: the program reads it."""
+
+    def call(self, x, training=None, mask=None):
+        seen = self.history
+        return super().call(x, training=training) * (1.0 if seen is None or not seen.params or seen.params["epochs"] == 2 else 3.0)
+
+
+def test_the_program_reads_what_fit_leaves_behind():
+    def run(model):
+        return [model.fit(dataset(), epochs=epochs, verbose=0).history for epochs in (2, 2, 3, 2, 3)]
+
+    stats = both(run, keras, make=lambda: LooksAtHistory(layers(keras)))
+    assert stats.coexecuted_steps >= 100, stats
+
+
+def test_batches_are_mappings():
+    def make():
+        inputs = {"b": keras.Input((2,), name="b"), "a": keras.Input((2,), name="a")}
+        return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()([inputs["b"], inputs["a"]])))
+
+    data = tf.data.Dataset.from_tensor_slices(({"a": X[:, :2], "b": X[:, 2:]}, Y)).batch(BATCH)
+    stats = both(lambda model: model.fit(data, epochs=3, verbose=0).history, keras, make=make)
+    assert stats.express_steps >= 40, stats
+
+
+@pytest.mark.parametrize("weights", [{"class_weight": {0: 1.0, 1: 3.0, 2: 0.5}}, {"sample_weight": np.linspace(0.1, 2.0, N)}], ids=["class", "sample"])
+def test_weights(weights):
+    stats = both(lambda model: model.fit(X, Y, batch_size=BATCH, epochs=3, verbose=0, **weights).history, keras)
+    assert stats.express_steps >= 40, stats
+
+
+def floats_of(logs):
+    return [float(x) for x in logs]
+
+
+def test_batches_of_arrays():
+    """Of other sizes and types, too, and tensors among them."""
+    def run(model):
+        found = []
+        for k in range(60):
+            x, y = X[k:k + (8 if k % 20 != 15 else 5)], Y[k:k + (8 if k % 20 != 15 else 5)]
+            if k % 20 == 17:
+                x = x.astype("float64")
+            if k % 20 == 18:
+                x = tf.constant(x)
+            found.append(floats_of(model.train_on_batch(x, y)))
+        return found
+
+    stats = both(run, keras)
+    assert stats.express_steps >= 20, stats
+
+
+def test_an_array_is_given_twice():
+    """A step that was prepared with two arrays is given one, as its input and as its target."""
+    def run(model):
+        return [floats_of(model.train_on_batch(X[k:k + 8], X[k:k + 8] if k % 3 else Z[k:k + 8])) if k % 10 else twice(model, X[k:k + 8]) for k in range(60)]
+
+    def twice(model, x):
+        return floats_of(model.train_on_batch(x, x))
+
+    Z = X + 1.0
+    stats = both(run, keras, make=lambda: keras.Sequential([keras.layers.Dense(4)]), loss="mse", metrics=["mae"])
+    assert stats.express_steps >= 30, stats
+
+
+def test_a_profiler_is_told_of_no_more_than_without_it():
+    """Where the program is profiled nothing new is recorded; what is known is skipped as before."""
+    def run(model):
+        model.fit(dataset(), epochs=4, verbose=0)
+        profile = cProfile.Profile()
+        profile.enable()
+        try:
+            history = model.fit(dataset(), epochs=2, verbose=0).history
+        finally:
+            profile.disable()
+        return history
+
+    stats = both(run, keras)
+    assert stats.express_steps >= 120, stats
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_evaluate(K):
+    stats = both(lambda model: [model.evaluate(dataset(), verbose=0) for _ in range(3)], K, "test")
+    assert stats.express_steps >= 40, stats
