@@ -1,5 +1,6 @@
 """Quiet TensorFlow, importable test helpers, and a watchdog that turns a deadlock into a stack dump."""
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that n
 LONGEST = ("test_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_loops", "test_finalizers")
 
 _stderr = None
+_file = None  # of the last test
 
 
 def pytest_configure(config):
@@ -36,6 +38,11 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
+    global _file
+    if item.path != _file:
+        _file = item.path
+        gc.collect()
+        gc.freeze()  # else garbage collection looks through all that TensorFlow, Keras and the tests before hold, 0.2 s and more each time
     faulthandler.dump_traceback_later(HARD_LIMIT, exit=True, file=_stderr)
     try:
         return (yield)
