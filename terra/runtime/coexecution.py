@@ -436,6 +436,7 @@ class Coexecuted:
         raw = step.mode.finish()
         destroy(step.deferred_destroys)
         self._merge(step, raw)
+        step.mode = None  # the two hold each other, and all that was recorded
 
     def note_coexecuted(self, program, form, path, shapes, single_threaded, general, lacks_form):
         """A step with arguments of these shapes was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its `general` one; `lacks_form`: whether another form is due."""

@@ -37,7 +37,7 @@ _METHODS = {
     "optimizers": frozenset(["apply", "apply_gradients", "scale_loss"]),
     "trainers": frozenset(["compute_loss", "compute_metrics", "update_state", "result", "reset_state"]),
     "engine": frozenset(["compute_loss", "compute_metrics", "update_state", "reset_state"]),
-    "layers": frozenset(["call"]),  # which a layer that derives from a stock one calls
+    "layers": frozenset(["call"]), "models": frozenset(["call"]),  # which a layer, or model, that derives from a stock one calls
     "metrics": frozenset(["update_state", "result", "reset_state", "reset_states", *_OF_ONE_METRIC]),
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }

@@ -235,7 +235,7 @@ _INTEGER_ENUMS = frozenset(
         tfi.dtypes.int8, tfi.dtypes.int16, tfi.dtypes.int32, tfi.dtypes.int64, tfi.dtypes.uint8, tfi.dtypes.uint16, tfi.dtypes.uint32,
         tfi.dtypes.uint64))
 HOST_KNOWN_ENUMS = _INTEGER_ENUMS | {tfi.dtypes.bool.as_datatype_enum}
-_schemas = {}
+schemas = {}
 _function_names = collections.deque()
 _READS_IN_FUNCTIONS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
 PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"])
@@ -243,7 +243,7 @@ PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "
 
 def get_schema(name):
     """Schema of op (or traced function) `name`; None if TensorFlow knows neither."""
-    schema = _schemas.get(name)
+    schema = schemas.get(name)
     if schema is None:
         op_def = tfi.op_def(name)
         if op_def is not None:
@@ -254,9 +254,9 @@ def get_schema(name):
                 return None
             schema = Schema(name, fdef=fdef)
             if len(_function_names) >= 1000:  # functions traced anew at each step would pile up here
-                _schemas.pop(_function_names.popleft(), None)
+                schemas.pop(_function_names.popleft(), None)
             _function_names.append(name)
-        _schemas[name] = schema
+        schemas[name] = schema
     return schema
 
 

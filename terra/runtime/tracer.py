@@ -13,7 +13,7 @@ from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
 from terra.runtime import catching, opschema
 from terra.runtime import internals as tfi
-from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info
+from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info, schemas
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
@@ -24,7 +24,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 STRING_ENUM = tfi.types_pb2.DT_STRING
 DTYPES = tfi.INTERN_DTYPES
-_fast_execute, _tape_set_is_empty = tfi.fast_execute, tfi.tape_set_is_empty
+_fast_execute, _tape_set_is_empty, _context_changes = tfi.fast_execute, tfi.tape_set_is_empty, tfi.context_changes
 _getrefcount = sys.getrefcount
 _OWN_REFERENCES = 3  # of a tensor in `outputs`: the list, the loop's variable, getrefcount's argument
 SMALL = 64  # external tensors of at most so many elements are speculated to be constant
@@ -145,12 +145,12 @@ class Tracer:
     # -- the three entry points ------------------------------------------------------------------------------------------------
 
     def fast(self, ctx, op, name, *args):
-        schema = get_schema(op)
+        schema = schemas.get(op) or get_schema(op)
         n = schema.n_inputs
         inputs, attrs = args[:n], args[n:]
         flat = inputs if not schema.has_lists else schema.flatten(inputs)
         enums, args, computed = [], [], False
-        known_shapes = True
+        known_shapes, uses_variables, step = True, schema.category == opschema.VARIABLE, self.step
         for x in flat:
             t = type(x)
             if t is TerraTensor:
@@ -161,7 +161,7 @@ class Tracer:
                     known_shapes = False
             elif t is EagerTensor:
                 enum = x._datatype_enum()
-                if enum == RESOURCE_ENUM and has_varying_shape(schema, x):
+                if uses_variables and enum == RESOURCE_ENUM and shape_of_variable(x) is None:
                     known_shapes = False
                 enums.append(enum)
                 args.append(x)
@@ -169,7 +169,7 @@ class Tracer:
                 raise FallbackException("converted by the slow path")
         if not schema.plain:
             category = schema.category
-            if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(op, attrs)):
+            if category == opschema.HOST or (category == opschema.RANDOM and step.random_is_host(op, attrs)):
                 return self._host(schema, ctx, op, name, inputs, flat, attrs)
         if not (schema.plain and computed):
             known = host_static(schema, op, flat, self)
@@ -198,10 +198,12 @@ class Tracer:
             eager, template = (result,), True
         else:
             eager, template = flat_outputs(result)
-        enums, device = tuple(enums), ctx.device_name or ""
+        if step.settings_seen != _context_changes[0]:
+            step.look_at_settings()
+        enums, device = tuple(enums), step.device or ""
         if list in map(type, attrs):  # which the program may change
             attrs = tuple([list(x) if type(x) is list else x for x in attrs])
-        if known_shapes and schema.met and not self.step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
+        if known_shapes and schema.met and not step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
             if schema.has_lists:  # the same
                 inputs = [tuple(x) if type(x) is list else x for x in inputs]
             outs = self._note((schema, inputs, flat, enums, attrs, device, self.cursor.current, eager, template), eager)
@@ -516,8 +518,26 @@ def has_varying_shape(schema, x):
     return schema.category == opschema.VARIABLE and type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and shape_of_variable(x) is None
 
 
+_shapes_of_variables = {}  # number of a handle -> that
+_MOST_SHAPES = 100_000
+
+
 def shape_of_variable(handle):
     """The shape that all values of a variable have, as a list; None if they may have different ones."""
+    if type(handle) is not EagerTensor:
+        return _shape_of_variable(handle)
+    number = handle._id
+    known = _shapes_of_variables.get(number)
+    if known is None:
+        known = _shape_of_variable(handle)
+        if len(_shapes_of_variables) >= _MOST_SHAPES:
+            _shapes_of_variables.clear()
+        if known is not None:
+            _shapes_of_variables[number] = known
+    return known
+
+
+def _shape_of_variable(handle):
     data = handle._handle_data if type(handle) is EagerTensor else None
     if data is None or not data.is_set:
         return None
