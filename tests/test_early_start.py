@@ -55,7 +55,7 @@ def both(build, calls, **options):
 class Program:
     def __init__(self, early=False):
         self.early = early
-        self.generated, self.early_form, self.compiled = "late", None, None
+        self.generated, self.early_form, self.compiled, self.express = "late", None, None, None
 
 
 def drive(start, program, steps, skeleton, waited, graph_early=0.0, number=1, now=0.0):
@@ -89,6 +89,34 @@ def test_steps_that_do_not_follow_each_other_tell_nothing():
     for k in range(5 * STEPS):
         drive(start, program, 1, 1.0, 1.0, number=2 * k, now=2.0 * k)
     assert not start.wanted
+
+
+def test_where_steps_hardly_have_a_skeleton_it_is_not_wanted():
+    start, program = EarlyStart(), Program()
+    program.express = object()
+    drive(start, program, 5 * STEPS, 1.0, 1.0)
+    assert not start.wanted
+
+
+def test_where_no_two_steps_follow_each_other_nothing_is_decided():
+    """Those in between are express steps, which ask for no form."""
+    start, program = EarlyStart(), Program()
+    number, now = drive(start, program, STEPS + 2, 1.0, 1.0)
+    program.early_form = "early"
+    for k in range(5 * BLOCK * ROUNDS):
+        assert start.begins(program, number + 2 * k + 2, now + k, 0.0) == "late"
+        start.ends(now + k + 0.5, 0.0)
+    assert start.trial.second_is_better is None
+
+
+def test_a_trial_without_any_times_begins_again():
+    tried = trial.Trial()
+    for now in range(3 * 2 * BLOCK * ROUNDS):
+        tried.choose(now, follows=False)
+    assert tried.second_is_better is None
+    for now in range(2 * BLOCK * ROUNDS + 1):
+        tried.choose(now)
+    assert tried.second_is_better is not None
 
 
 @pytest.mark.parametrize("graph_early, better", [(0.1, True), (1.0, False), (1.5, False)])

@@ -45,7 +45,7 @@ class EarlyStart:
             return program.generated
         if program.early_form is not None:
             return self._choose(program, now, follows)
-        if not self.wanted and self.reason is None and program.compiled is None:
+        if not self.wanted and self.reason is None and program.compiled is None and program.express is None:
             if follows:
                 # Early, the graph could have run during the skeleton, for as long as Python waited for it afterwards.
                 self._savings.append(min(self._ended - self._began, waited - self._waited) / (now - self._began))
@@ -64,7 +64,10 @@ class EarlyStart:
 
     def _choose(self, program, now, follows):
         undecided = self.trial.second_is_better is None
-        early = self.trial.choose(now, follows)
+        if undecided and not follows:  # few steps come here at all, where most are express steps
+            self.trial.interrupt(now)
+            return program.generated
+        early = self.trial.choose(now)
         if undecided and self.trial.second_is_better is not None:
             log.info("terra: %s", self.describe())
         return program.early_form if early else program.generated

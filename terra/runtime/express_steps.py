@@ -396,6 +396,8 @@ def prepare(function, step, skeleton, args, kwargs):
     known = program.express
     if region is program.not_express or function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
         return
+    if known is not None and function.generation.thread is not None:  # until there is a new graph, steps take their ordinary way
+        return
     if known is not None and known.region is not region:
         known.others += 1
         if known.others < OTHERS:
