@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import harness
 import terra
 
 N = 120  # more than is taken for a constant
@@ -88,3 +89,35 @@ def test_batches_of_graphs():
         outcomes.append(([float(run(*batch)) for batch in data], dense.numpy().tolist()))
     assert outcomes[0] == outcomes[1]
     assert coexecuted.stats().coexecuted_steps >= 50
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("training", [True, False])
+def test_what_a_kernel_keeps_for_its_gradient(training, dtype):
+    """The shape function of FusedBatchNormV3 leaves it open, and TensorFlow's gradient asks for it; Python must not wait for that. Batches have several sizes."""
+    def build():
+        harness.reset_seeds()
+        kernel, scale, offset = (tf.Variable(tf.random.stateless_normal(shape, [1, 2])) for shape in ([3, 3, 2, 4], [4], [4]))
+        variables = kernel, scale, offset
+        mean, variance = ([], []) if training else (tf.constant([0.1] * 4), tf.constant([0.9] * 4))
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                y = tf.cast(tf.nn.conv2d(x, kernel, 1, "SAME"), dtype)
+                y, *statistics = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, mean, variance, is_training=training)
+                loss = tf.reduce_mean(tf.cast(y, tf.float32) ** 4)
+            for v, g in zip(variables, tape.gradient(loss, variables)):
+                v.assign_sub(0.1 * g)
+            return loss, statistics
+
+        return step, variables
+
+    batches = [tf.random.stateless_normal([n, 6, 6, 2], [n, 3]) for n in (8, 8, 8, 8, 8, 8, 5, 8, 5, 7, 8, 7, 5, 8, 8)]
+    seen = []
+    for wrap in (lambda step: step, lambda step: terra.coexecute(step, wait_for_graph=True)):
+        step, variables = build()
+        step = wrap(step)
+        seen.append(repr((harness.snapshot([step(x) for x in batches]), harness.snapshot(variables))))
+    assert seen[0] == seen[1]
+    stats = step.stats()
+    assert stats.coexecuted_steps >= 10 and stats.fetches == 0, stats

@@ -1,7 +1,7 @@
 """Output shapes of an operation without running anything, by TensorFlow's own shape functions.
 
 The skeleton knows the shapes that a node has had. For a new batch size or sequence length the operation is added to a scratch graph, whose C++ shape
-function answers in some 0.2 ms; the answer is then remembered by the node. Where shapes depend on data, the tracing phase asks in the same way what Python
+function answers in some 0.2 ms (an operation that keeps something of its own for its gradient is run once, instead); the answer is then remembered by the node. Where shapes depend on data, the tracing phase asks in the same way what Python
 knows of them, so that both phases know the same.
 """
 
@@ -13,6 +13,8 @@ from terra.runtime import opschema, shape_rules
 from terra.runtime.open_shapes import shape_of
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
+# Operations that give something for their own gradient's use, whose shape is the kernel's affair: the shape function leaves it open, but TensorFlow's code for the gradient asks for it.
+_SHAPED_BY_KERNELS = frozenset(["FusedBatchNormV3"])
 
 
 class _Scratch:
@@ -55,6 +57,8 @@ def output_shapes(info, enums, keys, handles, n_out):
         return shapes
     if info.schema is None or info.schema.is_function or info.category not in (opschema.GRAPH, opschema.VARIABLE, opschema.RANDOM):
         return None
+    if info.op_type in _SHAPED_BY_KERNELS and all(type(key) is tuple for key in keys) and tfi.has_one_device():
+        return _run(info, enums, keys, n_out)
     graph = _scratch.fresh()
     try:
         with graph.as_default():
@@ -72,6 +76,17 @@ def output_shapes(info, enums, keys, handles, n_out):
         else:
             shapes.append(shape_of(shape.as_list()))
     return tuple(shapes)
+
+
+def _run(info, enums, keys, n_out):
+    """The same by running the operation, on zeros; the kernel, and so the shapes, follow from types and shapes."""
+    shapes = [key[1] if is_value(key) else key for key in keys]
+    zeros = [tfi.eager_constant(np.zeros(shape, tfi.INTERN_DTYPES[enum].as_numpy_dtype), tfi.INTERN_DTYPES[enum]) for enum, shape in zip(enums, shapes, strict=True)]
+    try:
+        outputs = tfi.execute(tfi.context_handle(), "", info.op_type, zeros, info.exec_attrs, n_out)
+    except (tfi.NotOkStatusException, tfi.OpError):  # eager execution will say what is wrong with it
+        return None
+    return tuple([x._shape_tuple() for x in outputs])
 
 
 def add_rule(op_type, rule):
