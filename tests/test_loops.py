@@ -402,6 +402,35 @@ class Episode(Program):
 
 
 @program
+class SamplesInTheLoop(Program):
+    """Operations that stay imperative are given what the tape records: nothing flows through a sample of a distribution, but something does through a `py_function`."""
+
+    exact = False
+    through_python = False
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            h, losses = tf.zeros([3, 8]), []
+            for i in range(x.shape[1]):
+                h = self.cell(x[:, i], h)
+                action = tf.random.categorical(h, 1)[:, 0]
+                noise = tf.random.categorical(h * 2.0, 2)
+                chosen = tf.gather(tf.nn.log_softmax(h), action, axis=1, batch_dims=1)
+                if self.through_python:
+                    chosen = tf.py_function(lambda y: y * 2.0, [chosen], tf.float32)
+                losses.append(tf.reduce_mean(chosen) + 0.01 * tf.reduce_mean(tf.cast(noise, tf.float32)) * tf.reduce_mean(h))
+                self.seen.append(int(action[0]))
+            loss = tf.add_n(losses)
+        self.train(tape, loss)
+        return loss
+
+
+@program
+class PythonInTheLoop(SamplesInTheLoop):
+    through_python = True
+
+
+@program
 class StateAndRandomness(Program):
     def build(self):
         self.count = tf.Variable(0, dtype=tf.int32)
@@ -605,7 +634,7 @@ def test_equal_to_eager(cls, late):
     assert kinds[-10:].count("C") >= getattr(cls, "minimum", 8), report
 
 
-@pytest.mark.parametrize("cls", [cls for cls in PROGRAMS if cls.__name__ in ("Rnn", "StoppedGradient", "GivenGradients")], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", [cls for cls in PROGRAMS if cls.__name__ in ("Rnn", "StoppedGradient", "GivenGradients", "SamplesInTheLoop")], ids=lambda cls: cls.__name__)
 def test_gradients_follow_plans(cls, monkeypatch):
     """In the end no gradient is taken by TensorFlow's tape, that of the loss itself (which begins with a constant) included."""
     taken = []

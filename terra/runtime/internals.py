@@ -241,6 +241,14 @@ def registered_gradient(op):
         return None
 
 
+def is_not_differentiable(op):
+    """Whether TensorFlow knows that no gradient flows through operation `op`."""
+    try:
+        return ops.gradient_registry.lookup(op) is None
+    except LookupError:  # it would say that there is none, should one be asked for
+        return False
+
+
 def flush_zeros_cache():
     """Forget cached zero tensors, so that each step asks for them again, in tracing and in the skeleton alike."""
     c = context.context()

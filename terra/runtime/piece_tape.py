@@ -129,9 +129,9 @@ class PieceTapes(Tapes):
         self.step.data[id(handle)] = handle  # no constant, though Python may have made it
         lazy.watches.append((len(lazy.pending), handle))
 
-    def before_host(self, flat):
-        """An imperative-only operation comes, perhaps a py_function, which records on the tapes itself."""
-        if self.recording is not None and any(type(x) is TerraTensor for x in flat):
+    def before_host(self, op, flat):
+        """An imperative-only operation comes, perhaps a py_function, which records on the tapes itself; nothing flows through one that has no gradient."""
+        if self.recording is not None and any(type(x) is TerraTensor for x in flat) and not tfi.is_not_differentiable(op):
             self.give_up()
 
     def diverged(self, piece_runner):

@@ -408,14 +408,14 @@ class PieceTracer(_InPiece, Tracer):
         return t._value if t._value is not None else t._eager()
 
     def _host(self, schema, ctx, op, name, inputs, flat, attrs):
-        self.step.tapes.before_host(flat)
+        self.step.tapes.before_host(op, flat)
         if self.step.touches_variables(schema, flat):
             self.step.cut()
             runner.sync()
         return super()._host(schema, ctx, op, name, inputs, flat, attrs)
 
     def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
-        self.step.tapes.before_host(inputs)
+        self.step.tapes.before_host(schema.name, inputs)
         if self.step.touches_variables(schema, inputs):
             self.step.cut()
             runner.sync()
@@ -478,7 +478,7 @@ class PieceRunner(_InPiece, PythonRunner):
     def _prepare_host(self, schema, flat):
         self.outside_events += 1
         step = self.step
-        step.tapes.before_host(flat)
+        step.tapes.before_host(schema.name, flat)
         if step.touches_variables(schema, flat):
             step.cut()
             runner.sync()
