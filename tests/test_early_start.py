@@ -119,6 +119,17 @@ def test_a_trial_without_any_times_begins_again():
     assert tried.second_is_better is not None
 
 
+def test_what_passes_between_steps_that_do_not_follow_each_other_is_no_time_of_theirs():
+    tried = trial.Trial()
+    for now in range(4):
+        tried.choose(now)
+    assert tried.times[0] == [1]
+    tried.interrupt(1000.0, follows=False)
+    tried.choose(1001.0)
+    tried.choose(2000.0, follows=False)
+    assert tried.times == ([1], [])
+
+
 @pytest.mark.parametrize("graph_early, better", [(0.1, True), (1.0, False), (1.5, False)])
 def test_the_faster_form_stays(graph_early, better):
     start, program = EarlyStart(), Program()

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from examples import check, programs
+from examples import check, fit, fit_models, programs
 from examples.benchmark import loops, report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
@@ -435,3 +435,19 @@ def test_steps_that_take_turns(main, titles, capsys):
     for row in rows:
         eager, function, ours, ratio = map(float, row[34:].split())
         assert min(eager, ours) > 0 and ratio == pytest.approx(function / ours, abs=0.2)
+
+
+@pytest.mark.parametrize("name, loop", [("MLP", "train_on_batch(arrays)"), ("GAN", "fit(dataset)")])
+def test_fit_compares_four_ways_to_compile_a_model(monkeypatch, capsys, name, loop):
+    monkeypatch.setattr(fit, "WARM_UP", 3)
+    monkeypatch.setattr(fit_models, "ROWS", 100)
+    monkeypatch.setattr(fit, "LOOPS", {loop: fit.LOOPS[loop]})
+    assert fit.main([name, "--rounds", "1", "--epochs", "1", "--quiet"]) == 0  # else Terra has trained something else
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith(f"{name}, {loop}") and all(float(x) > 0 for x in line.split()[-6:]), line
+
+
+def test_fit_knows_its_models(capsys):
+    with pytest.raises(SystemExit):
+        fit.main(["perceptron"])
+    assert "no model 'perceptron'" in capsys.readouterr().err

@@ -51,7 +51,7 @@ class SingleThreaded:
             return False
         if program.single_threaded_attrs is None or form is not program.generated:
             self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and form is program.generated and tfi.has_one_device())
-            self.trial.interrupt(now)
+            self.trial.interrupt(now, follows)
             return False
         undecided = self.trial.second_is_better is None
         chosen = self.trial.choose(now, follows)

@@ -22,9 +22,7 @@ class Trial:
         """Whether the step that is started at the time `now` takes the second form. follows: whether the time since the last one is what that took."""
         if self.second_is_better is not None:
             return self.second_is_better
-        if not follows:
-            self._last = None
-        self.interrupt(now)
+        self.interrupt(now, follows)
         blocks, place = divmod(self._steps, BLOCK)
         if blocks == 2 and place == 0 and all(self.times) and min(self.times[1]) > HOPELESS * max(self.times[0]):
             self.second_is_better = False
@@ -39,12 +37,12 @@ class Trial:
             self._last = now, blocks % 2
         return bool(blocks % 2)
 
-    def interrupt(self, now):
-        """A step that takes no part is started."""
-        if self._last is not None:
+    def interrupt(self, now, follows=True):
+        """A step that takes no part is started. follows: as in `choose`."""
+        if self._last is not None and follows:
             before, form = self._last
             self.times[form].append(now - before)
-            self._last = None
+        self._last = None
 
     def median(self, form):
         return statistics.median(self.times[form])
