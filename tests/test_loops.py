@@ -417,7 +417,7 @@ class SamplesInTheLoop(Program):
                 noise = tf.random.categorical(h * 2.0, 2)
                 chosen = tf.gather(tf.nn.log_softmax(h), action, axis=1, batch_dims=1)
                 if self.through_python:
-                    chosen = tf.py_function(lambda y: y * 2.0 + tf.reduce_sum(self.u), [chosen], tf.float32)
+                    chosen = tf.py_function(lambda y: y * 2.0, [chosen], tf.float32)
                 losses.append(tf.reduce_mean(chosen) + 0.01 * tf.reduce_mean(tf.cast(noise, tf.float32)) * tf.reduce_mean(h))
                 self.seen.append(int(action[0]))
             loss = tf.add_n(losses)
