@@ -546,7 +546,7 @@ def test_equals_eager(kind, read):
     assert found == expected
     stats = step.stats()
     assert stats.express_steps >= kind.fewest, stats
-    assert stats.express_steps <= stats.whole_steps <= stats.coexecuted_steps
+    assert stats.express_steps <= stats.whole_steps <= stats.coexecuted_steps and stats.coexecuted_steps >= 8
 
 
 # -- running or dispatching --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
+from terra.runtime import guards
 
 RNG = np.random.default_rng(0)
 N, BATCH = 200, 8
@@ -250,6 +251,23 @@ def test_a_profiler_is_told_of_no_more_than_without_it():
 
     stats = both(run, keras)
     assert_skipped(stats, 80)
+
+
+def test_a_profiler_makes_nothing_be_prepared_in_vain(monkeypatch):
+    """Calls cannot be watched then, so that they could not be recorded: not even the guard is made, which takes as long as the step."""
+    made, original = [], guards.Guard.__init__
+    monkeypatch.setattr(guards.Guard, "__init__", lambda *args: made.append(1) or original(*args))
+
+    def run(model):
+        profile = cProfile.Profile()
+        profile.enable()
+        try:
+            return model.fit(dataset(), epochs=1, verbose=0).history
+        finally:
+            profile.disable()
+
+    stats = both(run, keras)
+    assert stats.coexecuted_steps >= 15 and stats.express_steps == 0 and not made, (stats, made)
 
 
 @pytest.mark.parametrize("K", KERAS)

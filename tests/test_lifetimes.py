@@ -16,6 +16,7 @@ import tensorflow as tf
 import terra
 from terra.runtime import internals as tfi
 from terra.runtime import gradient_tape, observer, unobserved
+from terra.runtime.tracer import Tracer
 from terra.transform import observed
 
 ONE, TWO = tf.constant(1.0), tf.constant(2.0)
@@ -470,3 +471,16 @@ def test_parts_of_a_loss_are_left_out(seed, sometimes_empty, fallbacks):
         np.testing.assert_array_equal(actual, expected)
     assert step.generation.error is None and step.stats().coexecuted_steps >= 40
     assert step.stats().fallbacks <= fallbacks, step.fallback_reasons
+
+
+def test_what_was_traced_is_gone_without_a_garbage_collection():
+    v = tf.Variable(0.0)
+    step = terra.coexecute(lambda x: v.assign_add(x) * 2.0, max_traces=0)
+    gc.collect()
+    gc.disable()
+    try:
+        results = [step(tf.constant(float(k))) for k in range(4)]
+        assert not [x for x in gc.get_objects() if type(x) is Tracer]
+    finally:
+        gc.enable()
+    assert [float(x) for x in results] == [0.0, 2.0, 6.0, 12.0] and step.stats().tracing_steps == 4  # which it is about: none is co-executed

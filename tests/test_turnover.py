@@ -291,3 +291,24 @@ def test_a_step_that_falls_back_ends_a_phase():
         assert not any(turnover.has_settled("path") for _ in range(60))
         turnover.note_fallback()
     assert any(turnover.has_settled("path") for _ in range(120))
+
+
+def test_the_last_batch_of_an_epoch_is_smaller():
+    """The steps in between take one path for long, but what is constant in them is not so at that batch: they are not traced anew for themselves."""
+    def run(wrap):
+        v, seen = tf.Variable(0.0), []
+
+        def step(x):
+            v.assign_add(tf.reduce_sum(x) / x.shape[0])
+            return v * 1.0
+
+        step = wrap(step)
+        for k in range(220):
+            seen.append(float(step(tf.fill([3 if k % 20 == 19 else 8], 0.1 * (k % 7)))))
+        return seen, step
+
+    expected, _ = run(lambda step: step)
+    found, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
+    stats = step.stats()
+    assert found == expected and stats.coexecuted_steps >= 200, stats
+    assert stats.fallbacks <= 1 and step.turnover.narrowed == 0, stats

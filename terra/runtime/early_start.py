@@ -65,7 +65,7 @@ class EarlyStart:
     def _choose(self, program, now, follows):
         undecided = self.trial.second_is_better is None
         if undecided and not follows:  # few steps come here at all, where most are express steps
-            self.trial.interrupt(now, follows)
+            self.trial.interrupt(now, follows=False)
             return program.generated
         early = self.trial.choose(now)
         if undecided and self.trial.second_is_better is not None:

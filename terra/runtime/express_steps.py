@@ -108,7 +108,6 @@ class Express:
         self._callbacks = tfi.callbacks()
         self._names = tuple(kwargs)
         self._tensors, self._arrays = [], []
-        self._is_keras = type(self.known) is Known
         self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise _Refused
@@ -148,7 +147,7 @@ class Express:
         if kind is np.ndarray and holds_numbers(x):
             for index, other in enumerate(self._arrays):
                 if other is x:
-                    if self._is_keras:  # which makes two tensors of it
+                    if type(self.known) is Known:  # Keras' step makes two tensors of it
                         raise _Refused
                     break
             else:

@@ -525,20 +525,19 @@ _MOST_SHAPES = 100_000
 def shape_of_variable(handle):
     """The shape that all values of a variable have, as a list; None if they may have different ones."""
     if type(handle) is not EagerTensor:
-        return _shape_of_variable(handle)
-    number = handle._id
-    known = _shapes_of_variables.get(number)
+        return None
+    known = _shapes_of_variables.get(handle._id)
     if known is None:
         known = _shape_of_variable(handle)
-        if len(_shapes_of_variables) >= _MOST_SHAPES:
-            _shapes_of_variables.clear()
         if known is not None:
-            _shapes_of_variables[number] = known
+            if len(_shapes_of_variables) >= _MOST_SHAPES:
+                _shapes_of_variables.clear()
+            _shapes_of_variables[handle._id] = known
     return known
 
 
 def _shape_of_variable(handle):
-    data = handle._handle_data if type(handle) is EagerTensor else None
+    data = handle._handle_data
     if data is None or not data.is_set:
         return None
     shape = data.shape_and_type[0].shape

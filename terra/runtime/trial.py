@@ -27,11 +27,11 @@ class Trial:
         if blocks == 2 and place == 0 and all(self.times) and min(self.times[1]) > HOPELESS * max(self.times[0]):
             self.second_is_better = False
             return False
-        if blocks == 2 * ROUNDS and not all(self.times):  # hardly two steps have followed each other
-            self._steps = blocks = place = 0
         if blocks == 2 * ROUNDS:
-            self.second_is_better = self.median(1) <= FASTER * self.median(0)
-            return self.second_is_better
+            if all(self.times):
+                self.second_is_better = self.median(1) <= FASTER * self.median(0)
+                return self.second_is_better
+            self._steps = blocks = place = 0  # again: hardly two steps have followed each other
         self._steps += 1
         if place >= PASSED_OVER:
             self._last = now, blocks % 2

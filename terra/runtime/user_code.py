@@ -29,7 +29,6 @@ def observe(runner, users, covered, call):
     covered: the containers of what the framework reads in it.
     """
     step = runner.step.function
-    outer = sys.getprofile()
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return call(), None
     observer = Observer(runner, set(), covered=covered)
@@ -57,7 +56,7 @@ def observe(runner, users, covered, call):
             if code.co_freevars == function.__code__.co_freevars:
                 exchanged.append((function, function.__code__, code))
                 function.__code__ = code
-        with observer, _looking_out(outer, note, warned):
+        with observer, _looking_out(note, warned):
             result = call()
     finally:
         for function, own, code in exchanged:
@@ -98,7 +97,8 @@ def note_filters(add):
 
 def can_look_out():
     """Whether calls can be watched and observed: a profiler of the user's must not miss anything."""
-    return _is_ours(sys.getprofile())
+    profile = sys.getprofile()
+    return profile is None or (type(profile) is FunctionType and profile in _ours)
 
 
 def watch(call):
@@ -107,17 +107,19 @@ def watch(call):
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
     seen, warned = [], []
-    with _looking_out(sys.getprofile(), lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
+    with _looking_out(lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
         result = call()
     return result, not seen, bool(warned)
 
 
 @contextlib.contextmanager
-def _looking_out(outer, note, warned):
+def _looking_out(note, warned):
     """While it lasts, `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs.
 
-    outer: the profile function that was set. warned: a list to which a warning that is filtered out is appended.
+    warned: a list to which a warning that is filtered out is appended.
     """
+    outer = sys.getprofile()
+
     def profile(frame, event, argument):
         if outer is not None:
             outer(frame, event, argument)
@@ -159,11 +161,6 @@ def _called_by_framework(frame):
     while caller is not None and caller.f_globals.get("__name__", "").startswith("terra."):
         caller = caller.f_back
     return caller is None or not convert.is_observed(caller.f_code)
-
-
-def _is_ours(profile):
-    """Whether no profile function is set on this thread but, around this call, one of this module's."""
-    return profile is None or (type(profile) is FunctionType and profile in _ours)
 
 
 def _makes_named_tuple(frame):
