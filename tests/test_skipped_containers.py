@@ -1,6 +1,7 @@
 """Whole steps are skipped only where nothing of what the containers hold that they use has changed, and where they change no container of the program's."""
 import collections
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -230,3 +231,47 @@ def test_an_error_of_the_framework_s_that_is_caught():
     expected, _, _ = run(build, lambda step: step)
     actual, _, _ = run(build, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected
+
+
+# ------------------------------------------------------------------------------------------ lists of the framework's among the arguments
+
+class Padded(keras.layers.Layer):
+    """A layer whose lists are Keras' own (TrackedList): they are given to functions of TensorFlow's."""
+
+    def __init__(self):
+        super().__init__()
+        self.paddings, self.parts, self.names = [[0, 1], [1, 0]], [tf.Variable([1.0, 2.0, 3.0]), tf.Variable([2.0, 1.0, 0.5])], {"axis": 0}
+
+    def call(self, x):
+        return tf.pad(x, self.paddings) * tf.add_n(self.parts) + tf.reshape(x, [1, 4])[:, :3]
+
+
+class PaddedModule(tf.Module):
+    """The same with those of TensorFlow (ListWrapper)."""
+
+    def __init__(self):
+        super().__init__()
+        self.paddings, self.parts = [[0, 1], [1, 0]], [tf.Variable([1.0, 2.0, 3.0]), tf.Variable([2.0, 1.0, 0.5])]
+
+    __call__ = Padded.call
+
+
+def lengthened(padded):
+    padded.paddings[0][1] = 2
+    padded.paddings[1] = [0, 1]
+
+
+@pytest.mark.parametrize("make", [Padded, PaddedModule])
+@pytest.mark.parametrize("change", [lambda p: None, lengthened, lambda p: p.parts[0].assign([5.0, 6.0, 7.0]), lambda p: p.parts.append(p.parts[0])],
+                         ids=["nothing", "contents", "value", "longer"])
+@pytest.mark.parametrize("forward", [True, "framework"])
+def test_lists_of_the_frameworks(make, change, forward):
+    def build():
+        padded = make()
+        return padded, lambda: change(padded), lambda: len(padded.parts)
+
+    expected = run(build, lambda step: step)
+    actual = run(build, lambda step: terra.coexecute(step, wait_for_graph=True, fast_forward=forward))
+    assert actual[:2] == expected[:2]
+    assert actual[2].stats().fast_forwards >= 14, terra.explain(actual[2])
+    assert "is given an object" not in terra.explain(actual[2])

@@ -1,6 +1,8 @@
 """Calls of a `tf.random.Generator` are skipped like other calls of the framework's, and draw the numbers that they would draw."""
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import terra
 
@@ -95,3 +97,58 @@ def test_a_replaced_method_of_the_class(monkeypatch):
     monkeypatch.undo()
     actual, step = losses(CALLS["normal"], change, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected and step.stats().whole_steps >= 5
+
+
+# -- the state in the graph ------------------------------------------------------------------------------------------------------
+
+def _after(state, delta):
+    """(what a step gives, the state that it leaves, what it keeps copies of), of a generator with this state."""
+    generator = tf.random.Generator.from_state(state, "philox")
+    step = terra.coexecute(lambda x: generator.skip(delta) + tf.cast(x, tf.int64), wait_for_graph=True)
+    for _ in range(4):
+        generator.state.assign(state)
+        given = step(tf.zeros(len(state)))
+    assert step.stats().coexecuted_steps >= 2
+    return given.numpy().tolist(), generator.state.numpy().tolist(), step.program.generated.checkpointed
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-1000, 1000), min_size=3, max_size=3), st.integers(0, 1 << 20) | st.integers(0, (1 << 62)))
+def test_the_state_that_is_left(state, delta):
+    """The graph computes it with plain arithmetic on two halves of 64 bits, where that is what the kernel does."""
+    generator = tf.random.Generator.from_state(state, "philox")
+    generator.skip(delta)
+    given, left, checkpointed = _after(state, delta)
+    assert (given, left) == (state, generator.state.numpy().tolist())
+    assert not checkpointed if delta < 1 << 48 else checkpointed  # the kernel's own carry gets lost where it skips that many
+
+
+@pytest.mark.parametrize("state", [[-1, -1, 5], [-256, 7, 5], [-257, -1, 5], [(1 << 63) - 1, 0, 5]])
+def test_a_carry(state):
+    test_the_state_that_is_left.hypothesis.inner_test(state, 1)
+
+
+def test_a_state_that_is_read_written_and_drawn_from_in_branches():
+    def run(wrap):
+        generator, kept = tf.random.Generator.from_seed(2), []
+
+        def step(x, k):
+            noise = generator.normal((3,))
+            if k % 3:
+                noise += generator.uniform((3,))
+            kept.append(generator.state.numpy().tolist())
+            if k % 4 == 0:
+                generator.reset_from_seed(k)
+            return x * noise + generator.truncated_normal((3,))
+
+        step = wrap(step)
+        return [step(tf.ones(3), k).numpy().tolist() for k in range(30)], kept, generator.state.numpy().tolist(), step
+
+    *expected, _ = run(lambda step: step)
+    *actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected and step.stats().coexecuted_steps >= 12 and not step.program.generated.checkpointed
+
+
+def test_steps_that_only_draw_are_express():
+    _, step = losses(CALLS["normal"], nothing, lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert step.stats().express_steps >= 10

@@ -460,3 +460,27 @@ def test_still_skipped(case):
         return (lambda x: (tf.tanh(x), look(config))),
 
     check(make, True)
+
+
+def test_numpy_where_its_warnings_about_fits_are_always_shown():
+    """As they are in each program, though not under pytest: numpy itself asks for it."""
+    rank_warning = getattr(np, "exceptions", np).RankWarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", rank_warning)
+        check(lambda: (lambda x: tf.tanh(x) * (np.float32(2.0) * np.float32(3.0)),), skipped=True)
+
+
+def test_fits_of_numpys():
+    """Each call of one that has too few points warns."""
+    messages = []
+
+    def make():
+        return (lambda x: tf.tanh(x) * np.float32(np.polyfit([1.0, 1.0], [1.0, 2.0], 2)[0])),
+
+    for wrap in (lambda step: step, lambda step: terra.coexecute(step, wait_for_graph=True)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", getattr(np, "exceptions", np).RankWarning)
+            warnings.showwarning = lambda *args, **kwargs: messages[-1].append(str(args[0]))
+            messages.append([])
+            run(make, wrap)
+    assert messages[0] == messages[1] and len(messages[0]) == 14

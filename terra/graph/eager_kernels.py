@@ -4,12 +4,13 @@ Each function appends the nodes for one operation to a FunctionBuilder. `refs` a
 """
 
 import math
+import sys
 
 from terra.graph.functiondef import FunctionBuilder, attr, dtype, func, type_list
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 
-FLOAT, DOUBLE, BOOL, INT32, UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("FLOAT", "DOUBLE", "BOOL", "INT32", "UINT64"))
+FLOAT, DOUBLE, BOOL, INT32, INT64, UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("FLOAT", "DOUBLE", "BOOL", "INT32", "INT64", "UINT64"))
 # Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from
 # the operation that they belong to (a Conv2DBackpropFilter of the same gradient, the forward operation). A Bitcast that changes nothing goes between the
 # two: grappler would remove an Identity.
@@ -98,6 +99,28 @@ def stateless_random(builder, op_type, refs, attrs, label):
         twin_attrs["Tshape"] = attrs["T"]
         inputs = [refs[0], key, counter, alg]
     return builder.node(twin, inputs, twin_attrs, label) + ":output:0"
+
+
+def number_of(const):
+    """The integer that a Const is."""
+    return int.from_bytes(const.key[2], sys.byteorder)
+
+
+def skip_philox(builder, state, delta, label):
+    """The state [counter, counter's upper half, key] of a Philox generator after so many numbers: a block of 256 for each. delta: a Const, of less than 2^48."""
+    kind = dtype(UINT64)
+    numbers = builder.node("Bitcast", [state], {"T": dtype(INT64), "type": kind}, label) + ":output:0"
+    zero = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
+    parts = builder.node("Split", [zero, numbers], {"T": kind, "num_split": attr(3)}, label)
+    lower, upper, key = [f"{parts}:output:{k}" for k in range(3)]
+    skipped = number_of(delta) * 256
+    skipped = builder.const(("skipped", skipped), lambda: constant_proto([skipped], UINT64))
+    moved = builder.node("AddV2", [lower, skipped], {"T": kind}, label) + ":z:0"
+    carries = builder.node("Less", [moved, skipped], {"T": kind}, label) + ":z:0"
+    carry = builder.node("Cast", [carries], {"SrcT": dtype(BOOL), "DstT": kind, "Truncate": attr(False)}, label) + ":y:0"
+    upper = builder.node("AddV2", [upper, carry], {"T": kind}, label) + ":z:0"
+    after = builder.node("ConcatV2", [moved, upper, key, zero], {"N": attr(3), "T": kind, "Tidx": dtype(INT32)}, label) + ":output:0"
+    return builder.node("Bitcast", [after], {"T": kind, "type": dtype(INT64)}, label) + ":output:0"
 
 
 def const_ints(builder, values):

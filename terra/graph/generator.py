@@ -20,7 +20,7 @@ from terra.errors import GenerationError
 from terra.graph import alternatives, eager_kernels
 from terra.graph.cases import select_table
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
-from terra.graph.eager_kernels import constant_proto
+from terra.graph.eager_kernels import constant_proto, number_of
 from terra.graph.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, type_list
 from terra.graph.harmless import is_harmless
 from terra.graph.repeated import Repeated
@@ -28,7 +28,8 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.fingerprints import COMPILED
-from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
+from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
+from terra.runtime.tracer import shape_of_variable
 from terra.runtime.values import dummy
 
 INT32 = tfi.types_pb2.DT_INT32
@@ -219,11 +220,13 @@ class GraphGenerator:
             resources = [self._resource(node, k) for k in range(len(site.kinds))]
             for k, how in opschema.variable_access(info.schema, [r is not None for r in resources]):
                 v = resources[k]
+                if info.op_type == "RngReadAndSkip" and _skips_philox(site):
+                    how = SKIP
                 found.append((k, v, how))
                 accesses.setdefault(v, []).append((node, how))
                 if type(v) is tuple:
                     raw_vars.add(v)  # a variable of this step alone: nothing to forward over, nothing to keep
-                elif how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB):
+                elif how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB, SKIP):
                     self._variable_enums.setdefault(v, _variable_enum(site, how))
                 elif how == "raw_read" and not info.schema.is_function:
                     self._variable_enums.setdefault(v, site.event.out_enums[0])
@@ -242,7 +245,7 @@ class GraphGenerator:
             raw = [v for _, v, how in found if v in raw_vars]
             if not raw:
                 continue
-            writes = any(how == "raw_write" or how in (ASSIGN, ASSIGN_ADD, ASSIGN_SUB) for _, v, how in found)
+            writes = any(how not in READS_ONLY for _, v, how in found)
             if writes and node in inline and not node.payload.event.out_enums and not any(v in blocked for v in raw):
                 deferrable.add(node)
             else:
@@ -533,6 +536,9 @@ class GraphGenerator:
                 name = builder.node(
                     "GatherNd", [scope.get(key), refs[1]], {"Tparams": dtype(enum), "Tindices": protos["Tindices"]}, label)
             return [name + ":output:0"]
+        if how == SKIP:
+            state = scope.get(key)
+            return {0: state, _NEW_VALUE: eager_kernels.skip_philox(builder, state, site.kinds[2][1], label)}
         if how == ASSIGN:
             new = refs[1]
         else:
@@ -662,8 +668,16 @@ class GraphGenerator:
             self._note_access(top, raw, builder.node_names[before])
 
 
+def _skips_philox(site):
+    """Whether a RngReadAndSkip is simple arithmetic on a Philox generator's state: all numbers are known, and so few are skipped that its own carry is right."""
+    state, algorithm, delta = site.kinds
+    if state[0] != RESOURCE or algorithm[0] != CONST or delta[0] != CONST or shape_of_variable(state[1]) != [3]:
+        return False
+    return number_of(algorithm[1]) == 1 and number_of(delta[1]) < 1 << 48
+
+
 def _variable_enum(site, how):
-    if how == READ:
+    if how in (READ, SKIP):
         return site.event.out_enums[0]
     return site.event.info.attrs["dtype"]
 

@@ -15,7 +15,7 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards
+from terra.runtime import dispatch, fast_forward, guards, slicing
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import VARIABLE_METHODS, is_frameworks
 from terra.runtime.quick_entries import NONE, attempt, glance
@@ -217,6 +217,31 @@ def _operator(base, name):
     return operator
 
 
+def _slices_of_variables():
+    """`__getitem__` of variables: the value of the slice is skipped where it can be; what assigns to it is attached to it each time, as it is by TensorFlow."""
+    original, slice_of = tfi.tf.Variable.__getitem__, slicing.slice_of
+
+    def __getitem__(variable, spec):
+        function, step = tfi.tf.Variable.__getitem__, dispatch.active
+        if step is None or function is not original:  # somebody has replaced it
+            return function(variable, spec)
+        made = glance(step, slice_of, (variable, spec)) if type(step) is Step else None
+        if made is None:
+            if not slicing.is_plain(spec):
+                return function(variable, spec)
+            runner = fast_forward.running()
+            if runner is not None:
+                made = attempt(runner, slice_of, (variable, spec), NONE)
+            elif _is_behind_block():
+                return dispatch.active.call(__getitem__, variable, spec)
+            else:
+                made = slice_of(variable, spec)
+        made.assign = slicing.Assign(variable, spec)
+        return made
+
+    return __getitem__
+
+
 def _converted(x, array):
     """The operands, the array as the tensor that it is an operand as: it may be another one each time."""
     step = dispatch.active
@@ -242,10 +267,8 @@ def install():
     """Give Terra's tensors, and TensorFlow's variables, operators that jump where they can."""
     for name in _OPERATORS:
         for base, cls in ((tfi.EagerTensorBase, TerraTensor), (tfi.tf.Variable, tfi.ResourceVariable)):
-            if name == "__getitem__" and cls is tfi.ResourceVariable:
-                continue  # a slice of a variable can be assigned to
             original = getattr(base, name, None)
             if type(original) is FunctionType and _is_of("tensorflow", original.__globals__["__name__"]) and name not in vars(cls):
-                setattr(cls, name, _operator(base, name))
+                setattr(cls, name, _slices_of_variables() if name == "__getitem__" and base is tfi.tf.Variable else _operator(base, name))
     global _held
     _held = _operators()

@@ -27,6 +27,7 @@ import numpy as np
 
 from terra.runtime import added_losses, dispatch, guards, jacobians, location
 from terra.runtime import internals as tfi
+from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, jump, scalar
 from terra.runtime.tensor import TerraTensor
@@ -473,6 +474,9 @@ def describe(runner, value, found, keep, inputs):
         found.append((kind, value.tobytes()))
     elif issubclass(kind, type) and issubclass(value, np.generic):
         found.append((kind, str(value)))
+    elif is_librarys_container(kind):
+        describe(runner, plain(value), found, keep, inputs)
+        found.append(kind)
     else:
         raise Unskippable(f"is given an object of type {kind.__name__}" if kind is not np.ndarray else "is given an array that is too large to be compared")
 

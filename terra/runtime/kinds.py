@@ -45,6 +45,11 @@ def is_librarys_container(kind):
     return issubclass(kind, (list, dict)) and kind.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
 
 
+def plain(container):
+    """What such a container holds, as a list or dict."""
+    return dict(container) if isinstance(container, dict) else list(container)
+
+
 def is_fixed(cls):
     """Whether nothing can be changed of a class: it is made in C."""
     return not cls.__flags__ & 1 << 9 or bool(cls.__flags__ & 1 << 8)

@@ -262,12 +262,14 @@ def _is_container(it, kind):
 def _numpys_errors(_):
     """What numpy does about errors; None if the program might notice each of them."""
     modes = np.geterr().values()
-    if not _MODES.issuperset(modes) or any(f[0] == "always" and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) for f in warnings.filters):
+    if not _MODES.issuperset(modes) or any(
+            f[0] == "always" and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) and f[2] is not _RankWarning for f in warnings.filters):
         return None
     return " ".join(modes)
 
 
 _MODES = frozenset(["ignore", "warn", "raise"])
+_RankWarning = getattr(np, "exceptions", np).RankWarning  # numpy itself has it always shown; it is Python code of numpy's that gives it, which is seen
 
 
 def _numpys_printing(_):

@@ -17,6 +17,7 @@ VARIABLE = 3  # reads or updates a variable; see `VARIABLE_ACCESS`
 FETCH = 4  # Output Fetching: Python reads a value in the middle of a step
 
 READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB = "read", "assign", "add", "sub"
+SKIP = "skip"  # of the state of a `tf.random.Generator`: only what the generator of graphs makes of some raw writes
 FORWARDABLE = {
     "ReadVariableOp": READ,
     "AssignVariableOp": ASSIGN,

@@ -8,6 +8,7 @@ from threading import get_ident
 
 from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
+from terra.runtime.kinds import is_librarys_container
 from terra.runtime.program import ValueKey
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, advance, known_to_host, note_mask
@@ -478,7 +479,7 @@ def pattern(runner, x, foreign=None, region=None):
         if kind is float and x == 0.0:
             raise LookupError  # 0.0 == -0.0
         return _SCALAR, kind, x
-    if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None):
+    if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None) or (is_librarys_container(kind) and isinstance(x, list)):
         return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in x])
     if kind is slice:
         return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in (x.start, x.stop, x.step)])

@@ -15,6 +15,7 @@ from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
     BOOL_ENUM, RESOURCE_ENUM, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Named, Region, Unskippable, known_to_host, mask_of,
 )
+from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
 from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
 
@@ -286,7 +287,7 @@ class Recording:
             if attached and attached.get("_handle_data", self) is None:
                 attached.pop("_handle_data")  # what every tensor has
             if attached:
-                if not _ATTACHED.issuperset(attached):
+                if not all(name in _ATTACHED or type(x) is Assign for name, x in attached.items()):
                     raise Unskippable("gives a slice of a variable")
                 return Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
             return self._tensor(kind, value)
@@ -302,7 +303,7 @@ class Recording:
             if type(value._dims) is Unread:
                 raise Unskippable("gives a shape that depends on data")
             return value
-        if tfi.is_variable(value):
+        if tfi.is_variable(value) or kind is Assign:
             return value
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])

@@ -12,6 +12,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.backward import Record
 from terra.runtime.late_reads import Late
 from terra.runtime.program import ValueKey
+from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import const_key, is_small_constant, real, value_key
 from terra.runtime.values import launched, seed_tensor
@@ -174,6 +175,8 @@ class Inputs:
                     raise Unskippable("is given what was computed of an array")
                 found.append(name)
                 self.describe(runner, value, found)
+            elif type(value) is Assign:
+                found += (name, id(value.variable))  # which the value was read from, so that it is compared anyway
             elif name != "_keras_mask" and value is not None:
                 if type(value) not in SCALARS:
                     raise Unskippable(f"is given a tensor with something attached to it, {name}")

@@ -3,6 +3,8 @@
 Indexing by Python numbers costs some 80 us in TensorFlow, nearly all for packing begin, end and strides into tensors; a loop over time does it once in each iteration. While a
 step runs, an index of plain ints, slices, `...` and None goes straight to the StridedSlice operation, with the constants made here. Everything else, and whatever
 is no step's, is left to TensorFlow.
+
+Slices of variables are taken in the same way. TensorFlow attaches a function to them that assigns to that part of the variable; here it is an object that fast-forward knows.
 """
 
 from threading import get_ident
@@ -80,3 +82,34 @@ def getitem(original):
         return original(tensor, spec)
 
     return __getitem__
+
+
+# -- slices of variables -------------------------------------------------------------------------------------------------------
+
+
+class Assign:
+    """The `assign` of a slice of a variable: TensorFlow attaches such a function to it."""
+
+    __slots__ = ("variable", "spec")
+
+    def __init__(self, variable, spec):
+        self.variable, self.spec = variable, spec
+
+    def __call__(self, val, name=None):
+        begin, end, strides, masks = _parse(self.spec)
+        if name is None:  # errors tell it
+            scope = tfi.get_name_scope()
+            name = f"{scope}/strided_slice/_assign" if scope else "strided_slice/_assign"
+        return self.variable._strided_slice_assign(
+            begin=begin, end=end, strides=strides, value=val, name=name, **dict(zip(masks[::2], masks[1::2])))
+
+
+def is_plain(spec):
+    """Whether `slice_of` knows how to take such a slice of a variable."""
+    parsed = _parse(spec)
+    return parsed is not None and bool(parsed[0]) and not tfi.slices_like_numpy()
+
+
+def slice_of(variable, spec):
+    """`variable[spec]` for a plain index, without what is attached to it."""
+    return tfi.tf.Tensor.__getitem__(variable.value(), spec)

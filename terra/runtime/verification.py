@@ -21,6 +21,7 @@ from terra.runtime.opschema import get_schema
 from terra.runtime.program import ValueKey
 from terra.runtime.recording import Recording
 from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Unskippable
+from terra.runtime.slicing import Assign
 from terra.runtime.tracer import value_key
 
 EagerTensor = tfi.EagerTensor
@@ -164,6 +165,8 @@ def _same(a, b):
         return a.index == b.index
     if kind is Fed:
         return a.key is b.key
+    if kind is Assign:
+        return a.variable is b.variable and a.spec == b.spec
     if kind is Attached:
         return _same(a.value, b.value) and _same(a.attributes, b.attributes)
     if kind is Named or kind is Composite:
