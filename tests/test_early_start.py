@@ -3,6 +3,7 @@
 The corpus runs in this form, too (`harness.MODES`); here are the cases that are special to it.
 """
 import time
+import types
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_steps_that_do_not_follow_each_other_tell_nothing():
 
 def test_where_steps_hardly_have_a_skeleton_it_is_not_wanted():
     start, program = EarlyStart(), Program()
-    program.express = object()
+    program.express = types.SimpleNamespace(prepared=[object()])
     drive(start, program, 5 * STEPS, 1.0, 1.0)
     assert not start.wanted
 

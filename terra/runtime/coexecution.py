@@ -241,7 +241,7 @@ class Coexecuted:
         return made
 
     def _one_step(self, args, kwargs):
-        if self.program is not None and self.program.express is not None:
+        if self.program is not None and self.program.express is not None and self.program.express.prepared:
             result = self.program.express.attempt(args, kwargs)
             if result is not express_steps.MISSED:
                 return result

@@ -32,7 +32,9 @@ from terra.transform import edits
 
 EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
-OTHERS = 4  # steps in a row that were skipped by another region, after which that one gets the place
+MOST_PREPARED = 8  # of one program: batches may come in several lengths
+TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those like them are prepared; the same where another one must give way
+MOST_NOTED = 64  # regions that are counted
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY = range(6)
 _GIVEN = object()  # marks an argument that the step gives back
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
@@ -85,7 +87,83 @@ _OWNERS = frozenset([type(None), Flight, Ran])  # of tensors that earlier steps 
 
 
 class Express:
-    """What a co-executed function does in place of a step that is like the one it was made of. Making one raises `_Refused` if there is no such thing.
+    """What a co-executed function does in place of a step that is like one that was prepared: holds the `Prepared` of its program, the last one used first."""
+
+    def __init__(self, function, program):
+        self.function, self.program = function, program
+        self.prepared = []
+        self._times = {}  # region -> how many steps were skipped by it that were not prepared
+        self._modules_version = program.modules_version
+        self._thread = get_ident()
+        self._changes = self._executors = None
+        self._callbacks = tfi.callbacks()
+
+    def attempt(self, args, kwargs):
+        """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
+        function, program = self.function, self.program
+        generation, policy = function.generation, function.policy
+        if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
+                or function.turnover.wants_traces:
+            return MISSED
+        compiled = program.compiled
+        if compiled is not None:
+            if compiled.reason is not None:
+                return MISSED
+            compiled.advance(function.options.wait_for_graph)
+        if not self.may_run_here() or _watchers or not _tape_set_is_empty() or self._callbacks or guards.is_traced() \
+                or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self._modules_version:
+            return MISSED
+        names, given = tuple(kwargs), (*args, *kwargs.values()) if kwargs else args
+        for k, prepared in enumerate(self.prepared):
+            tensors, arrays = [], []
+            if not prepared.fits(names, given, tensors, arrays):
+                continue
+            if k:
+                self.prepared.insert(0, self.prepared.pop(k))
+            function._note_last_step()
+            options = function.options
+            if not options.wait_for_graph and policy.wants_sample():
+                return MISSED
+            return prepared.step(function, program, options, tensors, arrays)
+        return MISSED
+
+    def may_run_here(self):
+        """Whether what the context says of this thread is as it was when steps were prepared: looked at only when it may have changed."""
+        if self._thread != get_ident():
+            return False
+        changes, executors = _context_changes[0], _executor_changes[0]
+        if self._changes != changes:
+            if not tfi.executing_eagerly() or tfi.device_name() or tfi.tf.distribute.has_strategy() or tfi.in_replica():
+                return False
+            self._changes = changes
+        if self._executors != executors:
+            if tfi.executes_asynchronously():
+                return False
+            self._executors = executors
+        return True
+
+    def is_worth_preparing(self, region):
+        """Whether steps that this region skips are to be prepared: those that come again."""
+        times = self._times.get(region, 0)
+        if times is None:
+            return False
+        if len(self._times) >= MOST_NOTED:
+            self._times.clear()
+        self._times[region] = times + 1
+        return times + 1 >= (1 if not self.prepared else TIMES if len(self.prepared) < MOST_PREPARED else TIMES_MORE)
+
+    def add(self, region, prepared):
+        """prepared: None if that is not possible."""
+        if prepared is None:
+            self._times[region] = None
+            return
+        self._times.pop(region, None)
+        self.prepared.insert(0, prepared)
+        del self.prepared[MOST_PREPARED:]
+
+
+class Prepared:
+    """A step that is like the one it was made of. Making one raises `_Refused` if there is no such thing.
 
     `skeleton`: the PythonRunner of that step, which has jumped over one region, with the arguments `args` and `kwargs`.
     """
@@ -100,12 +178,7 @@ class Express:
             raise _Refused
         self.function, self.program, self.form, self.region = function, program, form, region
         self.known = self._where_known()
-        self.modules_version = program.modules_version
-        self.thread = get_ident()
         self.path, self.shapes = skeleton.path, step.shapes()
-        self.others = 0  # steps in a row that were skipped by another region
-        self._changes = self._executors = None
-        self._callbacks = tfi.callbacks()
         self._names = tuple(kwargs)
         self._tensors, self._arrays = [], []
         self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
@@ -219,55 +292,22 @@ class Express:
 
     # -- a step ----------------------------------------------------------------------------------------------------------------
 
-    def attempt(self, args, kwargs):
-        """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
-        function, program = self.function, self.program
-        generation, policy = function.generation, function.policy
-        if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
-                or function.turnover.wants_traces:
-            return MISSED
-        compiled = program.compiled
-        if compiled is not None:
-            if compiled.reason is not None:
-                return MISSED
-            compiled.advance(function.options.wait_for_graph)
-        if not self.may_run_here() or _watchers or not _tape_set_is_empty() or self._callbacks or guards.is_traced() \
-                or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self.modules_version:
-            return MISSED
-        tensors, arrays, region = [], [], self.region
-        if self._names != tuple(kwargs) or not _alike(self._pattern, (*args, *kwargs.values()) if kwargs else args, tensors, arrays):
-            return MISSED
+    def fits(self, names, given, tensors, arrays):
+        """Whether a step with these arguments is like this one; its tensors and arrays are appended."""
+        if names != self._names or not _alike(self._pattern, given, tensors, arrays):
+            return False
+        region = self.region
         if arrays:
-            arrays = [tfi.eager_constant(x, None) for x in arrays]
+            arrays[:] = [tfi.eager_constant(x, None) for x in arrays]
             arrays += [arrays[place] for place in region.repeated]
         for is_array, index, expected in self._checks:
             x = arrays[index] if is_array else tensors[index]
             if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(x, *expected[:2]) != expected):
-                return MISSED
-        if (region.draws and region.draws[1] != tfi.global_seed()) or not region.guard.holds():
-            return MISSED
-        function._note_last_step()
-        options = function.options
-        if not options.wait_for_graph and policy.wants_sample():
-            return MISSED
-        return self._step(function, program, options, tensors, arrays)
-
-    def may_run_here(self):
-        """Whether what the context says of this thread is as it was when the step was prepared: looked at only when it may have changed."""
-        if self.thread != get_ident():
-            return False
-        changes, executors = _context_changes[0], _executor_changes[0]
-        if self._changes != changes:
-            if not tfi.executing_eagerly() or tfi.device_name() or tfi.tf.distribute.has_strategy() or tfi.in_replica():
                 return False
-            self._changes = changes
-        if self._executors != executors:
-            if tfi.executes_asynchronously():
-                return False
-            self._executors = executors
-        return True
+        return (not region.draws or region.draws[1] == tfi.global_seed()) and region.guard.holds()
 
-    def _step(self, function, program, options, tensors, arrays):
+    def step(self, function, program, options, tensors, arrays):
+        """Make the step; returns its result."""
         stats, counts, ran = function._stats, function.counts, self._ran
         start = time.perf_counter()
         held, collects = interrupts.hold(), gc.isenabled()
@@ -320,7 +360,6 @@ class Express:
 
     def _note(self, function, stats, counts, single_threaded):
         """Count the step as one that was skipped as a whole."""
-        self.others = 0
         self.known.jumped()
         counts.fast_forwards += 1
         counts.whole_steps += 1
@@ -392,16 +431,17 @@ def _build(how, made, tensors):
 def prepare(function, step, skeleton, args, kwargs):
     """After a step that was skipped as a whole: have the next ones like it be express steps, if that is possible."""
     program, region = skeleton.program, skeleton._jumps[0][1]
+    if function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
+        return
+    if program.express is None:
+        program.express = Express(function, program)
+    elif function.generation.thread is not None:  # until there is a new graph, steps take their ordinary way
+        return
     known = program.express
-    if region is program.not_express or function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
+    if not known.is_worth_preparing(region):
         return
-    if known is not None and function.generation.thread is not None:  # until there is a new graph, steps take their ordinary way
-        return
-    if known is not None and known.region is not region:
-        known.others += 1
-        if known.others < OTHERS:
-            return
     try:
-        program.express = Express(function, step, skeleton, args, kwargs)
+        prepared = Prepared(function, step, skeleton, args, kwargs)
     except _Refused:
-        program.not_express = region
+        prepared = None
+    known.add(region, prepared)

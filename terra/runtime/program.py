@@ -116,8 +116,7 @@ class Program:
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
-        self.express = None  # what is done instead of a step that is skipped as a whole, once there was one
-        self.not_express = None  # the region of one that takes its ordinary way
+        self.express = None  # what is done instead of steps that are skipped as a whole, once there was one
         self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
 
@@ -150,7 +149,7 @@ class Program:
         self.unskippable.clear()
         self.trials.clear()
         self.tried.clear()
-        self.whole = self.express = self.not_express = None
+        self.whole = self.express = None
         for node in self._nodes:
             node.express = None
 
