@@ -191,6 +191,7 @@ class Prepared:
         self._made = []  # (dtype, enum, shape, key) of the tensors that it gives
         self._result = self._result_of(region, region.result)
         self._only = type(self._result) is int  # it gives one tensor
+        self._effects = [(effect, self._result_of(region, effect.template)) for effect in region.effects]
         self._ran = Ran(function.counts)
 
     # -- preparation -----------------------------------------------------------------------------------------------------------
@@ -349,6 +350,8 @@ class Prepared:
                     t._owner = flight
                 dispatch.install()
             self._note(function, stats, counts, single_threaded)
+            for effect, how in self._effects:
+                effect.have(_build(how, made, tensors))
         finally:
             if collects:
                 gc.enable()

@@ -12,6 +12,7 @@ import numpy as np
 
 from terra.runtime import fast_forward, guards
 from terra.runtime import internals as tfi
+from terra.runtime.effects import GROWING
 from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
@@ -74,7 +75,7 @@ class Attributes:
                 self.impure("asks a tensor that it was given for its device")
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
-        elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or id(it) in self._born:
+        elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and guards.is_librarys(kind)):
             self._module_attribute(it, name)
@@ -170,7 +171,30 @@ class Attributes:
             self.impure(f"asks for {name}, which no class defines")
         return None
 
+    def may_set(self, it, name):
+        """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
+        kind = type(it)
+        if kind in TENSORS or guards.is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or is_fixed(kind):
+            self.impure("sets an attribute")
+            return False
+        attributes = _attributes_of(it, kind)
+        setter = self._found(kind.__mro__, "__setattr__", None)
+        if type(attributes) is not dict or not (setter is object.__dict__["__setattr__"] or is_frameworks(setter)) or not self._is_looked_up_plainly(kind):
+            self.impure(f"sets an attribute of an object of type {kind.__name__}, which has its own way to do it")
+            return False
+        how = type(self._found(kind.__mro__, name, {name: None}))
+        if defined(how, "__set__") is not None or defined(how, "__delete__") is not None:
+            self.impure(f"sets {name}, which is a descriptor")
+            return False
+        self.reads.object(it, kind, attributes)
+        return self.reason is None
+
     def _instance_attribute(self, it, kind, name):
+        effect = self.effects.get((id(it), name))
+        if effect is not None:
+            if effect.added is not None:
+                self.impure("looks at what it adds to")
+            return
         if is_librarys_container(kind) and defined(kind, name) in _OF_CONTAINERS:
             return  # a layer's list or dict of layers
         if not self._is_looked_up_plainly(kind):

@@ -9,6 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from terra.runtime import internals as tfi
+from terra.runtime.effects import GROWING
 from terra.runtime.kinds import ITERATORS, LISTS, METHODS_OF_ARRAYS, TENSORS, is_librarys_container, makes_named_tuples
 from terra.runtime.regions import SCALARS
 
@@ -59,6 +60,8 @@ class Builtins:
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
             return form
+        if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
+            return functools.partial(self._append, callee)
         if type(owner) in LISTS or is_librarys_container(type(owner)):
             if callee.__name__ in _MUTATORS:
                 if id(owner) not in self._born:
@@ -71,6 +74,12 @@ class Builtins:
         elif type(owner) not in (str, bytes, int, float, tuple, range):
             self.impure(f"calls {callee.__qualname__}")
         return functools.partial(self._on_containers, callee)
+
+    def _append(self, callee, /, *args, **kwargs):
+        """Append to a list or deque that was there before."""
+        callee(*args, **kwargs)
+        if self.reason is None:
+            self.appends(callee.__self__, args[0])
 
     def _on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, location, opschema, user_layers
 from terra.runtime import internals as tfi
+from terra.runtime.effects import Append, Effect, kind_of
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
@@ -29,6 +30,7 @@ from terra.transform import convert
 
 
 _UNKNOWN = object()
+_COUNTING = frozenset(["Add", "Sub"])
 
 
 class Observer(Attributes, Calls, Builtins, Operands):
@@ -51,6 +53,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.late = LateReads()
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
+        self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
@@ -81,14 +84,23 @@ class Observer(Attributes, Calls, Builtins, Operands):
             if node is not None:
                 self.impure(f"issues {node.op_type} in a call that was not skipped", True, node.location)
             else:
-                self._check_result(result, set())
+                seen = set()
+                self._check_result(result, seen)
+                for effect in self.effects.values():
+                    if effect.added is None:
+                        self._check_result(effect.value(), seen)
         needed = self._arrays and self._arrays.why_needed()
         if needed:
             self.impure(needed)
-        return self.finish_inside()
+        return self._finish()
 
     def finish_inside(self):
         """The same for a run inside of a call of the framework's that is recorded as a whole."""
+        if self.effects:
+            self.impure("sets an attribute")
+        return self._finish()
+
+    def _finish(self):
         if self.reason is None and any(type(x) is TerraTensor and x._owner is self.runner for x in self.reads.values()):
             self.impure("keeps a tensor in an object")
         for region in self.jumped:
@@ -112,6 +124,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 self.reads.contents(held)
             else:
                 self.added.append((held, needed))
+        for effect in self.effects.values():
+            if effect.is_relative and effect.was_read(self.reads):
+                self.impure("looks at what it adds to")
         self._born.clear()
         self._given.clear()
         if self.reason is not None:
@@ -159,9 +174,39 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def note_jump(self, region):
         self.jumped.append(region)
+        for effect in region.effects:
+            self._note_effect(effect)
         for held, needed, _ in region.losses:
             self.losses.setdefault(id(held), (held, needed))
         self._skipped.append((len(self.runner.log), len(region.entries)))
+
+    def _note_effect(self, effect):
+        """A skipped call has this effect."""
+        if type(effect) is Append:
+            return  # see `makes`
+        known = self.effects.get(effect.key)
+        if known is None or effect.added is None:
+            self.effects[effect.key] = Effect(effect.owner, effect.name, effect.added)
+        elif known.added is not None:
+            self.effects[effect.key] = Effect(effect.owner, effect.name, known.added + effect.added)
+
+    def makes(self, effect, value):
+        """A skipped call has left `value` somewhere: the lists and dicts in it are new."""
+        if type(effect) is Append:
+            self.appends(effect.owner, value)
+        self._makes(value)
+
+    def appends(self, held, item):
+        """`item` is appended to the list or deque `held`."""
+        effect = Append(held, len(self.effects))
+        effect.item = item
+        self.effects[effect.key] = effect
+
+    def _makes(self, value):
+        if type(value) in (list, tuple, dict):
+            self._born[id(value)] = value
+            for x in value.values() if type(value) is dict else value:
+                self._makes(x)
 
     def adds_loss(self, layer):
         """The layer will add a loss."""
@@ -305,8 +350,33 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.impure("raises an exception")
         return it
 
-    def assigned(self, it):
-        self.impure("sets an attribute")
+    def assigned(self, it, name):
+        """The attribute `name` of `it` is set."""
+        if self.reason is None and self.may_set(it, name):
+            self.effects[id(it), name] = Effect(it, name)
+        return it
+
+    def removed(self, it, name):
+        self.impure("deletes an attribute")
+        return it
+
+    def changed(self, it):
+        self.impure("changes a slice in place")
+        return it
+
+    def inplace_attribute(self, it, owner, name, operator):
+        """`owner.name += it` and the like. A counter is not read: what it is afterwards does not matter to the run."""
+        if self.reason is not None or not self.may_set(owner, name):
+            return it
+        known, held = self.effects.get((id(owner), name)), vars(owner).get(name)
+        if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added):
+            self.reads.asked(kind_of(name), owner, int)
+            added = it if operator == "Add" else -it
+            self.effects[id(owner), name] = Effect(owner, name, added + (known.added if known is not None else 0))
+            return it
+        self._attribute(owner, name)
+        it = self.inplace(it, held)
+        self.effects[id(owner), name] = Effect(owner, name)
         return it
 
     def inplace(self, it, held):

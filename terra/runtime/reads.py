@@ -213,6 +213,15 @@ class Reads:
             self._merge(guard.reads)
         self.settings(guard.root)
 
+    def has_attribute(self, owner, name):
+        """Whether it was read what the attribute `name` of an object is."""
+        space = vars(owner)
+        return name in self._entries.get(id(space), ((), ()))[1] or self._walk.containers.covers(space)
+
+    def has_contents(self, container):
+        """Whether it was read what is in a container."""
+        return self._walk.containers.covers(container)
+
     def settings(self, root):
         """The settings of the framework `root` matter, the call context among them."""
         if root not in (None, "tensorflow", *[root for root, _ in self._settings]):  # TensorFlow has no settings but those that all look at

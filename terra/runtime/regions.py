@@ -261,10 +261,11 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects")
 
     def __init__(self):
         self.context = {}  # what it sets in Keras' call context
+        self.effects = ()
         self.repeated = ()  # see `whole_calls.Arrays`
         self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
@@ -372,6 +373,11 @@ def jump(runner, region, inputs, alternatives):
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
     for held, _, losses in region.losses:
         added_losses.leave(held, [_rebuild(x, runner, region, inputs) for x in losses])
+    for effect in region.effects:
+        value = _rebuild(effect.template, runner, region, inputs)
+        if runner.observer is not None:
+            runner.observer.makes(effect, value)
+        effect.have(value)
     return _rebuild(region.result, runner, region, inputs)
 
 

@@ -7,7 +7,8 @@ class Unobserved:
     def _same(self, it, *more):
         return it
 
-    owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = assigned = inplace = fresh = context = _same
+    owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = inplace = fresh = context = _same
+    assigned = removed = changed = inplace_attribute = _same
     formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
 
     def enter(self, cursor, call_id, callee):

@@ -126,6 +126,8 @@ def _difference(expected, made):
         return "feeds other values than were recorded"
     if not _same(expected.result, made.result):
         return "gives another result than was recorded"
+    if len(expected.effects) != len(made.effects) or not all(a.is_like(b, _same) for a, b in zip(expected.effects, made.effects)):
+        return "sets attributes to something else than was recorded"
     if not _same(expected.masks, made.masks):
         return "leaves other masks than were recorded"
     if not _same(_told(expected), _told(made)):

@@ -360,7 +360,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if len(observer.jumped) < fewest:
             observer.impure("does too little to be worth a jump")
             raise Unskippable
-        region = recording.region(result, inputs, False, late=observer.late, added=observer.added)
+        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values())
     except Unskippable:
         if observer.reason is None:
             observer.impure("uses, or gives, something that belongs to this step")

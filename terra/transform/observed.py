@@ -78,14 +78,16 @@ class Observed(gast.NodeTransformer):
     def visit_Attribute(self, node):
         if self._is_own(node):
             return node
+        how = "owner" if isinstance(node.ctx, gast.Load) else "assigned" if isinstance(node.ctx, gast.Store) else "removed"
+        node.value = self._show(how, self.visit(node.value), name=self._attribute(node))
+        return node
+
+    def _attribute(self, node):
+        """The name of an attribute, as a constant."""
         name = node.attr
         if self._class_name and name.startswith("__") and not name.endswith("__"):
             name = f"_{self._class_name}{name}"  # a private one
-        if isinstance(node.ctx, gast.Load):
-            node.value = self._show("owner", self.visit(node.value), name=gast.Constant(name, None))
-        else:
-            node.value = self._shown("assigned", node.value)
-        return node
+        return gast.Constant(name, None)
 
     def visit_Subscript(self, node):
         if not isinstance(node.ctx, gast.Load):
@@ -300,9 +302,15 @@ class Observed(gast.NodeTransformer):
             target = self._stored(node.target, gast.Constant(None, None))  # the value is shown itself
             target.value, target.slice = self._named(container, target.value), self._named(key, target.slice)
             return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
-        node.target.value = self._shown("assigned", node.target.value)
-        if isinstance(node.target, gast.Subscript):
-            node.target.slice = self._index(node.target.slice)
+        if isinstance(node.target, gast.Attribute):
+            owner = self._prefix + "owner"
+            node.value = self._show(
+                "inplace_attribute", node.value, owner=gast.Name(owner, gast.Load(), None, None), name=self._attribute(node.target),
+                operator=gast.Constant(type(node.op).__name__, None))
+            node.target.value = self._named(owner, self.visit(node.target.value))
+            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
+        node.target.value = self._shown("changed", node.target.value)
+        node.target.slice = self._index(node.target.slice)
         return node
 
     @staticmethod
