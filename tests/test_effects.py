@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import terra
 
@@ -494,6 +496,201 @@ def test_without_reading_at_once():
     expected, _ = losses(lambda step: step)
     actual, step = losses(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected and step.stats().whole_steps > 5
+
+
+# -- questions about counters ------------------------------------------------------------------------------------------------------
+
+class Asks(Base):
+    """Does something else at some steps."""
+
+    EVERY = 7
+
+    def __init__(self):
+        super().__init__()
+        self.every, self.seen, self.other, self.warm_up = 6, [], 0, 9
+
+    def evaluate(self, x):
+        self.seen.append((self.steps, float(tf.reduce_max(self.forward(x)))))
+
+
+class AsksBefore(Asks):
+    def step(self, x):
+        if self.steps % self.every == 0:
+            self.evaluate(x)
+        self.steps += 1
+        return self.learn(x)
+
+
+class AsksAfter(Asks):
+    def step(self, x):
+        loss = self.learn(x)
+        self.steps += 1
+        if not self.steps % self.EVERY:
+            self.evaluate(x)
+        return loss
+
+
+class AsksBoth(Asks):
+    def step(self, x):
+        scale = 2.0 if self.steps < self.warm_up else 1.0
+        self.steps += 2
+        loss = self.learn(x) * scale
+        if self.steps >= self.warm_up and (self.steps - 2) % 8 == 2:
+            self.evaluate(x)
+            loss += 1.0
+        self.steps -= 1
+        return loss if self.steps % 5 else loss * 3.0
+
+
+class AsksWithTwo(Asks):
+    def step(self, x):
+        self.steps += 1
+        if self.steps - self.other * 9 == 9:
+            self.other += 1
+            self.evaluate(x)
+        return self.learn(x) * (1.0 if self.other < 2 else 0.5)
+
+
+class AsksInside(Asks):
+    """In functions that are called before and after it has counted, and once more."""
+
+    def scale(self, x):
+        return tf.reduce_sum(tf.tanh(x)) * (2.0 if self.steps % 6 == 0 else 1.0)
+
+    def counted(self, x):
+        self.steps += 1
+        return self.scale(x) * (3.0 if self.steps % 5 == 0 else 1.0)
+
+    def step(self, x):
+        first = self.scale(x)
+        second = self.counted(x)
+        self.steps += 1
+        return self.learn(x) + first - second * self.scale(x) + self.counted(x)
+
+
+class AsksInsideImpure(AsksInside):
+    """The same functions, which are skipped one by one."""
+
+    def outer(self, x):
+        self.steps += 1
+        return self.counted(x) * self.scale(x) + self.scale(x + 1.0)
+
+    def step(self, x):
+        self.seen = [*self.seen, 1]
+        return self.learn(x) + self.outer(x)
+
+
+class SetsAndAsks(AsksInside):
+    """It counts anew in each step."""
+
+    def step(self, x):
+        self.steps = 4
+        first = self.counted(x)
+        if self.steps % 5 == 0:
+            first *= 2.0
+        self.steps += 1
+        return self.learn(x) + first * self.scale(x)
+
+
+class AsksTheImpossible(Asks):
+    """Divides by what becomes 0."""
+
+    def step(self, x):
+        self.steps += 1
+        try:
+            answer = 7 % (self.steps - 12) == 1
+        except ZeroDivisionError:
+            answer = True
+        return self.learn(x) * (2.0 if answer else 1.0)
+
+
+ASKING = [AsksBefore, AsksAfter, AsksBoth, AsksWithTwo, AsksInside, AsksInsideImpure, SetsAndAsks, AsksTheImpossible]
+SKIPPED = [AsksBefore, AsksAfter, AsksWithTwo, SetsAndAsks]
+
+
+def asked_for_more(held):
+    held.every, held.EVERY, held.warm_up = 2, 2, 100
+
+
+def back_to_the_beginning(held):
+    held.steps = held.other = 0
+
+
+def far_away(held):
+    held.steps, held.other = 3001, 333
+
+
+def as_a_float(held):
+    held.steps, held.every = float(held.steps), 3.0
+
+
+def as_numpy(held):
+    held.steps = np.int64(held.steps)
+
+
+class OwnInt(int):
+    def __mod__(self, other):
+        return 0
+
+
+def as_own_kind(held):
+    held.steps = OwnInt(held.steps)
+
+
+def as_property(held):
+    held.__class__ = type("Other", (type(held),), {"every": property(lambda self: 2), "warm_up": property(lambda self: 100)})
+
+
+@pytest.mark.parametrize("change", [nothing, asked_for_more, back_to_the_beginning, far_away, as_a_float, as_numpy, as_own_kind, as_property], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", ASKING)
+def test_questions(kind, change):
+    def make():
+        made = kind()
+        made.shown = (*made.shown, "seen")
+        return made, change
+
+    step = compare(make)
+    if change is nothing and kind in SKIPPED:
+        assert step.stats().whole_steps >= 4, terra.explain(step)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["count", "ask", "set", "inside", "both"]), st.integers(-2, 3), st.integers(2, 5)), min_size=1, max_size=5), st.integers(0, 1))
+def test_any_order_of_counting_and_asking(acts, impure):
+    class Any(Asks):
+        def inside(self, x, n):
+            self.steps += 1
+            result = tf.reduce_sum(tf.sin(x)) + tf.reduce_mean(x)
+            return result * 2.0 if self.steps % 3 == 0 else result + n
+
+        def do(self, x):
+            total = tf.reduce_sum(tf.tanh(x))
+            for act, n, every in acts:
+                if act == "count":
+                    self.steps += n
+                elif act == "ask":
+                    if self.steps % every == 0:
+                        total *= 2.0
+                elif act == "set":
+                    self.steps = n
+                elif act == "inside":
+                    total += self.inside(x, n)
+                elif self.steps // every < self.other + 2:
+                    self.other += 1
+                    total += 1.0
+            return total
+
+        def step(self, x):
+            if impure:
+                self.seen = [*self.seen, 1]
+            return self.do(x) + self.do(x + 1.0)
+
+    def make():
+        return Any(), nothing
+
+    expected, _ = run(make, lambda step: step)
+    actual, step = run(make, lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
 
 
 class Model(keras.Model):

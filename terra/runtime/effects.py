@@ -1,7 +1,7 @@
 """Effects: what a skipped call of the user's leaves in objects: `self.loss = loss`, counters such as `self.steps += 1`, `self.losses.append(loss)`.
 
 It is left when the call is skipped, too: a value of this step, a plain value, or lists of such. A counter goes on from what it is then, and so does a list; hence a run that looks
-at one, other than to add to it, is another one each time.
+at one, other than to add to it, is another one each time. Except for a question like `self.steps % 100 == 0`: what matters is its answer, which can be told before the run.
 """
 
 import collections
@@ -63,6 +63,45 @@ class Append(Effect):
 
     def have(self, value):
         self.owner.append(value)
+
+
+class Question:
+    """What a run asks about counters: (owner, name, how much more it is then than at the beginning) for each, or (None, None, value) of what stays the same."""
+
+    __slots__ = ("function", "parts")
+
+    def __init__(self, function, parts):
+        self.function, self.parts = function, parts
+
+    def __call__(self, _):
+        """The answer, before the run; None if there is none."""
+        values = []
+        for owner, name, more in self.parts:
+            if owner is not None:
+                value = vars(owner).get(name)
+                if type(value) is not int:
+                    return None
+                more += value
+            values.append(more)
+        try:
+            return self.function(*values)
+        except ZeroDivisionError:
+            return None
+
+    def after(self, effects):
+        """The same question, of a run that has these {key: Effect, or the value that was set} before."""
+        parts = []
+        for owner, name, more in self.parts:
+            before = effects.get((id(owner), name), 0) if owner is not None else 0
+            if type(before) is tuple:
+                owner, name, before = None, None, before[0]
+            parts.append((owner, name, more + before))
+        return Question(self.function, parts)
+
+
+def before_jump(effects):
+    """What `Question.after` is to know of a run's effects so far: {key: what was added, or (value,) of what was set}."""
+    return {key: effect.added if effect.added is not None else (effect.value(),) for key, effect in effects.items() if type(effect) is Effect}
 
 
 @functools.lru_cache(None)

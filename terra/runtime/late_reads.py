@@ -17,6 +17,13 @@ class Late(NamedTuple):
     how: object
 
 
+class Received(NamedTuple):
+    """A tensor of which a call has read the value, and which it gives as well."""
+
+    key: object
+    node: object  # of the fetch
+
+
 class LateReads:
     """Numbers that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id."""
 

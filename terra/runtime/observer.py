@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import Append, Effect, kind_of
+from terra.runtime.effects import Append, Effect, Question, before_jump, kind_of
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
@@ -31,6 +31,8 @@ from terra.transform import convert
 
 _UNKNOWN = object()
 _COUNTING = frozenset(["Add", "Sub"])
+_ANSWERS = {True: object(), False: object()}
+NONE = {}  # no effects
 
 
 class Observer(Attributes, Calls, Builtins, Operands):
@@ -45,6 +47,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.reason = None  # why the run is impure
         self.passing = False  # whether that may be different the next time
         self.jumped = []  # regions that were jumped over
+        self._before_jumps = []  # for each the effects until then: see `effects.before_jump`
         self.entered = 0  # calls of the framework's that were not
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
@@ -103,8 +106,8 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def _finish(self):
         if self.reason is None and any(type(x) is TerraTensor and x._owner is self.runner for x in self.reads.values()):
             self.impure("keeps a tensor in an object")
-        for region in self.jumped:
-            self.reads.guard(region.guard)
+        for region, before in zip(self.jumped, self._before_jumps):
+            self.reads.guard(region.guard, before)
             for variable in region.accessed:
                 self.reads.variable(variable)
         if self.masks:
@@ -174,6 +177,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def note_jump(self, region):
         self.jumped.append(region)
+        self._before_jumps.append(before_jump(self.effects) if self.effects else NONE)
         for effect in region.effects:
             self._note_effect(effect)
         for held, needed, _ in region.losses:
@@ -364,6 +368,37 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.impure("changes a slice in place")
         return it
 
+    def question(self, function, names, owners):
+        """What `function` is to tell of attributes that have these names is asked: an answer if one of them is a counter, else None."""
+        keys = [(id(owner), name) for owner, name in zip(owners, names)]
+        if self.reason is not None or self.runner.program.counters.isdisjoint(keys):
+            return None
+        parts, values = [], []
+        for owner, name, key in zip(owners, names, keys):
+            effect = self.effects.get(key)
+            if key in self.runner.program.counters and (effect is None or effect.added is not None):
+                if not self.may_set(owner, name):
+                    return None
+                values.append(vars(owner).get(name))
+                parts.append((owner, name, effect.added if effect is not None else 0))
+                if type(values[-1]) is not int:
+                    return None
+            else:
+                values.append(getattr(self.owner(owner, name), name))
+                parts.append((None, None, values[-1]))
+                if type(values[-1]) is not int and type(values[-1]) is not float:
+                    return None
+        try:
+            answer = function(*values)
+        except ZeroDivisionError:
+            return None
+        self.reads.asked(Question(function, parts), owners[0], answer)
+        return _ANSWERS[answer]
+
+    def answer(self, it):
+        """What came of a question, or of evaluating what was asked."""
+        return True if it is _ANSWERS[True] else False if it is _ANSWERS[False] else it
+
     def inplace_attribute(self, it, owner, name, operator):
         """`owner.name += it` and the like. A counter is not read: what it is afterwards does not matter to the run."""
         if self.reason is not None or not self.may_set(owner, name):
@@ -372,6 +407,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added):
             self.reads.asked(kind_of(name), owner, int)
             added = it if operator == "Add" else -it
+            self.runner.program.counters.add((id(owner), name))
             self.effects[id(owner), name] = Effect(owner, name, added + (known.added if known is not None else 0))
             return it
         self._attribute(owner, name)

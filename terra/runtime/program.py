@@ -116,6 +116,7 @@ class Program:
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
+        self.counters = set()  # (id of an object, name) of attributes that the program counts with
         self.express = None  # what is done instead of steps that are skipped as a whole, once there was one
         self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)

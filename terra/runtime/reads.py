@@ -15,6 +15,7 @@ import numpy as np
 
 from terra.runtime import guards, versions
 from terra.runtime import internals as tfi
+from terra.runtime.effects import Question
 from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.transform import convert
@@ -205,12 +206,12 @@ class Reads:
             except ValueError:  # an empty cell
                 self.asked(_is_empty, cell, True)
 
-    def guard(self, guard):
-        """What a skipped call of the framework depended on."""
+    def guard(self, guard, before):
+        """What a skipped call depended on; `before`: the effects that there were until then."""
         self._walk.containers.update(guard.containers)
         self._arrays.update((id(array), (array, held)) for array, held in guard.arrays)
         if guard.reads is not None:
-            self._merge(guard.reads)
+            self._merge(guard.reads, before)
         self.settings(guard.root)
 
     def has_attribute(self, owner, name):
@@ -227,11 +228,14 @@ class Reads:
         if root not in (None, "tensorflow", *[root for root, _ in self._settings]):  # TensorFlow has no settings but those that all look at
             self._settings.append((root, None))
 
-    def _merge(self, other):
+    def _merge(self, other, before):
         for key, (space, entries) in other._entries.items():
             self._entries.setdefault(key, (space, {}))[1].update(entries)
         self._absent.update(other._absent)
-        self._asked.update(other._asked)
+        for (function, argument), answer in other._asked.items():
+            if before and type(function) is Question:
+                function = function.after(before)
+            self._asked[function, argument] = answer
         for it, kind, attributes in other._objects.values():
             self.object(it, kind, attributes)
         self._arrays.update(other._arrays)

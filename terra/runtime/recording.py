@@ -9,7 +9,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
-from terra.runtime.late_reads import NOTHING_LATE, Late
+from terra.runtime.late_reads import NOTHING_LATE, Late, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
@@ -312,9 +312,15 @@ class Recording:
 
     def _tensor(self, kind, value):
         if kind is TerraTensor and value._owner is self.runner:
-            if value._key in self.read or (value._key not in self.region.shapes and value._key not in self.inputs.values):
+            key = value._key
+            if key not in self.region.shapes and key not in self.inputs.values:
                 raise Unskippable
-            return value._key
+            node = self.read.get(key)
+            if node is None:
+                return key
+            if node.op_type != FETCH:
+                raise Unskippable
+            return Received(key, node)
         place = self.places.get(id(value))
         if place is not None:
             return Foreign(place)

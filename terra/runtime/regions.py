@@ -10,7 +10,7 @@ import sys
 from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.backward import Record
-from terra.runtime.late_reads import Late
+from terra.runtime.late_reads import Late, Received
 from terra.runtime.program import ValueKey
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor
@@ -347,6 +347,11 @@ def _rebuild(template, runner, region, inputs):
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step
     if kind is Late:
         return template.how(runner.received[template.node])
+    if kind is Received:
+        tensor = runner.placeholder(template.key, region.shapes)
+        if tensor._value is None:
+            tensor._value = runner.received[template.node]
+        return tensor
     if kind is Attached:
         tensor = _rebuild(template.value, runner, region, inputs)
         vars(tensor).update({name: _rebuild(x, runner, region, inputs) for name, x in template.attributes.items()})

@@ -8,8 +8,11 @@ class Unobserved:
         return it
 
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = inplace = fresh = context = _same
-    assigned = removed = changed = inplace_attribute = _same
+    assigned = removed = changed = inplace_attribute = answer = _same
     formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
+
+    def question(self, function, names, owners):
+        return None
 
     def enter(self, cursor, call_id, callee):
         return cursor.enter(call_id, callee)

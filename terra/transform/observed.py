@@ -18,6 +18,8 @@ _REFUSED = (
     gast.Yield, gast.YieldFrom, gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Global, gast.Nonlocal, gast.Import,
     gast.ImportFrom, gast.ClassDef)
 _REFUSED_NAMES = frozenset(["Match", "TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
+_COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)
+_CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.FloorDiv, gast.Mod)
 _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
 
 
@@ -134,17 +136,22 @@ class Observed(gast.NodeTransformer):
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, gast.Not):
-            node.operand = self._shown("truth", node.operand)
+            node.operand = self._truth(node.operand)
             return node
         node.operand = self._shown("operand", node.operand)
         return self._show("result", node)
 
     def visit_BoolOp(self, node):
         *tested, last = node.values
-        node.values = [self._shown("truth", x) for x in tested] + [self.visit(last)]
+        node.values = [self._truth(x) for x in tested] + [self.visit(last)]
         return node
 
     def visit_Compare(self, node):
+        question = self._question(node)
+        compared = self._compared(node)
+        return compared if question is None else self._answered(question, compared)
+
+    def _compared(self, node):
         if all(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops):
             if any(isinstance(x, gast.Constant) and (x.value is None or x.value is ... or isinstance(x.value, bool)) for x in (node.left, *node.comparators)):
                 return self.generic_visit(node)
@@ -158,8 +165,49 @@ class Observed(gast.NodeTransformer):
             node.left, node.comparators = self._show("identified", node.left), [self._show("identified", x) for x in node.comparators]
         return self._show("result", node)
 
+    def _question(self, node):
+        """A call that asks the observer about a comparison, or the truth, of arithmetic with attributes of named objects: it may know one for a counter. None if it is none."""
+        found = []
+        if isinstance(node, gast.Compare):
+            if not all(isinstance(op, _COMPARING) for op in node.ops):
+                return None
+            parts = [self._arithmetic(x, found) for x in (node.left, *node.comparators)]
+            asked = None if None in parts else gast.Compare(parts[0], node.ops, parts[1:])
+        else:
+            part = self._arithmetic(node, found) if isinstance(node, gast.BinOp) else None
+            asked = part and gast.UnaryOp(gast.Not(), gast.UnaryOp(gast.Not(), part))
+        if asked is None or not found:
+            return None
+        names = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
+        function = gast.Lambda(gast.arguments(names, [], None, [], [], None, []), asked)
+        owners = [gast.Name(x.value.id, gast.Load(), None, None) for x in found]
+        return expression(
+            "tls.observer.question(function, names, owners)", node, tls=self._tls, function=function, names=gast.Tuple([self._attribute(x) for x in found], gast.Load()),
+            owners=gast.Tuple(owners, gast.Load()))
+
+    def _arithmetic(self, node, found):
+        """A copy of an expression of numbers and attributes, in which `x0`, `x1` ... stand for these; None if it is another one."""
+        if isinstance(node, gast.Constant):
+            return gast.Constant(node.value, None) if type(node.value) in (int, float) else None
+        if isinstance(node, gast.Attribute) and isinstance(node.value, gast.Name) and not self._is_own(node):
+            found.append(node)
+            return gast.Name(f"x{len(found) - 1}", gast.Load(), None, None)
+        if isinstance(node, gast.BinOp) and isinstance(node.op, _CALCULATING):
+            left, right = self._arithmetic(node.left, found), self._arithmetic(node.right, found)
+            return None if left is None or right is None else gast.BinOp(left, node.op, right)
+        return None
+
+    def _answered(self, question, node):
+        return self._show("answer", gast.copy_location(gast.BoolOp(gast.Or(), [question, node]), node))
+
+    def _truth(self, node):
+        """A shown test."""
+        question = self._question(node)
+        shown = self._shown("truth", node)
+        return shown if question is None else self._answered(question, shown)
+
     def _visit_test(self, node):
-        test = self._shown("truth", node.test)
+        test = self._truth(node.test)
         node.test = gast.Constant(None, None)
         self.generic_visit(node)
         node.test = test
