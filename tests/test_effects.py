@@ -542,6 +542,38 @@ class AsksBoth(Asks):
         return loss if self.steps % 5 else loss * 3.0
 
 
+OFTEN = 6
+
+
+class AsksWithNames(Asks):
+    """Of locals and globals, one of which is computed, and one a number that was read."""
+
+    def step(self, x):
+        loss = self.learn(x)
+        self.steps += 1
+        half = len(x.shape) + OFTEN // 2
+        if self.steps % OFTEN == half - 1:
+            self.evaluate(x)
+        self.last = float(loss)
+        return loss
+
+
+class AsksWithARead(Asks):
+    def step(self, x):
+        loss = self.learn(x)
+        self.steps += 1
+        value = float(tf.reduce_sum(x))
+        return loss * (2.0 if self.steps * 0.5 < value else 1.0)
+
+
+class AsksWithATensor(Asks):
+    def step(self, x):
+        loss = self.learn(x)
+        self.steps += 1
+        top = tf.reduce_sum(x)
+        return loss * (2.0 if self.steps < top else 1.0)
+
+
 class AsksWithTwo(Asks):
     def step(self, x):
         self.steps += 1
@@ -604,12 +636,19 @@ class AsksTheImpossible(Asks):
         return self.learn(x) * (2.0 if answer else 1.0)
 
 
-ASKING = [AsksBefore, AsksAfter, AsksBoth, AsksWithTwo, AsksInside, AsksInsideImpure, SetsAndAsks, AsksTheImpossible]
-SKIPPED = [AsksBefore, AsksAfter, AsksWithTwo, SetsAndAsks]
+ASKING = [AsksBefore, AsksAfter, AsksBoth, AsksWithNames, AsksWithARead, AsksWithATensor, AsksWithTwo, AsksInside, AsksInsideImpure, SetsAndAsks, AsksTheImpossible]
+SKIPPED = [AsksBefore, AsksAfter, AsksWithNames, AsksWithTwo, SetsAndAsks]
 
 
 def asked_for_more(held):
     held.every, held.EVERY, held.warm_up = 2, 2, 100
+    globals()["OFTEN"] = 5
+
+
+@pytest.fixture(autouse=True)
+def often():
+    yield
+    globals()["OFTEN"] = 6
 
 
 def back_to_the_beginning(held):
@@ -645,6 +684,7 @@ def as_property(held):
 @pytest.mark.parametrize("kind", ASKING)
 def test_questions(kind, change):
     def make():
+        globals()["OFTEN"] = 6
         made = kind()
         made.shown = (*made.shown, "seen")
         return made, change

@@ -255,7 +255,7 @@ def test_layers_that_are_called_in_turn_are_let_go():
             return tf.sin(tf.cos(x) * 2.0)
 
     def step(layer, x):
-        counts.append(1)
+        counts.extend([1])
         return layer(x)
 
     counts, layers = [], [Layer() for _ in range(10)]

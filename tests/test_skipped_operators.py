@@ -301,7 +301,7 @@ def test_keys_of_arguments():
 
         def step(x):
             y = inner(x, held)
-            CALLS.append("step")
+            CALLS.extend(["step"])
             return y + 1.0
 
         return (step,)

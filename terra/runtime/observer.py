@@ -369,7 +369,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         return it
 
     def question(self, function, names, owners):
-        """What `function` is to tell of attributes that have these names is asked: an answer if one of them is a counter, else None."""
+        """What `function` is to tell of the attributes of these names is asked, or of numbers (where the name is None): an answer if one of them is a counter, else None."""
         keys = [(id(owner), name) for owner, name in zip(owners, names)]
         if self.reason is not None or self.runner.program.counters.isdisjoint(keys):
             return None
@@ -384,7 +384,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 if type(values[-1]) is not int:
                     return None
             else:
-                values.append(getattr(self.owner(owner, name), name))
+                if name is None:
+                    self.late.looked_at(owner)
+                values.append(owner if name is None else getattr(self.owner(owner, name), name))
                 parts.append((None, None, values[-1]))
                 if type(values[-1]) is not int and type(values[-1]) is not float:
                     return None

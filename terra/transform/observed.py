@@ -166,7 +166,7 @@ class Observed(gast.NodeTransformer):
         return self._show("result", node)
 
     def _question(self, node):
-        """A call that asks the observer about a comparison, or the truth, of arithmetic with attributes of named objects: it may know one for a counter. None if it is none."""
+        """A call that asks the observer about a comparison, or the truth, of arithmetic with attributes: it may know one for a counter. None if it is none."""
         found = []
         if isinstance(node, gast.Compare):
             if not all(isinstance(op, _COMPARING) for op in node.ops):
@@ -176,20 +176,21 @@ class Observed(gast.NodeTransformer):
         else:
             part = self._arithmetic(node, found) if isinstance(node, gast.BinOp) else None
             asked = part and gast.UnaryOp(gast.Not(), gast.UnaryOp(gast.Not(), part))
-        if asked is None or not found:
+        if asked is None or not any(isinstance(x, gast.Attribute) for x in found):
             return None
-        names = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
-        function = gast.Lambda(gast.arguments(names, [], None, [], [], None, []), asked)
-        owners = [gast.Name(x.value.id, gast.Load(), None, None) for x in found]
+        arguments = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
+        function = gast.Lambda(gast.arguments(arguments, [], None, [], [], None, []), asked)
+        names = [self._attribute(x) if isinstance(x, gast.Attribute) else gast.Constant(None, None) for x in found]
+        owners = [gast.Name((x.value if isinstance(x, gast.Attribute) else x).id, gast.Load(), None, None) for x in found]
         return expression(
-            "tls.observer.question(function, names, owners)", node, tls=self._tls, function=function, names=gast.Tuple([self._attribute(x) for x in found], gast.Load()),
+            "tls.observer.question(function, names, owners)", node, tls=self._tls, function=function, names=gast.Tuple(names, gast.Load()),
             owners=gast.Tuple(owners, gast.Load()))
 
     def _arithmetic(self, node, found):
-        """A copy of an expression of numbers and attributes, in which `x0`, `x1` ... stand for these; None if it is another one."""
+        """A copy of an expression of numbers, names and attributes of what has a name, in which `x0`, `x1` ... stand for these; None if it is another one."""
         if isinstance(node, gast.Constant):
             return gast.Constant(node.value, None) if type(node.value) in (int, float) else None
-        if isinstance(node, gast.Attribute) and isinstance(node.value, gast.Name) and not self._is_own(node):
+        if (isinstance(node, gast.Name) or (isinstance(node, gast.Attribute) and isinstance(node.value, gast.Name))) and not self._is_own(node):
             found.append(node)
             return gast.Name(f"x{len(found) - 1}", gast.Load(), None, None)
         if isinstance(node, gast.BinOp) and isinstance(node.op, _CALCULATING):
