@@ -4,6 +4,7 @@ from collections import Counter
 
 from terra.graph.trace import CONST
 from terra.runtime.coexecution import BoundStep, Coexecuted, departed, instances
+from terra.runtime.effects import Append
 from terra.runtime.gradient_tape import GradientTape
 from terra.runtime.tracer import CHECK, FETCH
 
@@ -119,12 +120,23 @@ def _explain(function):
     return "\n".join(lines)
 
 
+def _effects(whole):
+    """What the step's own code does besides computing, which is done when it is skipped, too."""
+    effects = [effect for regions in whole.alternatives() for region in regions for effect in region.effects] if whole is not None else []
+    names = {"set": [], "count": [], "append to": []}
+    for effect in effects:
+        how = "append to" if isinstance(effect, Append) else "set" if effect.added is None else "count"
+        names[how].append(f"a {type(effect.owner).__name__}" if how == "append to" else effect.name)
+    return [f"{how} {', '.join(dict.fromkeys(found))}" for how, found in names.items() if found]
+
+
 def _own_code(function, stats, programs):
     """Whether the step's own Python is skipped, and which calls are not; and why not."""
     whole = function.program.whole if function.program is not None and function.pieces is None else None
     lines = []
     if stats.whole_steps:
-        lines.append(f"The step's own code was skipped in {stats.whole_steps} steps: it does nothing but compute, and nothing that it reads had changed.")
+        also = "".join(f", {text}" for text in _effects(whole))
+        lines.append(f"The step's own code was skipped in {stats.whole_steps} steps: it does nothing but compute{also}, and nothing that it reads had changed.")
     if whole is not None and whole.regions:
         return lines
     if whole is not None and whole.reason is not None:

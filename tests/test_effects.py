@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import traceback
 
 import keras
 import numpy as np
@@ -31,7 +32,7 @@ def run(make, wrap, n=26):
             change(held)
         try:
             result = step(X[k % 3])
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             result = type(error).__name__, str(error)
         seen.append((tf.nest.map_structure(value, result), {name: tf.nest.map_structure(value, x) for name, x in sorted(vars(held).items()) if name in held.shown}))
     return seen, step
@@ -574,6 +575,61 @@ class AsksWithATensor(Asks):
         return loss * (2.0 if self.steps < top else 1.0)
 
 
+class AsksInALayer(Asks):
+    """The framework calls what asks, after the step has counted, or has set the counter."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = keras.Sequential([keras.layers.Dense(3, kernel_initializer="ones"), keras.layers.Lambda(lambda x: x * 2.0 if self.steps % 6 == 0 else tf.tanh(x))])
+
+    def step(self, x):
+        first = self.layers(x)
+        self.steps += 1
+        return self.learn(x) + tf.reduce_sum(first * self.layers(x))
+
+
+class SetsForALayer(AsksInALayer):
+    def step(self, x):
+        self.steps = 5
+        self.steps += 1
+        first = self.layers(x)
+        self.steps = 8
+        return self.learn(x) + tf.reduce_sum(first * self.layers(x))
+
+
+class AsksInALoop(Asks):
+    def step(self, x):
+        loss = self.learn(x)
+        for k in range(8):
+            if self.steps * k % 9 == 8:
+                loss += 1.0
+            if self.steps % 7 == 1:
+                loss += 2.0
+        self.steps += 1
+        return loss
+
+
+class AsksForTooMuch(Asks):
+    def step(self, x):
+        loss = self.learn(x)
+        self.steps += 10 ** 400
+        try:
+            return loss if self.steps * 2.0 > 1.0 else loss * 3.0
+        except OverflowError:
+            return loss * 2.0
+
+
+class AsksForWhatIsNotThere(Asks):
+    def step(self, x):
+        loss = self.learn(x)
+        self.steps += 1
+        try:
+            return loss if self.steps % self.missing else loss * 3.0
+        except AttributeError as error:
+            self.last = traceback.extract_tb(error.__traceback__)[-1].line
+            return loss * 2.0
+
+
 class AsksWithTwo(Asks):
     def step(self, x):
         self.steps += 1
@@ -636,7 +692,7 @@ class AsksTheImpossible(Asks):
         return self.learn(x) * (2.0 if answer else 1.0)
 
 
-ASKING = [AsksBefore, AsksAfter, AsksBoth, AsksWithNames, AsksWithARead, AsksWithATensor, AsksWithTwo, AsksInside, AsksInsideImpure, SetsAndAsks, AsksTheImpossible]
+ASKING = [AsksBefore, AsksAfter, AsksBoth, AsksWithNames, AsksWithARead, AsksWithATensor, AsksInALayer, SetsForALayer, AsksInALoop, AsksForTooMuch, AsksForWhatIsNotThere, AsksWithTwo, AsksInside, AsksInsideImpure, SetsAndAsks, AsksTheImpossible]
 SKIPPED = [AsksBefore, AsksAfter, AsksWithNames, AsksWithTwo, SetsAndAsks]
 
 
@@ -660,11 +716,11 @@ def far_away(held):
 
 
 def as_a_float(held):
-    held.steps, held.every = float(held.steps), 3.0
+    held.steps, held.every = float(min(held.steps, 1000)), 3.0
 
 
 def as_numpy(held):
-    held.steps = np.int64(held.steps)
+    held.steps = np.int64(min(held.steps, 1000))
 
 
 class OwnInt(int):
@@ -794,3 +850,12 @@ def test_a_kernel_fails(kind):
     *expected, _ = results(lambda step: step)
     *actual, step = results(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected and step.stats().coexecuted_steps >= 10
+
+
+def test_explain_says_what_is_left():
+    step = compare(lambda: (KeepsLists(), nothing), True)
+    assert "does nothing but compute, set parts, table, and nothing" in terra.explain(step)
+    step = compare(lambda: (AppendsTensors(), nothing), True)
+    assert "does nothing but compute, append to a list, and nothing" in terra.explain(step)
+    step = compare(lambda: (Counts(), nothing), True)
+    assert "does nothing but compute, count steps, and nothing" in terra.explain(step)

@@ -12,6 +12,7 @@ import terra
 
 X = tf.constant([[1.0, 2.0], [3.0, 4.0]])
 CALLS = []
+RANK_WARNING = (np.exceptions if hasattr(getattr(np, "exceptions", None), "RankWarning") else np).RankWarning
 
 
 def run(make, wrap):
@@ -464,9 +465,8 @@ def test_still_skipped(case):
 
 def test_numpy_where_its_warnings_about_fits_are_always_shown():
     """As they are in each program, though not under pytest: numpy itself asks for it."""
-    rank_warning = getattr(np, "exceptions", np).RankWarning
     with warnings.catch_warnings():
-        warnings.simplefilter("always", rank_warning)
+        warnings.simplefilter("always", RANK_WARNING)
         check(lambda: (lambda x: tf.tanh(x) * (np.float32(2.0) * np.float32(3.0)),), skipped=True)
 
 
@@ -479,7 +479,7 @@ def test_fits_of_numpys():
 
     for wrap in (lambda step: step, lambda step: terra.coexecute(step, wait_for_graph=True)):
         with warnings.catch_warnings():
-            warnings.simplefilter("always", getattr(np, "exceptions", np).RankWarning)
+            warnings.simplefilter("always", RANK_WARNING)
             warnings.showwarning = lambda *args, **kwargs: messages[-1].append(str(args[0]))
             messages.append([])
             run(make, wrap)

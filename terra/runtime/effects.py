@@ -33,9 +33,14 @@ class Effect:
     def was_read(self, reads):
         return reads.has_attribute(self.owner, self.name)
 
+    @property
+    def is_there(self):
+        """Whether the attribute is where attributes are: the framework's classes may put it elsewhere."""
+        return self.name in vars(self.owner)
+
     def value(self):
         """What the attribute is now."""
-        return vars(self.owner)[self.name]
+        return vars(self.owner).get(self.name)
 
     def have(self, value):
         """Have the effect; `value` is made of the template."""
@@ -53,7 +58,11 @@ class Append(Effect):
     """An item that a call appends to a list or deque; `name` is its number among those of the call."""
 
     __slots__ = ("item",)
-    is_relative = True
+    is_relative = is_there = True
+
+    def __init__(self, owner, name, added, template=None, item=None):
+        super().__init__(owner, name, added, template)
+        self.item = item
 
     def was_read(self, reads):
         return reads.has_contents(self.owner)
@@ -68,10 +77,17 @@ class Append(Effect):
 class Question:
     """What a run asks about counters: (owner, name, how much more it is then than at the beginning) for each, or (None, None, value) of what stays the same."""
 
-    __slots__ = ("function", "parts")
+    __slots__ = ("function", "parts", "_key")
 
     def __init__(self, function, parts):
         self.function, self.parts = function, parts
+        self._key = function.__code__, *[(id(owner), name, type(more), more) for owner, name, more in parts]
+
+    def __eq__(self, other):
+        return type(other) is Question and self._key == other._key
+
+    def __hash__(self):
+        return hash(self._key)
 
     def __call__(self, _):
         """The answer, before the run; None if there is none."""
@@ -85,11 +101,11 @@ class Question:
             values.append(more)
         try:
             return self.function(*values)
-        except ZeroDivisionError:
+        except ArithmeticError:
             return None
 
     def after(self, effects):
-        """The same question, of a run that has these {key: Effect, or the value that was set} before."""
+        """The same question in a call, where the run around it has had effects before (see `so_far`)."""
         parts = []
         for owner, name, more in self.parts:
             before = effects.get((id(owner), name), 0) if owner is not None else 0
@@ -99,8 +115,8 @@ class Question:
         return Question(self.function, parts)
 
 
-def before_jump(effects):
-    """What `Question.after` is to know of a run's effects so far: {key: what was added, or (value,) of what was set}."""
+def so_far(effects):
+    """What `Question.after` is to know of a run's effects until then: {key: what was added, or (value,) of what was set}."""
     return {key: effect.added if effect.added is not None else (effect.value(),) for key, effect in effects.items() if type(effect) is Effect}
 
 

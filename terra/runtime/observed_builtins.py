@@ -9,7 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime.effects import GROWING
+from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, METHODS_OF_ARRAYS, TENSORS, is_librarys_container, makes_named_tuples
 from terra.runtime.regions import SCALARS
 
@@ -78,8 +78,8 @@ class Builtins:
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
         callee(*args, **kwargs)
-        if self.reason is None:
-            self.appends(callee.__self__, args[0])
+        effect = Append(callee.__self__, len(self.effects), None, item=args[0])
+        self.effects[effect.key] = effect
 
     def _on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""

@@ -269,7 +269,7 @@ def _numpys_errors(_):
 
 
 _MODES = frozenset(["ignore", "warn", "raise"])
-_RankWarning = getattr(np, "exceptions", np).RankWarning  # numpy itself has it always shown; it is Python code of numpy's that gives it, which is seen
+_RankWarning = (np.exceptions if hasattr(getattr(np, "exceptions", None), "RankWarning") else np).RankWarning  # numpy itself has it always shown; it is Python code of numpy's that gives it, which is seen
 
 
 def _numpys_printing(_):

@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import Append, Effect, Question, before_jump, kind_of
+from terra.runtime.effects import Append, Effect, Question, kind_of, so_far
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
@@ -47,7 +47,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.reason = None  # why the run is impure
         self.passing = False  # whether that may be different the next time
         self.jumped = []  # regions that were jumped over
-        self._before_jumps = []  # for each the effects until then: see `effects.before_jump`
+        self._before_jumps = []  # for each the effects until then: see `effects.so_far`
         self.entered = 0  # calls of the framework's that were not
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
@@ -90,7 +90,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 seen = set()
                 self._check_result(result, seen)
                 for effect in self.effects.values():
-                    if effect.added is None:
+                    if not effect.is_there:
+                        self.impure(f"sets {effect.name}, which is kept elsewhere")
+                    elif effect.added is None:
                         self._check_result(effect.value(), seen)
         needed = self._arrays and self._arrays.why_needed()
         if needed:
@@ -177,40 +179,12 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def note_jump(self, region):
         self.jumped.append(region)
-        self._before_jumps.append(before_jump(self.effects) if self.effects else NONE)
-        for effect in region.effects:
-            self._note_effect(effect)
+        self._before_jumps.append(so_far(self.effects) if self.effects else NONE)
+        if region.effects:  # of a function of the user's: these are not jumped over in an observed run
+            self.impure("calls a function that was skipped and sets attributes")
         for held, needed, _ in region.losses:
             self.losses.setdefault(id(held), (held, needed))
         self._skipped.append((len(self.runner.log), len(region.entries)))
-
-    def _note_effect(self, effect):
-        """A skipped call has this effect."""
-        if type(effect) is Append:
-            return  # see `makes`
-        known = self.effects.get(effect.key)
-        if known is None or effect.added is None:
-            self.effects[effect.key] = Effect(effect.owner, effect.name, effect.added)
-        elif known.added is not None:
-            self.effects[effect.key] = Effect(effect.owner, effect.name, known.added + effect.added)
-
-    def makes(self, effect, value):
-        """A skipped call has left `value` somewhere: the lists and dicts in it are new."""
-        if type(effect) is Append:
-            self.appends(effect.owner, value)
-        self._makes(value)
-
-    def appends(self, held, item):
-        """`item` is appended to the list or deque `held`."""
-        effect = Append(held, len(self.effects))
-        effect.item = item
-        self.effects[effect.key] = effect
-
-    def _makes(self, value):
-        if type(value) in (list, tuple, dict):
-            self._born[id(value)] = value
-            for x in value.values() if type(value) is dict else value:
-                self._makes(x)
 
     def adds_loss(self, layer):
         """The layer will add a loss."""
@@ -386,13 +360,16 @@ class Observer(Attributes, Calls, Builtins, Operands):
             else:
                 if name is None:
                     self.late.looked_at(owner)
-                values.append(owner if name is None else getattr(self.owner(owner, name), name))
+                try:
+                    values.append(owner if name is None else getattr(self.owner(owner, name), name))
+                except AttributeError:
+                    return None
                 parts.append((None, None, values[-1]))
                 if type(values[-1]) is not int and type(values[-1]) is not float:
                     return None
         try:
             answer = function(*values)
-        except ZeroDivisionError:
+        except ArithmeticError:
             return None
         self.reads.asked(Question(function, parts), owners[0], answer)
         return _ANSWERS[answer]
@@ -406,7 +383,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         if self.reason is not None or not self.may_set(owner, name):
             return it
         known, held = self.effects.get((id(owner), name)), vars(owner).get(name)
-        if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added):
+        if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added is not None):
             self.reads.asked(kind_of(name), owner, int)
             added = it if operator == "Add" else -it
             self.runner.program.counters.add((id(owner), name))

@@ -379,10 +379,7 @@ def jump(runner, region, inputs, alternatives):
     for held, _, losses in region.losses:
         added_losses.leave(held, [_rebuild(x, runner, region, inputs) for x in losses])
     for effect in region.effects:
-        value = _rebuild(effect.template, runner, region, inputs)
-        if runner.observer is not None:
-            runner.observer.makes(effect, value)
-        effect.have(value)
+        effect.have(_rebuild(effect.template, runner, region, inputs))
     return _rebuild(region.result, runner, region, inputs)
 
 
