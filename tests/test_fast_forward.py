@@ -360,7 +360,7 @@ def test_custom_gradient_and_watch_and_nested_tapes_stay_right():
         @tf.custom_gradient
         def doubled(x):
             def backward(upstream):
-                seen.append(1)
+                seen.extend([1])
                 return upstream * 2.0
             return x, backward
 
@@ -754,7 +754,7 @@ def test_the_users_functions_among_the_arguments_run():
 
     def make():
         def double(row):
-            seen.append(1)
+            seen.extend([1])
             return row * 2.0
 
         return lambda x: tf.map_fn(double, tf.nn.relu(x)), lambda: []

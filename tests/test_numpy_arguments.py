@@ -47,7 +47,7 @@ def test_models(K, name, kind):
         seen = []
 
         def step(x, y, given):
-            seen.append(1)
+            seen.extend([1])
             try:
                 result = model(given, training=True) if name != "hashing" else model(given)
             except Exception as error:  # noqa: BLE001  (whatever eager raises)
@@ -74,7 +74,7 @@ def test_models_are_skipped(kind):
         def step(x, y, given, labels):
             with tf.GradientTape() as tape:
                 loss = loss_fn(labels, model(given, training=True))
-            seen.append(1)
+            seen.extend([1])
             gradients = tape.gradient(loss, model.trainable_variables)
             for v, g in zip(model.trainable_variables, gradients):
                 v.assign_sub(0.1 * g)
@@ -102,7 +102,7 @@ def test_losses(K, name, kind):
         model, loss_fn, seen = dense(K), LOSSES[name](K), []
 
         def step(x, y, target, weight):
-            seen.append(1)
+            seen.extend([1])
             with tf.GradientTape() as tape:
                 loss = loss_fn(target, model(x), weight)
             return loss, tape.gradient(loss, model.trainable_variables)
@@ -119,7 +119,7 @@ def test_arrays_of_other_things():
         lookup, seen = keras.layers.StringLookup(vocabulary=["a", "b", "c"]), []
 
         def step(x, y, words):
-            seen.append(1)
+            seen.extend([1])
             return lookup(words) + 1
         return step, lambda: tf.constant(len(seen))
     check(make, extra=lambda i: (np.array([["a", "b"], ["c", "d"]])[i % 2],), skipped=0, coexecuted=0)
@@ -155,7 +155,7 @@ def test_inside_a_traced_function():
             return layer(np.ones((2, 5), np.float32)) + tf.reduce_sum(x)
 
         def step(x, y, given):
-            seen.append(1)
+            seen.extend([1])
             return traced(x) + layer(given)
         return step, lambda: tf.constant(len(seen))
     check(make, extra=lambda i: (array(i, (2, 5), "float32"),), skipped=0)
@@ -197,7 +197,7 @@ def test_indices(name, kind, same):
         def step(x, y, i):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(lookup(tf.tanh(w), i) ** 2) * tf.reduce_mean(x ** 2)
-            seen.append(1)
+            seen.extend([1])
             gradient = tf.convert_to_tensor(tape.gradient(loss, w))
             w.assign_sub(0.1 * gradient)
             return loss, gradient
@@ -218,7 +218,7 @@ def test_gradients_of_embeddings(K, kind):
         def step(x, y, words):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(layer(words) ** 2) * tf.reduce_mean(x ** 2)
-            seen.append(1)
+            seen.extend([1])
             gradient = tf.convert_to_tensor(tape.gradient(loss, layer.trainable_variables[0]))
             layer.trainable_variables[0].assign_sub(0.1 * gradient)
             return loss, gradient

@@ -1,6 +1,6 @@
 """Operations that the program issues itself, jumped over one by one: whatever an entry takes for granted changes in the middle of training, and back again.
 
-The steps append to a list, so that none is skipped as a whole. Each case has two states, between which its steps go back and forth once entries are there.
+The steps extend a list, so that none is skipped as a whole. Each case has two states, between which its steps go back and forth once entries are there.
 """
 
 import contextlib
@@ -368,7 +368,7 @@ def run(kind, wrap):
 
     def step(x, state):
         result = case.step(x, state)
-        case.done.append(state)
+        case.done.extend([state])
         return result
 
     step = wrap(step)

@@ -220,7 +220,7 @@ def test_python_goes_on_running():
     """What is seen, counted and printed at each step is so in steps of recurring structures, too."""
     class Counting(Encoder):
         def encode(self, tree):
-            self.seen.append(tree)
+            self.seen.extend([tree])
             return super().encode(tree)
 
     stats, _ = check(Counting, [(tree,) for _ in range(12) for tree in TREES[:3]])

@@ -200,7 +200,7 @@ def dense_like(library, activation, change=None):
 def test_partial_of_the_users_function(library):
     def make(noted):
         def act(x, k):
-            noted.append(1)
+            noted.extend([1])
             return tf.tanh(x) * k
         return dense_like(library, functools.partial(act, k=2.0))
     check(make)
@@ -289,7 +289,7 @@ def test_custom_gradient(library):
 def test_functions_wrapped_by_libraries(wrap):
     def make(noted):
         def act(x):
-            noted.append(1)
+            noted.extend([1])
             return tf.tanh(x)
         return dense_like(keras, wrap(act))
     check(make)
@@ -302,7 +302,7 @@ def test_method_of_a_stock_class():
 
     def make(noted):
         def update(self, *args):
-            noted.append(1)
+            noted.extend([1])
             return original(self, *args)
         return training(keras, keras.layers.Dense(2), lambda: setattr(keras.optimizers.SGD, "update_step", update))
     check(make, lambda: setattr(keras.optimizers.SGD, "update_step", original))
@@ -332,7 +332,7 @@ def test_function_of_tensorflows(name):
 
     def make(noted):
         def replacement(x, *args, **kwargs):
-            noted.append(1)
+            noted.extend([1])
             return original(x, *args, **kwargs) * 2.0
         return dense_like(keras, name, lambda: setattr(tf.nn, name, replacement))
     check(make, lambda: setattr(tf.nn, name, original))
@@ -402,7 +402,7 @@ def test_training_argument_of_an_outer_layer():
 def test_functions_run_eagerly():
     def make(noted):
         tf.config.run_functions_eagerly(False)
-        return dense_like(keras, tf.function(lambda x: noted.append(1) or tf.tanh(x)), lambda: tf.config.run_functions_eagerly(True))
+        return dense_like(keras, tf.function(lambda x: noted.extend([1]) or tf.tanh(x)), lambda: tf.config.run_functions_eagerly(True))
     check(make, lambda: tf.config.run_functions_eagerly(False), skipped=True)
 
 
