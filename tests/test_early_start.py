@@ -131,6 +131,20 @@ def test_what_passes_between_steps_that_do_not_follow_each_other_is_no_time_of_t
     assert tried.times == ([1], [])
 
 
+@pytest.mark.parametrize("slowed, better", [(9, False), (16, True)])
+def test_steps_that_something_else_makes_longer_do_not_decide(slowed, better):
+    """The second form takes 1.2 times as long; but the first `slowed` counted steps of the first one take 1.5 times as long as they would."""
+    tried, now, taken, counted = trial.Trial(), 0.0, 1.0, 0
+    while tried.second_is_better is None:
+        second = tried.choose(now)
+        taken = 1.2 if second else 1.0
+        if not second and tried._last is not None:
+            counted += 1
+            taken = 1.5 if counted <= slowed else 1.0
+        now += taken
+    assert tried.second_is_better is better
+
+
 @pytest.mark.parametrize("graph_early, better", [(0.1, True), (1.0, False), (1.5, False)])
 def test_the_faster_form_stays(graph_early, better):
     start, program = EarlyStart(), Program()
