@@ -1,12 +1,14 @@
 """Graphs that run on one thread: chosen by measurement, equal to eager, with the same errors; where one thread could wait for itself, several are used."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime import generation, internals, trial
+from terra.runtime import generation, internals, single_threaded, trial
 from terra.runtime.graph_runner import runner
 from terra.runtime.single_threaded import EXECUTOR, LEARNED
 from terra.runtime.trial import BLOCK, ROUNDS
@@ -203,3 +205,34 @@ def test_not_on_several_devices(monkeypatch):
     for _ in range(LEARNED + 20):
         step(x, y)
     assert not step.single_threaded.wanted and step.single_threaded.is_decided() and step.stats().single_threaded_steps == 0
+
+
+@pytest.mark.parametrize("first, later, stays", [((1.0, 0.8), (0.7, 0.8), False), ((1.0, 0.8), (0.78, 0.8), True), ((0.8, 1.0), (0.8, 0.7), False), ((0.8, 1.0), (0.8, 0.79), True)])
+def test_it_is_found_out_again_what_is_faster(first, later, stays):
+    """The times of steps in either form: at first, and once a trial has decided; a difference must be clear then."""
+    decided, now = single_threaded.SingleThreaded(), 0.0
+    program = SimpleNamespace(generated="form", single_threaded_attrs=())
+    seen = []
+    for number in range(TRIAL + 2 * single_threaded.AGAIN + 100):
+        is_decided = decided.trial.second_is_better is not None
+        on_one = decided.begins(program, "form", number, now)
+        seen.append(on_one)
+        now += (later if is_decided else first)[on_one]
+    better = first[1] < first[0]
+    assert seen[TRIAL + 10:TRIAL + single_threaded.AGAIN - 1] == [better] * (single_threaded.AGAIN - 11)
+    assert (seen[-1] is better) is stays
+    assert better in seen[TRIAL + single_threaded.AGAIN:][:30] and (not better) in seen[TRIAL + single_threaded.AGAIN:][:30]
+    assert seen.count(not better) <= TRIAL // 2 + 4 * trial.BLOCK or not stays
+
+
+def test_it_is_found_out_more_and_more_rarely():
+    decided, now, tried = single_threaded.SingleThreaded(), 0.0, []
+    program = SimpleNamespace(generated="form", single_threaded_attrs=())
+    for number in range(20000):
+        on_one = decided.begins(program, "form", number, now)
+        if on_one and number > TRIAL:
+            tried.append(number)
+        now += 2.0 if on_one else 1.9
+    starts = [b for a, b in zip([0, *tried], tried) if b - a > 100]
+    gaps = [b - a for a, b in zip(starts, starts[1:])]
+    assert gaps[0] < 600 and gaps[-1] > 3900 and gaps == sorted(gaps)

@@ -2,7 +2,8 @@
 
 TensorFlow's executor hands independent operations to several threads. Where operations are small, that gains little, and keeps cores busy which the skeleton of the next step, or the
 program's own work between two steps, could use. TensorFlow has an executor of its own for one thread; kernels, and so results, are the same, and large kernels
-still use several threads inside. Where a graph can run so, both take turns for some steps (`trial.py`), and the faster one stays.
+still use several threads inside. Where a graph can run so, both take turns for some steps (`trial.py`), and the faster one stays. That depends on what else the machine does, too:
+from time to time both take turns for a few steps again.
 
 A graph with channels cannot: an operation that waits for Python would hold up another one that Python waits for. Nor can one for several devices. One that calls functions (branches,
 loops, a tf.function in the step) is not tried: TensorFlow may turn these into operations that its executor for one thread refuses, which shows only when it runs.
@@ -16,6 +17,9 @@ from terra.runtime.trial import Trial
 
 log = logging.getLogger("terra")
 
+AGAIN, LATEST = 250, 4000  # steps after which it is found out again, each time twice as many, up to so many
+AGAIN_ROUNDS = 2  # blocks of either form then
+CLEARLY = 0.95  # times the time of the way that steps run: the other one is taken then if it takes at most that
 LEARNED = 36  # steps of a program before the trial: until then the skeleton learns what it may skip
 EXECUTOR = "SINGLE_THREADED_EXECUTOR"  # TensorFlow's name for it
 
@@ -36,6 +40,8 @@ class SingleThreaded:
         self._steps = 0  # with it
         self._number = 0  # of the last step
         self._failures = None  # of graphs, before the first that ran on one thread
+        self._again = None  # a later trial
+        self._left, self._wait = AGAIN, AGAIN  # steps until then, and how many there were at first
 
     def begins(self, program, form, number, now):
         """Whether step `number`, which runs a form of the program's graph, is to run on one thread."""
@@ -54,12 +60,30 @@ class SingleThreaded:
             self.trial.interrupt(now, follows)
             return False
         undecided = self.trial.second_is_better is None
-        chosen = self.trial.choose(now, follows)
+        chosen = self.trial.choose(now, follows) if undecided else self._as_decided(now, follows)
         if chosen and self._failures is None:
             self._failures = runner.failures
         if undecided and self.trial.second_is_better is not None:
             log.info("terra: %s", self.describe())
         return chosen
+
+    def _as_decided(self, now, follows):
+        """Whether a step runs on one thread, now that it is known what is faster; from time to time that is found out again."""
+        if self._again is None:
+            self._left -= 1
+            if self._left:
+                return self.trial.second_is_better
+            self._again = Trial(AGAIN_ROUNDS)
+        chosen = self._again.choose(now, follows)
+        if self._again.second_is_better is None:
+            return chosen
+        tried, self._again = self._again, None
+        other = int(not self.trial.second_is_better)
+        changed = all(tried.times) and tried.is_faster(other, CLEARLY)
+        if changed:
+            self.trial.second_is_better, self.trial.times = bool(other), tried.times
+        self._wait = self._left = AGAIN if changed else min(2 * self._wait, LATEST)
+        return self.trial.second_is_better
 
     def lacks_attrs(self, program):
         """Whether this program's function is to be made ready to run on one thread."""

@@ -12,7 +12,8 @@ FASTER = 0.98  # the second form stays if its steps take at most so many times a
 class Trial:
     """Asked once a step which form to run; `second_is_better` is None until it is decided."""
 
-    def __init__(self):
+    def __init__(self, rounds=None):
+        self._rounds = rounds or ROUNDS
         self.second_is_better = None
         self.times = ([], [])
         self._steps = 0  # that took part
@@ -27,10 +28,9 @@ class Trial:
         if blocks == 2 and place == 0 and all(self.times) and min(self.times[1]) > HOPELESS * max(self.times[0]):
             self.second_is_better = False
             return False
-        if blocks == 2 * ROUNDS:
+        if blocks == 2 * self._rounds:
             if all(self.times):
-                # What else runs on the machine makes steps longer, never shorter: the shorter ones must not say the opposite.
-                self.second_is_better = self.median(1) <= FASTER * self.median(0) and self._lower_quartile(1) <= max(FASTER, 1.0) * self._lower_quartile(0)
+                self.second_is_better = self.is_faster(1)
                 return self.second_is_better
             self._steps = blocks = place = 0  # again: hardly two steps have followed each other
         self._steps += 1
@@ -47,6 +47,12 @@ class Trial:
 
     def median(self, form):
         return statistics.median(self.times[form])
+
+    def is_faster(self, form, than=None):
+        """Whether steps with a form take at most so many times (FASTER) as long as with the other one. What else runs on the machine makes steps longer, never shorter: the
+        shorter ones must not say the opposite."""
+        than = FASTER if than is None else than
+        return self.median(form) <= than * self.median(1 - form) and self._lower_quartile(form) <= max(than, 1.0) * self._lower_quartile(1 - form)
 
     def _lower_quartile(self, form):
         times = sorted(self.times[form])
