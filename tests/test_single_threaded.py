@@ -236,3 +236,28 @@ def test_it_is_found_out_more_and_more_rarely():
     starts = [b for a, b in zip([0, *tried], tried) if b - a > 100]
     gaps = [b - a for a, b in zip(starts, starts[1:])]
     assert gaps[0] < 600 and gaps[-1] > 3900 and gaps == sorted(gaps)
+
+
+def test_it_is_not_found_out_again_once_a_step_has_failed(monkeypatch):
+    decided, program = single_threaded.SingleThreaded(), SimpleNamespace(generated="form", single_threaded_attrs=())
+    for number in range(TRIAL + 10):
+        decided.begins(program, "form", number, float(number))
+    monkeypatch.setattr(runner, "failures", runner.failures + 1)
+    assert not any(decided.begins(program, "form", number, float(number)) for number in range(TRIAL + 10, TRIAL + 10 + 4 * single_threaded.AGAIN))
+    assert decided.reason == "a step failed"
+
+
+def test_a_step_in_another_form_counts_for_neither_way():
+    """Nor does one of another program: what was being found out begins anew."""
+    decided, program = single_threaded.SingleThreaded(), SimpleNamespace(generated="form", single_threaded_attrs=())
+    number = 0
+    while decided._again is None:
+        decided.begins(program, "form", number, float(number))
+        number += 1
+    for k in range(number, number + 4):
+        decided.begins(program, "form", k, float(k))
+    decided.begins(program, "general", number + 4, float(number + 4))
+    decided.begins(program, "form", number + 5, float(number + 100))
+    assert max(x for times in decided._again.times for x in times) == 1.0
+    decided.begins(SimpleNamespace(generated="other", single_threaded_attrs=()), "other", number + 6, float(number + 101))
+    assert decided._again is None and 0 < decided._left < single_threaded.LATEST

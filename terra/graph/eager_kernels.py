@@ -4,7 +4,6 @@ Each function appends the nodes for one operation to a FunctionBuilder. `refs` a
 """
 
 import math
-import sys
 
 from terra.graph.functiondef import FunctionBuilder, attr, dtype, func, type_list
 from terra.runtime import internals as tfi
@@ -103,7 +102,7 @@ def stateless_random(builder, op_type, refs, attrs, label):
 
 def number_of(const):
     """The integer that a Const is."""
-    return int.from_bytes(const.key[2], sys.byteorder)
+    return int(const.tensor.numpy())
 
 
 def skip_philox(builder, state, delta, label):

@@ -44,7 +44,7 @@ class Effect:
 
     def have(self, value):
         """Have the effect; `value` is made of the template."""
-        setattr(self.owner, self.name, vars(self.owner)[self.name] + self.added if self.added is not None else value)
+        setattr(self.owner, self.name, self.value() + self.added if self.added is not None else value)
 
     def described(self, template):
         """The same, to be kept."""

@@ -32,7 +32,6 @@ from terra.transform import convert
 _UNKNOWN = object()
 _COUNTING = frozenset(["Add", "Sub"])
 _ANSWERS = {True: object(), False: object()}
-NONE = {}  # no effects
 
 
 class Observer(Attributes, Calls, Builtins, Operands):
@@ -46,8 +45,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.reads = Reads()
         self.reason = None  # why the run is impure
         self.passing = False  # whether that may be different the next time
-        self.jumped = []  # regions that were jumped over
-        self._before_jumps = []  # for each the effects until then: see `effects.so_far`
+        self.jumped = []  # (region, the effects until then: see `effects.so_far`) of calls that were jumped over
         self.entered = 0  # calls of the framework's that were not
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
@@ -56,7 +54,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.late = LateReads()
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
-        self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set
+        self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
@@ -108,7 +106,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def _finish(self):
         if self.reason is None and any(type(x) is TerraTensor and x._owner is self.runner for x in self.reads.values()):
             self.impure("keeps a tensor in an object")
-        for region, before in zip(self.jumped, self._before_jumps):
+        for region, before in self.jumped:
             self.reads.guard(region.guard, before)
             for variable in region.accessed:
                 self.reads.variable(variable)
@@ -178,8 +176,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         return self.reads.ids() | self._given
 
     def note_jump(self, region):
-        self.jumped.append(region)
-        self._before_jumps.append(so_far(self.effects) if self.effects else NONE)
+        self.jumped.append((region, so_far(self.effects)))
         if region.effects:  # of a function of the user's: these are not jumped over in an observed run
             self.impure("calls a function that was skipped and sets attributes")
         for held, needed, _ in region.losses:
@@ -360,10 +357,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
             else:
                 if name is None:
                     self.late.looked_at(owner)
-                try:
-                    values.append(owner if name is None else getattr(self.owner(owner, name), name))
-                except AttributeError:
-                    return None
+                values.append(owner if name is None else getattr(self.owner(owner, name), name, None))
                 parts.append((None, None, values[-1]))
                 if type(values[-1]) is not int and type(values[-1]) is not float:
                     return None

@@ -49,6 +49,7 @@ class SingleThreaded:
             self._program, self._steps = program, 0
             if self.trial.second_is_better is None:
                 self.trial = Trial()
+            self._again, self._left = None, self._wait
         self._steps += 1
         follows, self._number = number == self._number + 1, number
         if self._failures is not None and runner.failures > self._failures:
@@ -57,7 +58,7 @@ class SingleThreaded:
             return False
         if program.single_threaded_attrs is None or form is not program.generated:
             self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and form is program.generated and tfi.has_one_device())
-            self.trial.interrupt(now, follows)
+            (self._again or self.trial).interrupt(now, follows)
             return False
         undecided = self.trial.second_is_better is None
         chosen = self.trial.choose(now, follows) if undecided else self._as_decided(now, follows)
@@ -68,7 +69,9 @@ class SingleThreaded:
         return chosen
 
     def _as_decided(self, now, follows):
-        """Whether a step runs on one thread, now that it is known what is faster; from time to time that is found out again."""
+        """Whether a step runs on one thread, now that it is known what is faster; from time to time that is found out again, unless one of those has failed."""
+        if self.reason is not None:
+            return self.trial.second_is_better
         if self._again is None:
             self._left -= 1
             if self._left:
