@@ -383,7 +383,7 @@ class Targets(Base):
 
 
 PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends]
-IMPURE = [CountsAndLooks, LooksElsewhere, AddsUpForEver, Nested, Slotted, WithProperty, WithSetattr, Deletes, LooksBefore, AppendsElsewhere]
+IMPURE = [CountsAndLooks, LooksElsewhere, Nested, Slotted, WithProperty, WithSetattr, Deletes, LooksBefore, AppendsElsewhere]
 SOMETIMES = [LooksAndCounts, Alternates, AppendsToArguments]
 
 

@@ -2,10 +2,15 @@
 
 It is left when the call is skipped, too: a value of this step, a plain value, or lists of such. A counter goes on from what it is then, and so does a list; hence a run that looks
 at one, other than to add to it, is another one each time. Except for a question like `self.steps % 100 == 0`: what matters is its answer, which can be told before the run.
+And except for tensors, such as the state of a recurrent network: an attribute in which a run leaves tensors that the next one takes up is *carried*; what it holds counts as an argument
+of the run.
 """
 
 import collections
 import functools
+from typing import NamedTuple
+
+from terra.runtime.kinds import TENSORS, is_librarys_container, plain
 
 GROWING = frozenset([list, collections.deque])
 
@@ -42,6 +47,10 @@ class Effect:
         """What the attribute is now."""
         return vars(self.owner).get(self.name)
 
+    def given(self):
+        """What it was set to: the framework makes lists and dicts of its own of those that it is given."""
+        return _given(self.value())
+
     def have(self, value):
         """Have the effect; `value` is made of the template."""
         setattr(self.owner, self.name, self.value() + self.added if self.added is not None else value)
@@ -52,6 +61,16 @@ class Effect:
 
     def is_like(self, other, same):
         return self.key == other.key and self.added == other.added and same(self.template, other.template)
+
+
+def _given(value):
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind(map(_given, value))
+    if kind is dict or is_librarys_container(kind):
+        held = plain(value)
+        return {k: _given(x) for k, x in held.items()} if type(held) is dict else list(map(_given, held))
+    return value
 
 
 class Append(Effect):
@@ -70,8 +89,46 @@ class Append(Effect):
     def value(self):
         return self.item
 
+    given = value
+
     def have(self, value):
         self.owner.append(value)
+
+
+class Carried(NamedTuple):
+    """An attribute in which a run finds tensors that the one before has left there."""
+
+    owner: object
+    name: str
+
+    @property
+    def key(self):
+        return id(self.owner), self.name
+
+    def value(self):
+        """What the attribute holds; ABSENT if there is none."""
+        return vars(self.owner).get(self.name, ABSENT)
+
+
+ABSENT = "absent"  # in place of the value of an attribute
+
+
+def holds_tensors(value):
+    """Whether it is a tensor, or lists, tuples and dicts of tensors, and of nothing that is likely to be another one each time."""
+    kinds = set(_kinds_within(value))
+    return not kinds.isdisjoint(TENSORS) and kinds <= _BESIDE_TENSORS
+
+
+_BESIDE_TENSORS = frozenset(TENSORS) | {type(None), bool, str}
+
+
+def _kinds_within(value):
+    kind = type(value)
+    if kind is tuple or isinstance(value, (list, dict)):
+        for x in value.values() if isinstance(value, dict) else value:
+            yield from _kinds_within(x)
+    else:
+        yield kind
 
 
 class Question:

@@ -23,10 +23,11 @@ from terra.runtime import internals as tfi
 from terra.runtime.fast_forward import Known
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import SCALARS, Argument, Foreign, this_steps
+from terra.runtime.kinds import is_librarys_container, plain
+from terra.runtime.regions import SCALARS, Argument, Foreign, scalar, this_steps
 from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.tracer import const_key
+from terra.runtime.tracer import const_key, real
 from terra.runtime.values import dummy, unwaited
 from terra.transform import edits
 
@@ -184,6 +185,8 @@ class Prepared:
         self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise _Refused
+        self._carried = [*self.known.carried.values()] if region.carried else ()
+        self._n_tensors, self._n_arrays = len(self._tensors), len(self._arrays)
         self._checks = self._checks_of(region)
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
@@ -287,6 +290,8 @@ class Prepared:
             return kind, [(key, self._result_of(region, x)) for key, x in template.items()]
         if kind is Argument:
             return _GIVEN, template.index
+        if kind is Foreign and self._carried and template.index >= self._n_arrays:
+            return _GIVEN, template.index - self._n_arrays + self._n_tensors
         if template is None or kind in SCALARS or tfi.is_variable(template):
             return [template]
         raise _Refused
@@ -300,12 +305,46 @@ class Prepared:
         region = self.region
         if arrays:
             arrays[:] = [tfi.eager_constant(x, None) for x in arrays]
+        if self._carried:
+            found = []
+            for carried in self._carried:
+                if not self._describe(carried.value(), found, tensors):
+                    return False
+            if found != region.carried:
+                return False
+            arrays += tensors[self._n_tensors:]
+        if region.repeated:
             arrays += [arrays[place] for place in region.repeated]
         for is_array, index, expected in self._checks:
             x = arrays[index] if is_array else tensors[index]
-            if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(x, *expected[:2]) != expected):
+            if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(real(x), *expected[:2]) != expected):
                 return False
         return (not region.draws or region.draws[1] == tfi.global_seed()) and region.guard.holds()
+
+    def _describe(self, x, found, tensors):
+        """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
+        kind = type(x)
+        if kind is TerraTensor or kind is EagerTensor:
+            if x.__dict__ or (kind is TerraTensor and type(x._owner) not in _OWNERS):
+                return False
+            for k, other in enumerate(tensors):
+                if other is x:
+                    found.append(("again", k - self._n_tensors + self._n_arrays))
+                    return k >= self._n_tensors
+            tensors.append(x)
+            found.append((x._datatype_enum(), x._shape_tuple(), True, None))
+        elif kind in SCALARS:
+            found.append(scalar(x))
+        elif kind is tuple or kind is list or kind is dict or is_librarys_container(kind):
+            found.append((kind, len(x)))
+            if isinstance(x, dict):
+                if not all(type(name) is str for name in x):
+                    return False
+                found += map(scalar, x)
+            return all([self._describe(y, found, tensors) for y in (plain(x).values() if isinstance(x, dict) else x)])
+        else:
+            return False
+        return True
 
     def step(self, function, program, options, tensors, arrays):
         """Make the step; returns its result."""

@@ -16,9 +16,10 @@ from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodTyp
 
 import numpy as np
 
-from terra.runtime import added_losses, versions
+from terra.runtime import added_losses, lasting, versions
 from terra.runtime import internals as tfi
 from terra.runtime.regions import SCALARS, Unskippable
+from terra.runtime.tensor import TerraTensor
 
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
@@ -32,6 +33,8 @@ _OPAQUE = frozenset(["Tracker", "Config", "Function", "KerasHistory"])  # looked
 _PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
     "activations", "mixed_precision", "quantizers", "utils", "trainers", "ops"])
+# What is changed when an attribute is set, and matters to nothing but that, and to checkpoints; the first also grows with each mask that a cell keeps for a while.
+_OF_SETTERS = ("_tracked", "_obj_reference_counts_dict", "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names")
 _OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
 _RESETTING = frozenset(["RNN", "SimpleRNN", "GRU", "LSTM", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"])  # tf_keras' layers that do so
 _OF_NODES = ("_flat_arguments", "args", "kwargs", "call_args", "call_kwargs")  # attributes that hold arguments
@@ -168,7 +171,7 @@ class Snapshot:
         self._dicts, self._sized, self._lengths, self._views, self._held = [], [], [], [], []
         versions_at, lengths_at, expected = [], [], []
         for container, view, held, keys in self._parts.values():
-            address = versions.address_of_version(container.held if type(container) is _Lasting else container)
+            address = versions.address_of_version(container.held if type(container) is lasting.Lasting else container)
             if address is not None:
                 self._dicts.append((container, view, held, keys))
                 versions_at.append(address)
@@ -229,7 +232,7 @@ class Snapshot:
             return False
         changed = range(n) if self._found is None else np.flatnonzero(now[:n] != np.frombuffer(self._found, np.uint64)[:n]).tolist()
         for container, view, held, keys in map(self._dicts.__getitem__, changed):
-            if not (equal(tuple(view), held) and (type(container) is _Lasting or equal(tuple(container), keys))):
+            if not (equal(tuple(view), held) and (type(container) is lasting.Lasting or equal(tuple(container), keys))):
                 return False
         self._found = found
         return True
@@ -405,32 +408,6 @@ def _find_holders(root):
     return found
 
 
-_OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
-_OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it
-
-
-class _Lasting:
-    """The attributes of an object, without those that are others each time, and matter to nothing that is skipped."""
-
-    __slots__ = ("held", "passing")
-
-    def __init__(self, held, passing):
-        self.held, self.passing = held, passing
-
-    def __len__(self):
-        return 2 * (len(self.held) - sum(name in self.held for name in self.passing))
-
-    def __iter__(self):
-        return chain.from_iterable(item for item in self.held.items() if item[0] not in self.passing)
-
-
-def _lasting(kind, held):
-    """What of the attributes `held` of an object of this class is to be compared."""
-    if "_call_result" in held and _root(kind) == "tf_keras":
-        return _Lasting(held, _OF_RESULTS)
-    return _Lasting(held, _OF_LOOPS) if hasattr(kind, "fit") and hasattr(kind, "train_step") else held
-
-
 class Walk:
     """Visits an object and its parts, each once, and lists their containers; the framework's classes are watched from then on.
 
@@ -480,7 +457,7 @@ class Walk:
             if stock_package(cls.__module__) is not None:
                 modules.watch(cls)
         held = vars(owner)
-        self.seen.add(id(held.get("_tracked")))  # grows with each mask that a cell keeps for a while
+        self.seen.update([id(held[name]) for name in _OF_SETTERS if name in held])
         if kind.__name__ in _RESETTING and "cell" in held:
             self.reset.update(map(id, (held["cell"], *getattr(held["cell"], "cells", ()))))
         if not self.reading and "_dropout_mask_cache" in held and kind.__name__.endswith("Cell") and id(owner) not in self.reset and (
@@ -491,7 +468,7 @@ class Walk:
             self.containers.added_losses[id(losses)] = losses
             self.seen.add(id(losses))
         self.steps.update([id(value) for name, value in held.items() if name in _CALLERS or name.startswith("__terra__")])
-        self._container(_lasting(kind, held), held)
+        self._container(lasting.attributes(owner), held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
 
@@ -503,7 +480,7 @@ class Walk:
 
     def _value(self, value):
         kind = type(value)
-        if kind in SCALARS or id(value) in self.steps:
+        if kind in SCALARS or kind is TerraTensor or id(value) in self.steps:
             return
         if isinstance(value, (dict, list, tuple, set)):
             self._container(value)

@@ -194,6 +194,8 @@ class Attributes:
         if effect is not None:
             if effect.added is not None:
                 self.impure("looks at what it adds to")
+            elif is_librarys_container(type(effect.value())):
+                self.fresh(effect.value())
             return
         if is_librarys_container(kind) and defined(kind, name) in _OF_CONTAINERS:
             return  # a layer's list or dict of layers
@@ -235,7 +237,8 @@ class Attributes:
         elif defined(how, "__set__") is not None or defined(how, "__delete__") is not None:
             self.impure(f"asks for {name}, which is a descriptor")
         elif attributes is not None and name in attributes:
-            self.reads.entry(attributes, name, attributes[name])
+            if (id(it), name) not in self.carried:
+                self.reads.entry(attributes, name, attributes[name])
         else:
             if not _is_handed_out(found):
                 self.impure(f"asks for {name}, which is a descriptor")

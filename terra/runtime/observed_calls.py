@@ -218,6 +218,7 @@ class Calls:
         kind = type(it)
         self.late.looked_at(it)
         if kind in PLAIN or kind in TENSORS:
+            self.used.add(id(it))  # (numbers do no harm)
             return
         if isinstance(it, (list, tuple, dict)):
             self._look_into(it)

@@ -36,7 +36,9 @@ class Operands:
         self._before = len(self.runner.log)
         self.late.looked_at(it)
         kind = type(it)
-        if kind not in PLAIN and kind not in TENSORS and not self.gives(it):
+        if kind in TENSORS:
+            self.used.add(id(it))
+        elif kind not in PLAIN and not self.gives(it):
             if kind is tuple or _is_container(it, kind):
                 self._deeply(it, self._part)
             elif not self._is_value(it, kind):
@@ -47,6 +49,7 @@ class Operands:
         """Python looks at what `it` is worth. Of a tensor of this step that is a read, which is noticed; one that comes with the call may be worth something else the next time."""
         if self.reason is None and type(it) in TENSORS and not self._is_own(it):
             runner = self.runner
+            self.used.add(id(it))
             if it._shape_tuple() == () and it._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not runner.step.is_data(it):
                 return it  # it is compared by value
             if self._inputs is None or id(it) in runner.step.args or id(it) in runner.fed or runner.step.is_data(it) or any(it is x for x in self._inputs.foreign):
@@ -129,9 +132,11 @@ class Operands:
         """`check` whatever is in the container `it` and those in it, which are looked into; or `it` itself."""
         kind = type(it)
         self.late.looked_at(it)
-        if self.reason is not None or kind in PLAIN or kind in TENSORS:
+        if self.reason is not None or kind in PLAIN:
             return it
-        if kind is tuple:
+        if kind in TENSORS:
+            self.used.add(id(it))
+        elif kind is tuple:
             for x in it:
                 self._deeply(x, check, seen)
         elif _is_container(it, kind) or kind in VIEWS:

@@ -14,10 +14,10 @@ import dis
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, guards, location, opschema, user_layers
+from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import Append, Effect, Question, kind_of, so_far
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, makes_named_tuples
+from terra.runtime.effects import Append, Carried, Effect, Question, holds_tensors, kind_of, so_far
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_librarys_container, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
@@ -37,7 +37,7 @@ _ANSWERS = {True: object(), False: object()}
 class Observer(Attributes, Calls, Builtins, Operands):
     """Observes one run."""
 
-    def __init__(self, runner, given, arrays=None, covered=None, inputs=None):
+    def __init__(self, runner, given, arrays=None, covered=None, inputs=None, carried=()):
         self.runner = runner
         self._inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
@@ -55,6 +55,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
+        self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
+        self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
+        self.carries = []  # `Carried`, of those that should
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
@@ -128,8 +131,14 @@ class Observer(Attributes, Calls, Builtins, Operands):
             else:
                 self.added.append((held, needed))
         for effect in self.effects.values():
-            if effect.is_relative and effect.was_read(self.reads):
+            if not effect.was_read(self.reads):
+                continue
+            if effect.is_relative:
                 self.impure("looks at what it adds to")
+            elif self.reason is None and holds_tensors(self.reads.attribute(effect.owner, effect.name)):
+                self.carries.append(Carried(effect.owner, effect.name))
+        if self.carries:
+            self.impure("sets an attribute that holds tensors which it has read", True)
         self._born.clear()
         self._given.clear()
         if self.reason is not None:
@@ -207,6 +216,10 @@ class Observer(Attributes, Calls, Builtins, Operands):
                     return
                 seen.add(id(value))
             for x in value.values() if kind is dict else value:
+                self._check_result(x, seen)
+        elif is_librarys_container(kind):  # as an attribute of a layer: it has made it of one that it was given
+            held = getattr(value, "_storage", None)
+            for x in (held,) if type(held) is list else plain(value).values() if isinstance(value, dict) else value:
                 self._check_result(x, seen)
         elif issubclass(kind, tuple):
             if not makes_named_tuples(kind) or not self.is_named_tuple(kind) or getattr(value, "__dict__", None):
@@ -327,6 +340,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
+        lasting.note_left(it, name)
         if self.reason is None and self.may_set(it, name):
             self.effects[id(it), name] = Effect(it, name)
         return it
@@ -374,6 +388,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def inplace_attribute(self, it, owner, name, operator):
         """`owner.name += it` and the like. A counter is not read: what it is afterwards does not matter to the run."""
+        lasting.note_left(owner, name)
         if self.reason is not None or not self.may_set(owner, name):
             return it
         known, held = self.effects.get((id(owner), name)), vars(owner).get(name)

@@ -16,7 +16,7 @@ import numpy as np
 from terra.runtime import guards, versions
 from terra.runtime import internals as tfi
 from terra.runtime.effects import Question
-from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_named_tuple
+from terra.runtime.kinds import TENSORS, defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.transform import convert
 
@@ -79,6 +79,8 @@ class _Parts(guards.Walk):
             self._attributes(value)
 
     def _unknown(self, value, kind):
+        if kind in TENSORS:
+            return
         if kind is FunctionType or kind is MethodType:
             if self.strict and not is_frameworks(getattr(value, "__func__", value)):
                 raise Unskippable
@@ -219,6 +221,10 @@ class Reads:
         space = vars(owner)
         return name in self._entries.get(id(space), ((), ()))[1] or self._walk.containers.covers(space)
 
+    def attribute(self, owner, name):
+        """What it was, if that was read by itself; else None."""
+        return self._entries.get(id(vars(owner)), ((), {}))[1].get(name)
+
     def has_contents(self, container):
         """Whether it was read what is in a container."""
         return self._walk.containers.covers(container)
@@ -271,7 +277,9 @@ class Reads:
             (space, itemgetter(*entries, next(iter(entries))), (*entries.values(), next(iter(entries.values()))))
             for space, entries in self._entries.values()]
         self._gaps = [(space, key) for (_, key), space in self._absent.items()]
-        self._answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
+        answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
+        self._answers = [answer for answer in answers if type(answer[0]) is not Question]
+        self._questions = [(question, answer) for question, _, answer in answers if type(question) is Question]
         self._held_arrays = list(self._arrays.values())
         self._known = list(self._classes.values())
         words, others = {}, []
@@ -291,6 +299,10 @@ class Reads:
 
     def holds(self):
         """Whether all that was read is still the same."""
+        return self.hold_after_the_run() and all(question(None) is answer for question, answer in self._questions)
+
+    def hold_after_the_run(self):
+        """The same but for the questions: the run itself may have counted on."""
         for space, get, held in self._groups:
             try:
                 now = get(space)

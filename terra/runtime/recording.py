@@ -52,10 +52,11 @@ class Recording:
         self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=NOTHING_LATE, added=(), effects=()):
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=NOTHING_LATE, added=(), effects=(), passed_on=()):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
         `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
-        `late`: what was read and not looked at, see `LateReads`; `added`: lists of losses, see `added_losses.Before`; `effects`: of attributes that it has set.
+        `late`: what was read and not looked at, see `LateReads`; `added`: lists of losses, see `added_losses.Before`; `effects`: of attributes that it has set;
+        `passed_on`: ids of tensors that nothing has looked at at all.
 
         Raises Unskippable.
         """
@@ -101,7 +102,7 @@ class Recording:
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
         region.result = self._template(result)
-        region.effects = [e.described(self._template(e.value()) if e.added is None else None) for e in effects]
+        region.effects = [e.described(self._template(e.given()) if e.added is None else None) for e in effects]
         region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
         region.functions = []
@@ -109,7 +110,7 @@ class Recording:
         region.accessed = runner.tapes.accessed[self.accessed_length:]
         for k, x in enumerate(inputs.foreign):
             read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread)
-            if (k in self.unused or read) and not is_unread(x):  # Python may have looked at it
+            if (k in self.unused or read) and not is_unread(x) and id(x) not in passed_on:  # Python may have looked at it
                 self._check(Foreign, k, x, True)
         for index in self.used_arguments - inputs.indices:
             self._check(Argument, index, runner.step.arg_list[index], False)

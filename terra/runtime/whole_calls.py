@@ -16,6 +16,7 @@ from types import FunctionType, MethodType
 import numpy as np
 
 from terra.runtime import dispatch, fast_forward, guards, opening, quick_entries, user_layers, verification
+from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
@@ -36,7 +37,7 @@ _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its
 class Attempts:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick")
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried")
 
     def __init__(self, called):
         self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
@@ -46,6 +47,7 @@ class Attempts:
         self.reason = None  # why the last run was impure
         self.regions = {}  # signature -> regions
         self.jumps = 0
+        self.carried = {}  # (id of an object, name) -> `effects.Carried`, whose contents are arguments, too
         self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
 
     @property
@@ -64,6 +66,10 @@ class Attempts:
 
     def failed(self, observer):
         self.reason = observer.reason
+        if observer.carries:
+            self.carried.update((carried.key, carried) for carried in observer.carries)
+            self.regions.clear()
+            self.quick = None
         self._tried()
         # What is passing is recorded in between, which may take a while.
         self.next = self.visits + (2 if observer.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
@@ -313,8 +319,12 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     try:
         for x in (*args, *kwargs.values()):
             _describe(runner, x, found, keep, inputs, given, arrays)
+        n = len(found)
+        for carried in trial.carried.values():
+            _describe(runner, carried.value(), found, keep, inputs, given, None)
     except Unskippable:
         return call(*args, **kwargs)
+    held = found[n:]
     found += runner.fed_signature()
     found += runner.step.args_signature()
     signature, expected = tuple(found), None
@@ -326,7 +336,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             if runner.step.verifies:
                 expected = verification.candidates(runner, region, alternatives, inputs)
                 break
-            if fewest == 1 and not region.masks:
+            if fewest == 1 and not region.masks and not trial.carried:
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
@@ -341,7 +351,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         return call(*args, **kwargs)
     if arrays is not None:
         arrays.repeat(())
-    recording, observer = Recording(runner), Observer(runner, given, arrays, inputs=inputs)
+    recording, observer = Recording(runner), Observer(runner, given, arrays, inputs=inputs, carried=trial.carried)
     runner.step.shown = arrays
     try:
         result = observer.run(called, args, kwargs)
@@ -351,7 +361,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if runner.step.skeleton is not runner:
             raise Unskippable
         reads = observer.finish(result)
-        if not reads.holds():
+        if not reads.hold_after_the_run():
             observer.impure("changes what it reads")
             raise Unskippable
         if inputs.known_elsewhere(runner, reads) or (arrays is not None and reads.holds_any(arrays.ids())):
@@ -360,7 +370,8 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if len(observer.jumped) < fewest:
             observer.impure("does too little to be worth a jump")
             raise Unskippable
-        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values())
+        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(),
+                                  passed_on=set(map(id, inputs.foreign)) - observer.used)
     except Unskippable:
         if observer.reason is None:
             observer.impure("uses, or gives, something that belongs to this step")
@@ -373,7 +384,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         trial.jumped()
         verification.compare(runner, expected, region)
         return result
-    region.guard, region.keep = reads, keep
+    region.guard, region.keep, region.carried = reads, keep, held
     region.repeated = arrays.repeated if arrays is not None else ()
     trial.learned(signature, region)
     return result
@@ -408,11 +419,14 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
     if kind is np.ndarray and arrays is not None and holds_numbers(value):
         arrays.describe(runner, value, found)
         return
-    if kind is list or kind is tuple or kind is dict:
+    if kind is list or kind is tuple or kind is dict or is_librarys_container(kind):
         if depth > _DEEPEST:
             raise Unskippable  # perhaps it contains itself
         given.add(id(value))
         found.append((kind, len(value)))
+        if kind is not tuple:
+            value = plain(value)
+            kind = type(value)
         if kind is dict:
             for x in value:
                 found.append(scalar(x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code

@@ -1,0 +1,134 @@
+"""Which attributes of an object guards compare: all but those that are others after each step, and that nothing of the framework's reads.
+
+That is what Keras' loops and metrics leave in a model for themselves; and what the user's own code leaves in a layer or model of a class of the user's, as in `self.loss = loss` or
+`self.steps += 1`. Of the latter the guard of a call of the framework's compares of what kind it is: a tensor, a number, lists of these. Code of the user's that reads them is
+noticed by the observer.
+"""
+
+import dis
+import functools
+import weakref
+from itertools import chain
+from types import FunctionType
+
+from terra.runtime import internals as tfi
+from terra.runtime.regions import SCALARS
+from terra.runtime.tensor import TerraTensor
+from terra.transform.factory import codes_within
+
+_OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
+_OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it
+_MOST_DESCRIBED = 200  # characters of a description: what holds more is compared as it is
+
+_GONE = object()
+
+_left = {}  # id of an object -> (weak reference to it, names of the attributes that the user's code leaves something in)
+
+
+def note_left(owner, name):
+    """The user's code sets the attribute `name` of an object."""
+    kind = type(owner)
+    key = id(owner)
+    known = _left.get(key)
+    if known is not None and name in known[1] and known[0]() is owner:
+        return
+    librarys = [cls for cls in kind.__mro__ if _is_librarys(cls)]
+    if not librarys or any(_uses(cls, name) for cls in librarys):
+        return
+    if known is None or known[0]() is not owner:
+        try:
+            known = _left[key] = weakref.ref(owner, lambda _: _left.pop(key, None)), set()
+        except TypeError:  # there are no weak references to it
+            return
+    known[1].add(name)
+
+
+class Lasting:
+    """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others."""
+
+    __slots__ = ("held", "left", "passing")
+
+    def __init__(self, held, passing, left):
+        self.held, self.left = held, left
+        self.passing = frozenset((*passing, *left))
+
+    def __len__(self):
+        return 2 * (len(self.held) - sum(name in self.held for name in self.passing) + len(self.left))
+
+    def __iter__(self):
+        passing, held = self.passing, self.held
+        kept = (item for item in held.items() if item[0] not in passing)
+        return chain.from_iterable(chain(kept, ((name, _described(held.get(name, _GONE))) for name in self.left)) if self.left else kept)
+
+
+def attributes(owner):
+    """What of the attributes of `owner` is to be compared."""
+    kind, held = type(owner), vars(owner)
+    if "_call_result" in held and any(cls.__module__.startswith("tf_keras.") for cls in kind.__mro__):
+        passing = _OF_RESULTS
+    else:
+        passing = _OF_LOOPS if hasattr(kind, "fit") and hasattr(kind, "train_step") else ()
+    known = _left.get(id(owner))
+    left = tuple(known[1]) if known is not None and known[0]() is owner else ()
+    return Lasting(held, passing, left) if passing or left else held
+
+
+def _described(value):
+    """What `value` is, as text, if it is tensors and plain values, or lists, tuples and dicts of these; else itself."""
+    words = []
+    return " ".join(words) if _describe(value, words) else value
+
+
+def _describe(value, words):
+    kind = type(value)
+    if kind is TerraTensor or kind is tfi.EagerTensor:
+        words.append("tensor")
+    elif kind in SCALARS:
+        words.append(kind.__name__)
+    elif kind is tuple or isinstance(value, (list, dict)):
+        words.append(f"{kind.__name__}(")
+        if len(words) > _MOST_DESCRIBED or not all(_describe(x, words) for x in (value.values() if isinstance(value, dict) else value)):
+            return False
+        words.append(")")
+    else:
+        return False
+    return True
+
+
+def _is_librarys(cls):
+    return cls.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
+
+
+_OWNERS = frozenset(["self", "cls", "layer", "l", "sublayer", "model", "metric", "module", "obj", "op", "operation", "instance", "target", "value", "x"])
+
+
+@functools.lru_cache(None)
+def _uses(cls, name):
+    """Whether the class `cls` of the framework's has, or its code asks objects like its own for, an attribute of this name."""
+    return name in vars(cls) or any(_asks_for(code, name) for code in _codes_of(cls))
+
+
+@functools.lru_cache(None)
+def _codes_of(cls):
+    """The code of all methods and properties of a class of the framework's."""
+    codes = []
+    for value in vars(cls).values():
+        for function in (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),):
+            function = getattr(function, "__wrapped__", function)
+            if type(function) is FunctionType:
+                codes += codes_within(function.__code__)
+    return codes
+
+
+def _asks_for(code, name):
+    if name in code.co_consts:
+        return True  # perhaps for `getattr`
+    before = None
+    if name in code.co_names:
+        for instruction in dis.get_instructions(code):
+            if "ATTR" in instruction.opname or "METHOD" in instruction.opname:
+                owner = before.argval[-1] if type(before.argval) is tuple else before.argval
+                if instruction.argval == name and owner in _OWNERS:
+                    return True
+            before = instruction
+    return False
