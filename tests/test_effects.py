@@ -382,7 +382,7 @@ class Targets(Base):
         return self.h
 
 
-PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends]
+PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends, AddsUpForEver]
 IMPURE = [CountsAndLooks, LooksElsewhere, Nested, Slotted, WithProperty, WithSetattr, Deletes, LooksBefore, AppendsElsewhere]
 SOMETIMES = [LooksAndCounts, Alternates, AppendsToArguments]
 
