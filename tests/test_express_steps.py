@@ -36,6 +36,7 @@ class Case:
     def __init__(self):
         self.v = tf.Variable(tf.fill([4, 3], 0.1))
         self.n = tf.Variable(0.0)
+        self.read = []
 
     def step(self, x):
         self.v.assign_sub(0.01 * tf.matmul(x, tf.tanh(x @ self.v), transpose_a=True))
@@ -520,22 +521,28 @@ class RunAhead0(Case):
 
 
 CASES = [kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Case) and kind is not Case]
-READ = ("each", "late")
+READ = ("each", "late", "inside")
 
 
 def run(kind, wrap, read):
     harness.reset_seeds()
     case = kind()
     method = case.step
-    step = wrap(lambda *args, **kwargs: method(*args, **kwargs))
+
+    def reads(*args, **kwargs):
+        result = method(*args, **kwargs)
+        case.read.append(float(tf.reduce_sum(case.v)))
+        return result
+
+    step = wrap(reads if read == "inside" else lambda *args, **kwargs: method(*args, **kwargs))
     seen = []
     for k, state in enumerate(STATES):
         args, kwargs = case.arguments(k, state)
         with case.scope(state):
             result = case.call(step, args, kwargs, state)
-        seen.append(harness.snapshot(result) if read == "each" else result)
-    seen = [harness.snapshot(x) for x in seen] if read != "each" else seen
-    return repr((seen, harness.snapshot(case.v), harness.snapshot(case.n))), step
+        seen.append(harness.snapshot(result) if read != "late" else result)
+    seen = [harness.snapshot(x) for x in seen] if read == "late" else seen
+    return repr((seen, case.read, harness.snapshot(case.v), harness.snapshot(case.n))), step
 
 
 @pytest.mark.parametrize("read", READ)

@@ -1,14 +1,15 @@
 """GraphGenerator: from a TraceGraph to a symbolic graph (Terra, section 4.2).
 
 The graph is a TensorFlow function, written as FunctionDef protos: nodes that lie on every path are emitted inline, each switch-case with several cases
-becomes a Case operation with one function for each case, driven by Case Select. Two forms of the same plan exist:
+becomes a Case operation with one function for each case, driven by Case Select. Three forms of the same plan exist:
 
 * *late*: feeds and selects are plain arguments; the function is dispatched when the skeleton has validated the whole step. It is what a step without
   fetches uses: no queue, no gate, nothing to cancel.
 * *early*: the function starts with the step; feeds, selects and fetches go through queues (one for each point, so that no order between them is
   needed), and the updates of variables wait behind a gate for a token that Python sends when the step is validated.
+* *deferred*: the late form where there are fetches, for steps that are skipped as a whole: what Python reads without a look at it are outputs, read in the end.
 
-In both forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
+In all forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
 that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
 functions that write) keep their place; if nothing follows them they wait behind the barrier too, else their variables are checkpointed.
 """
@@ -29,7 +30,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.fingerprints import COMPILED
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
-from terra.runtime.tracer import shape_of_variable
+from terra.runtime.tracer import FETCH, shape_of_variable
 from terra.runtime.values import dummy
 
 INT32 = tfi.types_pb2.DT_INT32
@@ -66,6 +67,7 @@ class Generated:
         self.feeds = {}  # (node, slot) -> Feed
         self.feed_queues = []  # by the index of the feed
         self.fetch_queues = {}  # fetch node -> queue
+        self.fetched = {}  # fetch node -> index of its value among the outputs, in the deferred form
         self.select_queues = {}  # switch-case index -> queue
         self.select_index = {}  # switch-case index -> position in the select vector
         self.gate = None  # queue of the gate's token, if there is one
@@ -132,15 +134,17 @@ class Scope:
 class GraphGenerator:
     """Generates one form of the graph.
 
-    new_queue(enum): makes a channel; it is only called for the early form.
+    new_queue(enum): makes a channel; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none.
     optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph. fixed: those operations {node: its shapes}
     for whose shapes alone the graph may be right; all, with the shapes that they had so far, if it is empty; none if it is None.
     """
 
-    def __init__(self, store, early, new_queue=None, optimize=False, compiled=False, fixed=None):
+    def __init__(self, store, early, new_queue=None, optimize=False, compiled=False, fixed=None, deferred=False):
         self.store = store
         self.graph = store.graph
         self.early = early
+        self.deferred = deferred
+        self._fetched = []  # (fetch node, ref of its value), in the deferred form
         self.new_queue = new_queue
         self.exact = not optimize
         self.compiled = compiled
@@ -323,6 +327,9 @@ class GraphGenerator:
             self._emit_case(top, item, select)
         done = builder.const("done", lambda: constant_proto(True, BOOL))
         results = [(done, BOOL)] + [(top.get(Value(*v)), self._out_enum(*v)) for v in out.live_out]
+        for node, ref in self._fetched:
+            out.fetched[node] = len(results)
+            results.append((ref, self._out_enum(*node.slots[0][0])))
         self._commit(top, [slot.key for slot in extra if slot.live_at_end], [ref for ref, _ in results])
         out.name = self.prefix
         out.n_outputs = len(results)
@@ -464,6 +471,10 @@ class GraphGenerator:
         return refs
 
     def _emit_fetch(self, scope, node, refs, label):
+        if self.deferred:
+            if scope is self.top and node.payload.event.info.op_type == FETCH:  # in a branch: steps that take it use the early form
+                self._fetched.append((node, refs[0]))
+            return
         if not self.early:
             raise GenerationError("a late-dispatch graph has no fetches")
         (source, k), = node.slots[0][:1]

@@ -23,6 +23,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.fast_forward import Known
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.program import ValueKey
+from terra.runtime.late_reads import Late, Received
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.regions import SCALARS, Argument, Foreign, scalar, this_steps
 from terra.runtime.step import holds_numbers
@@ -39,6 +40,9 @@ MOST_NOTED = 64  # regions that are counted
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY = range(6)
 _GIVEN = object()  # marks an argument that the step gives back
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
+
+
+_GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
 
 
 class _Refused(Exception):
@@ -84,7 +88,7 @@ class Ran:
         return value
 
 
-_OWNERS = frozenset([type(None), Flight, Ran])  # of tensors that earlier steps gave
+_OWNERS = frozenset([Flight, Ran])  # of tensors that earlier steps gave, until their values are known
 
 
 class Express:
@@ -172,11 +176,12 @@ class Prepared:
     def __init__(self, function, step, skeleton, args, kwargs):
         region = skeleton._jumps[0][1]
         program = skeleton.program
-        form = program.general if region.has_other_shapes else program.generated
-        if program.early or form is None or form.checkpointed or step.verifies or step.device:
+        form = program.general if region.has_other_shapes else program.late_form
+        if not form or form.checkpointed or step.verifies or step.device:
             raise _Refused
-        if function.opening is not None or region.fetches or region.masks or region.losses or region.context or region.needs:
+        if function.opening is not None or region.depends_on_values or region.masks or region.losses or region.context or region.needs:
             raise _Refused
+        self._reads = form is program.deferred  # then the step reads values, and waits for the graph
         self.function, self.program, self.form, self.region = function, program, form, region
         self.known = self._where_known()
         self.path, self.shapes = skeleton.path, step.shapes()
@@ -191,7 +196,8 @@ class Prepared:
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
         self._tensors = self._arrays = None
-        self._made = []  # (dtype, enum, shape, key) of the tensors that it gives
+        self._made = []  # (dtype, enum, shape, key, index among the outputs) of the tensors that it gives; (how, None, None, None, index) of numbers that it reads
+        self._templates = []  # of these
         self._result = self._result_of(region, region.result)
         self._only = type(self._result) is int  # it gives one tensor
         self._effects = [(effect, self._result_of(region, effect.template)) for effect in region.effects]
@@ -251,7 +257,7 @@ class Prepared:
 
     def _arguments(self, skeleton, step):
         """(what the graph is given in each step; the positions of the step's tensors in that, and their indices; the same of what is fed)."""
-        selects = list(self.program.late_selects_default)
+        selects = [0] * len(self.form.select_index)
         for chosen in skeleton.chosen:
             for switch_case, case in chosen:
                 index = self.form.select_index.get(switch_case)
@@ -275,14 +281,19 @@ class Prepared:
     def _result_of(self, region, template):
         """How the result is made: the number of a tensor, a list, tuple or dict (kind, parts), an argument, or the object itself in a list."""
         kind = type(template)
-        if kind is ValueKey:
-            for number, made in enumerate(self._made):
-                if made[3] is template:
+        if kind is ValueKey or kind is Received or kind is Late:
+            for number, other in enumerate(self._templates):
+                if other is template:
                     return number
-            made = region.shapes.get(template)
-            if made is None or type(made[2]) is not tuple or template.result < 0:
+            index, key = (template.result, template) if kind is ValueKey else (template.node.fetched, template[0])
+            if kind is Late:
+                made = template.how, None, None, None
+            else:
+                made = *region.shapes.get(key, (None, None, None)), key
+            if index < 0 or (kind is not Late and type(made[2]) is not tuple):
                 raise _Refused
-            self._made.append((*made, template))
+            self._made.append((*made, index))
+            self._templates.append(template)
             return len(self._made) - 1
         if kind is tuple or kind is list:
             return kind, [self._result_of(region, x) for x in template]
@@ -325,7 +336,7 @@ class Prepared:
         """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
         kind = type(x)
         if kind is TerraTensor or kind is EagerTensor:
-            if x.__dict__ or (kind is TerraTensor and type(x._owner) not in _OWNERS):
+            if x.__dict__ or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
                 return False
             for k, other in enumerate(tensors):
                 if other is x:
@@ -354,7 +365,7 @@ class Prepared:
         gc.disable()  # a finalizer must not find a graph that was started, but is not in flight yet
         try:
             if runner.flights or runner.has_left_over:
-                runner.limit(max(options.run_ahead - 1, 0))
+                runner.limit(0 if self._reads else max(options.run_ahead - 1, 0))
             if not ran.read:  # Python has gone on without a look at the last step
                 ran.read, counts.waited_at_once = True, 0
             stats.steps += 1
@@ -363,7 +374,7 @@ class Prepared:
             arguments = self._template.copy()
             for k, index in self._places:
                 arguments[k] = unwaited(tensors[index])
-            entries = self.region.entries
+            entries, seeds = self.region.entries, tfi.seed_state() if self._reads and self.region.draws else None
             if self._feeds:
                 feeds = _Feeds(program.n_feeds)
                 entries = this_steps(feeds, self.region, arrays)
@@ -372,18 +383,24 @@ class Prepared:
                     if feeds.values[index] is not None:
                         arguments[k] = feeds.values[index]
             manager = tfi.new_cancellation_manager()
+            attrs = program.single_threaded_attrs if single_threaded else None
             try:
-                outputs, took = runner.start(program, arguments, manager, form, counts, program.single_threaded_attrs if single_threaded else None)
-            except BaseException:  # of an earlier step, whose failure took this one with it
+                outputs, took = self._read(arguments, manager, counts, attrs) if self._reads else runner.start(program, arguments, manager, form, counts, attrs)
+            except BaseException as error:  # of an earlier step, whose failure took this one with it; or of this one, which does nothing then
                 stats.steps -= 1
                 runner.forget_dispatched()
+                if self._reads and isinstance(error, _GRAPH_ERRORS):
+                    if seeds is not None:
+                        tfi.set_seed_state(seeds)
+                    return MISSED
                 raise
             if took:
                 runner.forget_dispatched()
-                ran.at, ran.read = time.perf_counter(), False
-                made = [make_tensor(dtype, enum, shape, key, ran, outputs[key.result]) for dtype, enum, shape, key in self._made]
+                if not self._reads:
+                    ran.at, ran.read = time.perf_counter(), False
+                made = [make_tensor(how, enum, shape, key, ran, outputs[k]) if enum is not None else how(outputs[k]) for how, enum, shape, key, k in self._made]
             else:
-                made = [make_tensor(dtype, enum, shape, key, None, outputs[key.result]) for dtype, enum, shape, key in self._made]
+                made = [make_tensor(dtype, enum, shape, key, None, outputs[k]) for dtype, enum, shape, key, k in self._made]
                 flight = runner.launch(outputs, Record(entries, tensors, made, None, (), ()), manager, counts)
                 for t in made:
                     t._owner = flight
@@ -399,6 +416,16 @@ class Prepared:
             runner.limit(0)
         function._took = True, time.perf_counter() - start, counts.python_stall
         return made[self._result] if self._only else _build(self._result, made, tensors)
+
+    def _read(self, arguments, manager, counts, attrs):
+        """Run the graph, whose outputs Python is going to read: (the outputs, how long it took). Raises what a kernel has raised; nothing was done then."""
+        start = time.perf_counter()
+        outputs = runner.run(self.program, arguments, manager, self.form, attrs)
+        took = time.perf_counter() - start
+        counts.python_stall += took
+        counts.waited_steps += 1
+        counts.fetches += len(self.region.fetches)
+        return outputs, took
 
     def _note(self, function, stats, counts, single_threaded):
         """Count the step as one that was skipped as a whole."""
@@ -424,7 +451,7 @@ def _alike(pattern, given, tensors, arrays):
             if type(x) is EagerTensor:
                 if x._shape_tuple() != b[1] or x._datatype_enum() != b[0] or x.__dict__:
                     return False
-            elif type(x) is not TerraTensor or x._shp != b[1] or x._enum != b[0] or x.__dict__ or type(x._owner) not in _OWNERS:
+            elif type(x) is not TerraTensor or x._shp != b[1] or x._enum != b[0] or x.__dict__ or (x._value is None and type(x._owner) not in _OWNERS):
                 return False
             if not _is_number(a, x, tensors):
                 return False
@@ -481,6 +508,9 @@ def prepare(function, step, skeleton, args, kwargs):
         return
     known = program.express
     if not known.is_worth_preparing(region):
+        return
+    if program.early and program.deferred is None and not region.depends_on_values:
+        program.wants_deferred = program.compiled is None  # it is generated meanwhile
         return
     try:
         prepared = Prepared(function, step, skeleton, args, kwargs)

@@ -72,10 +72,12 @@ class Generation:
                     made = 1
                     return
                 current = function.program
+                if self._lacks_deferred_form(current) and self._add_form(current, self._make_deferred_form, current.set_deferred):
+                    return
                 if function.single_threaded.lacks_attrs(current) and function.store.version == current.version:
                     self._make_single_threaded(current)
                     return
-                if self._lacks_early_form(current) and self._add_early_form(current):
+                if self._lacks_early_form(current) and self._add_form(current, self._make_early_form, lambda form: setattr(current, "early_form", form)):
                     return
                 if self._may_fix():
                     with self.lock:
@@ -144,6 +146,10 @@ class Generation:
                 self.registered.add(fdef)
         if self._function.pieces is None and not compiles and self._lacks_early_form(program):
             program.early_form = self._make_early_form(program, store)
+        current = self._function.program
+        if current is not None and current.wants_deferred and early:
+            program.wants_deferred = True
+            program.set_deferred(self._make_deferred_form(program, store))
         return program
 
     def _may_fix(self):
@@ -181,46 +187,62 @@ class Generation:
 
     def lacks_form(self, program):
         """Whether another form of this program's graph is due."""
-        return self._lacks_early_form(program) or self._function.single_threaded.lacks_attrs(program)
+        return self._lacks_early_form(program) or self._lacks_deferred_form(program) or self._function.single_threaded.lacks_attrs(program)
 
     def _lacks_early_form(self, program):
         """Whether the early one is: it is compared with the better way to run the late one."""
         return self._function.early_start.lacks_form(program) and self._function.single_threaded.is_decided()
 
+    def _lacks_deferred_form(self, program):
+        return program is not None and program.wants_deferred and program.deferred is None
+
     def _make_early_form(self, program, store):
         """The early form of a graph that has a late one; None if there is none."""
-        generator = GraphGenerator(store, True, Queue, self._function.options.optimize, fixed=None if program.general else program.generated.fixed or None)
         try:
-            form = generator.generate()
+            return self._make_form(program, store, early=True)
         except _REFUSED as error:
             self._function.early_start.cannot(error)
             return None
+
+    def _make_deferred_form(self, program, store):
+        """The deferred form of a graph that is early; False if there is none."""
+        try:
+            return self._make_form(program, store, deferred=True)
+        except _REFUSED as error:
+            log.info("terra: no form of the graph of %s that reads in the end: %s", self._function.policy.name, error)
+            return False
+
+    def _make_form(self, program, store, early=False, deferred=False):
+        fixed = None if program.general else program.generated.fixed or None
+        generator = GraphGenerator(store, early, Queue, self._function.options.optimize, fixed=fixed, deferred=deferred)
+        form = generator.generate()
         program.handles.update(generator.handles)
         for fdef in form.fdefs:
             self.registered.add(fdef)
         return form
 
-    def _add_early_form(self, program):
-        """Give the program in use its early form. False if there are new traces, so that a new program is due."""
+    def _add_form(self, program, make, keep):
+        """Give the program in use another form. False if there are new traces, so that a new program is due."""
         store = self._function.store
         with self.lock:
             if store.version != program.version:
                 return False
-            form = self._make_early_form(program, store)
-        if form is not None:
+            form = make(program, store)
+        if form:
             self._instantiate(program, form)
-            program.early_form = form
+        keep(form)
         return True
 
     def _make_single_threaded(self, program):
         """Have the runtime build the program's function for one thread, if that is possible."""
         single_threaded = self._function.single_threaded
-        if calls_functions(program.generated.fdefs[-1]):
+        form = program.late_form
+        if calls_functions(form.fdefs[-1]):
             single_threaded.cannot("it calls functions (branches among them)")
             return
         attrs = ("executor_type", EXECUTOR, *program.attrs[2:])
         try:
-            self._instantiate(program, attrs=attrs)
+            self._instantiate(program, form, attrs=attrs)
         except tfi.tf.errors.OpError as error:
             single_threaded.cannot(f"TensorFlow refuses ({error.message})")
             return
@@ -240,7 +262,7 @@ class Generation:
             elif kind == "queue":
                 args.append(spec[1].ref)
             else:
-                args.append(tfi.tf.constant(program.late_selects_default, dtype=tfi.tf.int32))
+                args.append(tfi.tf.constant([0] * len(form.select_index), dtype=tfi.tf.int32))
         tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)
 
     # -- programs that are used no more ----------------------------------------------------------------------------------------

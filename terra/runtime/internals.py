@@ -265,6 +265,16 @@ def draw_seed():
     return context.internal_operation_seed()
 
 
+def seed_state():
+    """From where `draw_seed` goes on: for `set_seed_state`."""
+    return context.context()._rng.getstate()
+
+
+def set_seed_state(state):
+    """Have the seeds drawn again that were drawn since `seed_state` gave this."""
+    context.context()._rng.setstate(state)
+
+
 def note_drawn_seeds(noted):
     """Add each op seed that TensorFlow draws from now on to the set `noted`; None ends that."""
     c = context.context()

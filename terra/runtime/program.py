@@ -54,11 +54,12 @@ class ProgramNode:
 
     __slots__ = (
         "express", "expected", "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
-        "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "device", "category", "n_out", "updates", "out_shapes",
+        "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "fetched", "device", "category", "n_out", "updates", "out_shapes",
         "unreliable", "checked", "all_shapes", "fixed",
     )
 
     def __init__(self):
+        self.fetched = -1  # of a fetch, the index of its value among the outputs of the deferred form
         self.checked = False  # whether Python waits for it, because the program would catch its failure
         self.express = None  # the quick entry by which fast-forward has jumped last from here
 
@@ -81,6 +82,8 @@ class Program:
         self.generated = generated
         self.general = None  # the same graph for steps with other shapes, where `generated` is right for some only
         self.early_form = None  # the same graph in the early form, where that may be faster: see `early_start`
+        self.deferred = None  # the late form of a graph that is early, for steps that are skipped as a whole; False if there is none
+        self.wants_deferred = False  # whether there are such steps
         self.version = store.version
         self.relaxed = frozenset(store.relaxed)
         self._keys = {}
@@ -103,7 +106,7 @@ class Program:
         for k, value in enumerate(generated.live_out):
             self._key(*value).result = k + 1
         self.n_feeds = len(generated.feeds)
-        self.late_selects_default = [0] * len(generated.select_index)
+        self._fetches = {node: nodes[node] for node in store.graph.nodes if node.payload.event.info.category == opschema.FETCH}
         self.name = generated.name
         self.attrs = None  # of the calls of its function
         self.single_threaded_attrs = None  # the same to run it on one thread, once it is known that this is possible
@@ -127,8 +130,19 @@ class Program:
         return self.generated.early
 
     @property
+    def late_form(self):
+        """The form that runs without channels; None if there is none."""
+        return self.deferred or None if self.early else self.generated
+
+    @property
     def forms(self):
-        return [form for form in (self.generated, self.general, self.early_form) if form is not None]
+        return [form for form in (self.generated, self.general, self.early_form, self.deferred) if form]
+
+    def set_deferred(self, form):
+        """Steps that are skipped as a whole may use the deferred form; False: there is none."""
+        for node, index in form.fetched.items() if form else ():
+            self._fetches[node].fetched = index
+        self.deferred = form
 
     def function_of(self, form, args):
         """(name, number of outputs) of the function that runs a form of the graph for these arguments."""

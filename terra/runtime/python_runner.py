@@ -79,7 +79,7 @@ class PythonRunner:
         self._index = {}  # value key -> placeholder, of the first `_indexed` issued ones
         self._indexed = 0
         if self.late:
-            self.selects = list(program.late_selects_default)
+            self.selects = [0] * len(self.form.select_index)
             self.feeds = [None] * program.n_feeds
             self.manager = None
         else:

@@ -369,12 +369,16 @@ def jump(runner, region, inputs, alternatives):
 
     FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, and nothing was matched.
     """
-    sent = 0, 0
+    sent, seeds, entries = (0, 0), None, None
     if region.fetches:
-        region, sent = _read(runner, region, inputs, alternatives)
+        if region.draws:
+            seeds, entries = tfi.seed_state(), _drawn(region)
+        region, sent = _read(runner, region, entries or region.entries, inputs, alternatives)
         if region is None:
+            if seeds is not None:
+                tfi.set_seed_state(seeds)
             return sent
-    advance(runner, region, inputs.foreign, *sent)
+    advance(runner, region, inputs.foreign, *sent, entries)
     for k, mask in region.masks:
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
     for held, _, losses in region.losses:
@@ -384,14 +388,14 @@ def jump(runner, region, inputs, alternatives):
     return _rebuild(region.result, runner, region, inputs)
 
 
-def _read(runner, region, inputs, alternatives):
-    """Read what a call would read which is skipped: the region that has read the same, and how many of its feeds and branches the graph was told; or None, and
+def _read(runner, region, entries, inputs, alternatives):
+    """Read what a call would read which is skipped, `entries` being those of this step: the region that has read the same, and how many of its feeds and branches the graph was told; or None, and
     what `jump` gives."""
     before = runner.place()
     feeds = selects = k = 0
     while k < len(region.fetches):
         node, expected, n_feeds, n_selects = region.fetches[k]
-        _feed(runner, region.feeds[feeds:n_feeds], region.entries, inputs.foreign)
+        _feed(runner, region.feeds[feeds:n_feeds], entries, inputs.foreign)
         for chosen in region.selects[selects:n_selects]:
             runner._select(chosen)
         feeds, selects = n_feeds, n_selects
@@ -404,19 +408,22 @@ def _read(runner, region, inputs, alternatives):
             region = alternatives.that_reads(runner, inputs, region, k - 1, value_key(value))
             if region is None:
                 return None, MISSED
+            entries = region.entries  # (what depends on values draws no seeds)
             feeds = selects = k = 0  # again, as far as the graph knows it already
     alternatives.missing = max(alternatives.missing - 1, 0)
     return region, (feeds, selects)
 
 
-def advance(runner, region, foreign, fed=0, selected=0):
-    """Take the region's nodes as matched, of which some are given tensors out of `foreign` (see `this_steps`); the graph knows the first feeds and branches."""
+def advance(runner, region, foreign, fed=0, selected=0, entries=None):
+    """Take the region's nodes as matched, of which some are given tensors out of `foreign`; the graph knows the first feeds and branches, and seeds were drawn if `entries`
+    is given (see `this_steps`)."""
     runner.step.counts.fast_forwards += 1
     if runner.observer is not None:
         runner.observer.note_jump(region)
-    entries = region.entries
     if region.patches or region.draws:
-        entries = this_steps(runner, region, foreign, fed)
+        entries = this_steps(runner, region, foreign, fed, entries)
+    else:
+        entries = region.entries
     for selects in region.selects[selected:]:
         runner._select(selects)
     runner.note_jump(region)
@@ -433,14 +440,10 @@ def advance(runner, region, foreign, fed=0, selected=0):
         call_context().update(region.context)
 
 
-def this_steps(runner, region, foreign, fed=0):
-    """The entries of a region with what belongs to this step: feeds (some of them are among the call's tensors `foreign`), tensor arguments, drawn seeds.
-    The graph was fed the first ones."""
-    entries = list(region.entries)
-    if region.draws:
-        for k in region.draws[0]:
-            node, refs, attrs = entries[k]
-            entries[k] = (node, refs, _drawn_anew(attrs))
+def this_steps(runner, region, foreign, fed=0, entries=None):
+    """The entries of a region with what belongs to this step: feeds (some of them are among the call's tensors `foreign`), tensor arguments, drawn seeds, which are in
+    `entries` if that is given. The graph was fed the first ones."""
+    entries = entries or _drawn(region)
     _feed(runner, region.feeds[fed:] if fed else region.feeds, entries, foreign)
     for k, j, what in region.patches:
         node, refs, attrs = entries[k]
@@ -448,6 +451,16 @@ def this_steps(runner, region, foreign, fed=0):
             refs = list(refs)
             entries[k] = (node, refs, attrs)
         refs[j] = runner.fed_by_key[what.key]
+    return entries
+
+
+def _drawn(region):
+    """A region's entries, with seeds drawn for this step."""
+    entries = list(region.entries)
+    if region.draws:
+        for k in region.draws[0]:
+            node, refs, attrs = entries[k]
+            entries[k] = (node, refs, _drawn_anew(attrs))
     return entries
 
 

@@ -56,8 +56,8 @@ class SingleThreaded:
             self.cannot("a step failed")
             self.trial.second_is_better, self._failures = False, None
             return False
-        if program.single_threaded_attrs is None or form is not program.generated:
-            self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and form is program.generated and tfi.has_one_device())
+        if program.single_threaded_attrs is None or form is not program.late_form:
+            self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and form is program.late_form and tfi.has_one_device())
             (self._again or self.trial).interrupt(now, follows)
             return False
         undecided = self.trial.second_is_better is None
@@ -91,7 +91,7 @@ class SingleThreaded:
     def lacks_attrs(self, program):
         """Whether this program's function is to be made ready to run on one thread."""
         return self.wanted and self.reason is None and self.trial.second_is_better is not False and program is not None \
-            and program.single_threaded_attrs is None and not program.early and program.compiled is None
+            and program.single_threaded_attrs is None and program.late_form is not None and program.compiled is None
 
     def is_decided(self):
         """Whether there is nothing more to be tried."""
