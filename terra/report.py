@@ -74,7 +74,7 @@ def _explain(function):
         lines.append(f"Steps are cut into pieces, because {why}: {len(table)} pieces with {nodes} nodes in all, {len(function.pieces.programs)} of them with a graph.")
     elif function.program is not None:
         if function.program.early:
-            skipped = " Steps that are skipped, and only give back what they read, run it at once and read in the end." if program.deferred else ""
+            skipped = " Steps that are skipped, and only give back what they read, run it at once and read in the end." if function.program.deferred else ""
             lines.append("The graph starts with the step, because Python reads values in the middle." + skipped)
         else:
             lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
