@@ -38,7 +38,7 @@ def run(make, wrap, change, at, n, every):
             result = type(error).__name__, str(error).split("}}")[-1]
             trainer.state = tf.zeros((2, 3))
         if k % every == 0 or k == n - 1:
-            seen.append((plain(result), {name: plain(vars(trainer)[name]) for name in LEFT if name in vars(trainer)}))
+            seen.append((plain(result), result is vars(trainer).get("last"), {name: plain(vars(trainer)[name]) for name in LEFT if name in vars(trainer)}))
     return seen, step
 
 
@@ -174,6 +174,46 @@ class TwoOwners(Trainer):
         return self.learn(x, x)[1]
 
 
+class Accumulates(Trainer):
+    """Gradients of several batches are added up, then they are applied, and it starts anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra, self.steps = None, 0
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(x @ self.w))
+        gradients = [tape.gradient(loss, self.w)]
+        self.extra = gradients if self.extra is None else [a + b for a, b in zip(self.extra, gradients)]
+        self.steps += 1
+        if self.steps == 4:
+            self.w.assign_sub(0.1 * self.extra[0])
+            self.extra, self.steps = None, 0
+        return loss
+
+
+class KeepsWhatItGives(Trainer):
+    """The same dict is the result and an attribute."""
+
+    def step(self, x):
+        self.state, loss = self.learn(self.state, x)
+        self.last = {"loss": loss, "mean": tf.reduce_mean(x), "value": float(loss)}
+        return self.last
+
+
+class AppendsWhatItGives(Trainer):
+    def __init__(self):
+        super().__init__()
+        self.pair = []
+
+    def step(self, x):
+        self.state, loss = self.learn(self.state, x)
+        self.last = [loss, loss * 2.0]
+        self.pair.append(self.last)
+        return self.last
+
+
 class Gate(Trainer):
     """What it has left decides what it does: it cannot be skipped without a look at its value."""
 
@@ -246,7 +286,7 @@ def test_values_that_matter(make):
 
 
 @pytest.mark.parametrize("options", [{}, {"run_ahead": 0}, {"jit_compile": False, "optimize": True}, {"verify": True}], ids=["", "no run-ahead", "optimize", "verify"])
-@pytest.mark.parametrize("make", [Trainer, Average, InPlace, Nested, Shifts, ReadsAgain, ForgetsNow, TwoOwners])
+@pytest.mark.parametrize("make", [Trainer, Average, InPlace, Nested, Shifts, ReadsAgain, ForgetsNow, TwoOwners, Accumulates, KeepsWhatItGives, AppendsWhatItGives])
 def test_equals_eager(make, options):
     compare(make, **options)
 

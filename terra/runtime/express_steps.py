@@ -25,7 +25,7 @@ from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.program import ValueKey
 from terra.runtime.late_reads import Late, Received
 from terra.runtime.kinds import is_librarys_container, plain
-from terra.runtime.regions import SCALARS, Argument, Foreign, scalar, this_steps
+from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, scalar, this_steps
 from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key, real
@@ -200,7 +200,7 @@ class Prepared:
         self._templates = []  # of these
         self._result = self._result_of(region, region.result)
         self._only = type(self._result) is int  # it gives one tensor
-        self._effects = [(effect, self._result_of(region, effect.template)) for effect in region.effects]
+        self._effects = [(effect, RESULT if effect.template is RESULT else self._result_of(region, effect.template)) for effect in region.effects]
         self._ran = Ran(function.counts)
 
     # -- preparation -----------------------------------------------------------------------------------------------------------
@@ -406,8 +406,9 @@ class Prepared:
                     t._owner = flight
                 dispatch.install()
             self._note(function, stats, counts, single_threaded)
+            result = made[self._result] if self._only else _build(self._result, made, tensors)
             for effect, how in self._effects:
-                effect.have(_build(how, made, tensors))
+                effect.have(result if how is RESULT else _build(how, made, tensors))
         finally:
             if collects:
                 gc.enable()
@@ -415,7 +416,7 @@ class Prepared:
         if not took and (options.run_ahead == 0 or function._is_guarded()):
             runner.limit(0)
         function._took = True, time.perf_counter() - start, counts.python_stall
-        return made[self._result] if self._only else _build(self._result, made, tensors)
+        return result
 
     def _read(self, arguments, manager, counts, attrs):
         """Run the graph, whose outputs Python is going to read: (the outputs, how long it took). Raises what a kernel has raised; nothing was done then."""

@@ -93,7 +93,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 for effect in self.effects.values():
                     if not effect.is_there:
                         self.impure(f"sets {effect.name}, which is kept elsewhere")
-                    elif effect.added is None:
+                    elif effect.added is None and effect.value() is not result:
                         self._check_result(effect.value(), seen)
         needed = self._arrays and self._arrays.why_needed()
         if needed:
@@ -135,7 +135,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 continue
             if effect.is_relative:
                 self.impure("looks at what it adds to")
-            elif self.reason is None and holds_tensors(self.reads.attribute(effect.owner, effect.name)):
+            elif self.reason is None and _carries(self.reads.attribute(effect.owner, effect.name), effect.value()):
                 self.carries.append(Carried(effect.owner, effect.name))
         if self.carries:
             self.impure("sets an attribute that holds tensors which it has read", True)
@@ -434,6 +434,11 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.late.held.clear()
         self._element(it)
         self.values(it)
+
+
+def _carries(before, after):
+    """Whether an attribute that was read and then set is likely to hold tensors that the next run reads."""
+    return holds_tensors(before) or (before is None and holds_tensors(after))
 
 
 _globals_known = {}  # id of a code object -> (it, names)

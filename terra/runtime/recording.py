@@ -13,7 +13,7 @@ from terra.runtime.late_reads import NOTHING_LATE, Late, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
-    BOOL_ENUM, RESOURCE_ENUM, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Named, Region, Unskippable, known_to_host, mask_of,
+    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Named, Region, Unskippable, known_to_host, mask_of,
 )
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
@@ -102,7 +102,7 @@ class Recording:
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
         region.result = self._template(result)
-        region.effects = [e.described(self._template(e.given()) if e.added is None else None) for e in effects]
+        region.effects = [e.described(self._left(e, result)) for e in effects]
         region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
         region.functions = []
@@ -310,6 +310,14 @@ class Recording:
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])
         raise Unskippable(f"gives an object of type {kind.__name__}")
+
+    def _left(self, effect, result):
+        """What an effect leaves."""
+        if effect.added is not None:
+            return None
+        if effect.value() is result and type(result) in (list, dict):
+            return RESULT
+        return self._template(effect.given())
 
     def _tensor(self, kind, value):
         if kind is TerraTensor and value._owner is self.runner:

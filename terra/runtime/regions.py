@@ -113,6 +113,7 @@ class Constant:
         self.tensor = tensor
 
 
+RESULT = object()  # what an effect leaves, if it is the very list or dict that the call gives
 FELL_BACK, MISSED = object(), object()  # what a jump gives if the call is to be made, because the step had to fall back or it reads something new
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_ALTERNATIVES = 8  # the same where the call reads values
@@ -383,9 +384,10 @@ def jump(runner, region, inputs, alternatives):
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
     for held, _, losses in region.losses:
         added_losses.leave(held, [_rebuild(x, runner, region, inputs) for x in losses])
+    result = _rebuild(region.result, runner, region, inputs)
     for effect in region.effects:
-        effect.have(_rebuild(effect.template, runner, region, inputs))
-    return _rebuild(region.result, runner, region, inputs)
+        effect.have(result if effect.template is RESULT else _rebuild(effect.template, runner, region, inputs))
+    return result
 
 
 def _read(runner, region, entries, inputs, alternatives):
