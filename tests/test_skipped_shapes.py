@@ -135,3 +135,32 @@ def test_small_regions_are_kept_for_more_shapes():
         for k in range(1200):
             known.add(("shape", k), region)
         assert len(known) == most and ("shape", 1199) in known and ("shape", 0) not in known
+
+
+@pytest.mark.parametrize("count", [lambda x, ids: tf.shape(x)[0], lambda x, ids: tf.reduce_max(ids) + 1], ids=["of the shape", "of the data"])
+def test_a_number_that_two_calls_are_given(count):
+    """How many segments there are follows from the shape, and each call that is given it depends on it; where it follows from the data it is another one without any new shape."""
+    def observe(wrap):
+        v = tf.Variable(0.5)
+
+        def step(x, ids):
+            n = count(x, ids)
+            for _ in range(2):
+                x = tf.gather(tf.math.unsorted_segment_mean(tf.tanh(x * v), ids, n), ids)
+            v.assign_add(0.01 * tf.reduce_mean(x))
+            return x
+
+        step, seen = wrap(step), []
+        for i in range(40):
+            n = 3 + i % 3
+            ids = np.random.RandomState(i).randint(0, n - (i % 7 == 0), n)
+            seen.append((step(tf.constant(floats(n, 2, seed=i)), tf.constant(ids)).numpy().tolist(), float(v)))
+        return seen, step
+
+    expected, _ = observe(lambda step: step)
+    found, step = observe(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert found == expected
+    stats = step.stats()
+    assert stats.coexecuted_steps >= 30, stats
+    if count(floats(3, 2), np.arange(3)).dtype == tf.int32 and "shape" in count.__code__.co_names:
+        assert stats.whole_steps >= 15, terra.explain(step)

@@ -175,7 +175,8 @@ class Recording:
             if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
                 if id(x) in self.places:
                     self._check(Foreign, self.places[id(x)], x, True)
-                elif id(x) in self.fed and (not self.knows_fed or known_to_host(self.runner, x) is None):
+                elif id(x) in self.fed and (
+                        not (self.knows_fed or self.runner.fed[id(x)][0] in self.inputs.fed) or known_to_host(self.runner, x) is None):
                     raise Unskippable  # else it is a `Constant`, the same tensor each time, or part of the signature
             if kind is FEED:
                 region.feeds.append((slot, self._source(x)))
