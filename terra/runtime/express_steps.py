@@ -25,7 +25,7 @@ from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.program import ValueKey
 from terra.runtime.late_reads import Late, Received
 from terra.runtime.kinds import is_librarys_container, plain
-from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, scalar, this_steps
+from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, scalar, this_steps
 from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key, real
@@ -299,6 +299,8 @@ class Prepared:
             return kind, [self._result_of(region, x) for x in template]
         if kind is dict:
             return kind, [(key, self._result_of(region, x)) for key, x in template.items()]
+        if kind is Instance:
+            return template.filled, self._result_of(region, template.attributes)
         if kind is Argument:
             return _GIVEN, template.index
         if kind is Foreign and self._carried and template.index >= self._n_arrays:
@@ -495,7 +497,9 @@ def _build(how, made, tensors):
         return tensors[parts]
     if kind is dict:
         return {key: _build(x, made, tensors) for key, x in parts}
-    return kind([_build(x, made, tensors) for x in parts])
+    if kind is tuple or kind is list:
+        return kind([_build(x, made, tensors) for x in parts])
+    return kind(_build(parts, made, tensors))
 
 
 def prepare(function, step, skeleton, args, kwargs):

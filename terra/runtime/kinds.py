@@ -1,6 +1,7 @@
 """Kinds of objects that the observer knows to be harmless."""
 
 import collections
+import dataclasses
 import itertools
 from types import FunctionType, GeneratorType
 
@@ -69,6 +70,25 @@ def is_named_tuple(kind):
     """Whether `kind` is a class of named tuples that are searched as all tuples are."""
     return issubclass(kind, tuple) and type(kind) is type and type(defined(kind, "_fields")) is tuple and not any(
         not _OF_TUPLES.isdisjoint(vars(cls)) for cls in kind.__mro__ if cls is not tuple and cls is not object)
+
+
+_OF_INIT = ("_dflt_", "_type_", "_HAS_DEFAULT_FACTORY", "MISSING", "__dataclass_")  # how names begin that a generated `__init__` finds around it
+
+
+def is_record(kind):
+    """Whether it is a data class of which instances are made, and looked into, without any code of the user's."""
+    if type(kind) is not type or type(vars(kind).get("__dataclass_fields__")) is not dict or any(
+            "__dataclass_fields__" not in vars(cls) or "__slots__" in vars(cls) for cls in kind.__mro__[:-1]):
+        return False
+    if any(defined(kind, name) is not None for name in ("__post_init__", "__getattr__")) or any(
+            defined(kind, name) is not vars(object)[name] for name in ("__new__", "__getattribute__")):
+        return False
+    fields, made = vars(kind)["__dataclass_fields__"], vars(kind).get("__init__")
+    if type(made) is not FunctionType or made.__code__.co_filename != "<string>" or not {"__setattr__", *fields}.issuperset(made.__code__.co_names):
+        return False  # it does more than set the fields
+    if not all(name.startswith(_OF_INIT) for name in made.__code__.co_freevars):
+        return False
+    return all(f.default_factory in (dataclasses.MISSING, list, dict) and not hasattr(type(defined(kind, name)), "__set__") for name, f in fields.items())
 
 
 def makes_named_tuples(kind):

@@ -13,7 +13,7 @@ import numpy as np
 from terra.runtime import fast_forward, guards
 from terra.runtime import internals as tfi
 from terra.runtime.effects import GROWING
-from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys
+from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys, is_record
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
@@ -75,6 +75,9 @@ class Attributes:
                 self.impure("asks a tensor that it was given for its device")
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
+        elif id(it) in self._born and is_record(kind):
+            if name not in vars(it):
+                self.impure(f"asks an object of type {kind.__name__} for {name}")
         elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and guards.is_librarys(kind)):

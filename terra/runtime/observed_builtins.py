@@ -10,7 +10,7 @@ import numpy as np
 
 from terra.runtime import internals as tfi
 from terra.runtime.effects import GROWING, Append
-from terra.runtime.kinds import ITERATORS, LISTS, METHODS_OF_ARRAYS, TENSORS, is_librarys_container, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, METHODS_OF_ARRAYS, TENSORS, is_librarys_container, is_record, makes_named_tuples
 from terra.runtime.regions import SCALARS
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
@@ -130,6 +130,18 @@ class Builtins:
         result = callee(*given, **kwargs)
         return self._made(result) if callee is sorted else result
 
+    def _make_record(self, callee, /, *args, **kwargs):
+        """Make an instance of a data class."""
+        self.reads.bases(callee)
+        for cls in callee.__mro__[:-1]:
+            self.reads.contents(vars(cls), cls)
+        made = self.fresh(callee(*args, **kwargs))
+        given = [*args, *kwargs.values()]
+        for x in vars(made).values():
+            if type(x) in (list, dict) and not any(x is y for y in given):
+                self.fresh(x)  # a field's default is made anew
+        return made
+
     @staticmethod
     def _shown(check, it):
         check(it)
@@ -224,6 +236,8 @@ class Builtins:
             return functools.partial(self._on_plain, callee)
         if makes_named_tuples(callee) and self.is_named_tuple(callee):
             return form
+        if is_record(callee):
+            return functools.partial(self._make_record, callee)
         self.impure(f"makes an object of type {callee.__name__}")
         return form
 

@@ -17,7 +17,7 @@ import numpy as np
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.effects import Append, Carried, Effect, Question, holds_tensors, kind_of, so_far
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_librarys_container, makes_named_tuples, plain
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
@@ -217,6 +217,13 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 seen.add(id(value))
             for x in value.values() if kind is dict else value:
                 self._check_result(x, seen)
+        elif is_record(kind):
+            if id(value) not in self._born or id(value) in seen:
+                self.impure(f"returns an object of type {kind.__name__} that it has not made, or one twice")
+                return
+            seen.add(id(value))
+            for x in vars(value).values():
+                self._check_result(x, seen)
         elif is_librarys_container(kind):  # as an attribute of a layer: it has made it of one that it was given
             held = getattr(value, "_storage", None)
             for x in (held,) if type(held) is list else plain(value).values() if isinstance(value, dict) else value:
@@ -341,9 +348,15 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
         lasting.note_left(it, name)
+        if self._sets_record(it):
+            return it
         if self.reason is None and self.may_set(it, name):
             self.effects[id(it), name] = Effect(it, name)
         return it
+
+    def _sets_record(self, it):
+        """Whether an attribute is set of an instance of a data class that the run has made."""
+        return id(it) in self._born and is_record(type(it)) and defined(type(it), "__setattr__") is object.__setattr__
 
     def removed(self, it, name):
         self.impure("deletes an attribute")
@@ -389,7 +402,11 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def inplace_attribute(self, it, owner, name, operator):
         """`owner.name += it` and the like. A counter is not read: what it is afterwards does not matter to the run."""
         lasting.note_left(owner, name)
-        if self.reason is not None or not self.may_set(owner, name):
+        if self.reason is not None:
+            return it
+        if self._sets_record(owner):
+            return self.inplace(it, vars(owner).get(name))
+        if not self.may_set(owner, name):
             return it
         known, held = self.effects.get((id(owner), name)), vars(owner).get(name)
         if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added is not None):

@@ -9,11 +9,12 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
+from terra.runtime.kinds import is_record
 from terra.runtime.late_reads import NOTHING_LATE, Late, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
-    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Named, Region, Unskippable, known_to_host, mask_of,
+    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Region, Unskippable, known_to_host, mask_of,
 )
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
@@ -308,6 +309,8 @@ class Recording:
             return value
         if tfi.is_variable(value) or kind is Assign:
             return value
+        if is_record(kind):
+            return Instance(kind, self._template(vars(value)))
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])
         raise Unskippable(f"gives an object of type {kind.__name__}")
@@ -316,7 +319,7 @@ class Recording:
         """What an effect leaves."""
         if effect.added is not None:
             return None
-        if effect.value() is result and type(result) in (list, dict):
+        if effect.value() is result and (type(result) in (list, dict) or is_record(type(result))):
             return RESULT
         return self._template(effect.given())
 

@@ -113,7 +113,7 @@ class Constant:
         self.tensor = tensor
 
 
-RESULT = object()  # what an effect leaves, if it is the very list or dict that the call gives
+RESULT = object()  # what an effect leaves, if it is the very object that the call gives
 FELL_BACK, MISSED = object(), object()  # what a jump gives if the call is to be made, because the step had to fall back or it reads something new
 MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
 MOST_ALTERNATIVES = 8  # the same where the call reads values
@@ -321,6 +321,20 @@ class Named:
         self.kind, self.parts = kind, parts
 
 
+class Instance:
+    """An instance of a data class."""
+
+    __slots__ = ("kind", "attributes")
+
+    def __init__(self, kind, attributes):
+        self.kind, self.attributes = kind, attributes
+
+    def filled(self, attributes):
+        made = object.__new__(self.kind)
+        vars(made).update(attributes)
+        return made
+
+
 class Composite:
     """A sparse or ragged tensor, or a gradient in slices."""
 
@@ -360,6 +374,8 @@ def _rebuild(template, runner, region, inputs):
         return tensor
     if kind is Named:
         return template.kind(*[_rebuild(x, runner, region, inputs) for x in template.parts])
+    if kind is Instance:
+        return template.filled(_rebuild(template.attributes, runner, region, inputs))
     if kind is Argument or kind is Fed:
         return _find(runner, template, region)
     return template

@@ -20,7 +20,7 @@ from terra.runtime.late_reads import Late
 from terra.runtime.opschema import get_schema
 from terra.runtime.program import ValueKey
 from terra.runtime.recording import Recording
-from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Named, Unskippable
+from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Unskippable
 from terra.runtime.slicing import Assign
 from terra.runtime.tracer import value_key
 
@@ -171,6 +171,8 @@ def _same(a, b):
         return a.variable is b.variable and a.spec == b.spec
     if kind is Attached:
         return _same(a.value, b.value) and _same(a.attributes, b.attributes)
+    if kind is Instance:
+        return a.kind is b.kind and _same(a.attributes, b.attributes)
     if kind is Named or kind is Composite:
         return a.kind is b.kind and _same(a.parts, b.parts)
     if kind is Record:
