@@ -114,6 +114,18 @@ class OwnInit:
         OwnInit.made.append(1)
 
 
+# As in `python -c`: its code is in no file, as is that of methods that `dataclass` writes.
+exec("""
+@dataclasses.dataclass(init=False)
+class OwnInitInNoFile:
+    loss: tf.Tensor
+
+    def __init__(self, loss):
+        self.loss = loss
+        OwnInit.made.append(1)
+""")
+
+
 @dataclasses.dataclass
 class WithProperty:
     loss: tf.Tensor
@@ -149,7 +161,7 @@ class AsksAMethod(Trainer):
         return dataclasses.replace(out, name="other")
 
 
-IMPURE = [*map(makes, (Counting, OwnInit, WithProperty, WithFactory)), AsksAMethod]
+IMPURE = [*map(makes, (Counting, OwnInit, globals()["OwnInitInNoFile"], WithProperty, WithFactory)), AsksAMethod]
 
 
 def plain(x):
