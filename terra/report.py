@@ -127,7 +127,7 @@ def _effects(whole):
     names = {"set": [], "count": [], "append to": []}
     for effect in effects:
         how = "append to" if isinstance(effect, Append) else "set" if effect.added is None else "count"
-        names[how].append(f"a {type(effect.owner).__name__}" if how == "append to" else effect.name)
+        names[how].append(effect.label)
     return [f"{how} {', '.join(dict.fromkeys(found))}" for how, found in names.items() if found]
 
 

@@ -686,7 +686,7 @@ def test_impure_statements_run(which):
         return with_statements(which)
 
     stats = check(make)
-    if which != "lazily":
+    if which not in ("lazily", "every_third"):  # each time they do something else, or nothing
         assert stats.whole_steps == 0, stats
 
 

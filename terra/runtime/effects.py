@@ -1,4 +1,5 @@
-"""Effects: what a skipped call of the user's leaves in objects: `self.loss = loss`, counters such as `self.steps += 1`, `self.losses.append(loss)`.
+"""Effects: what a skipped call of the user's leaves in objects: `self.loss = loss`, counters such as `self.steps += 1`, `self.losses.append(loss)`; and the same of items of
+lists and dicts, as in `state["loss"] = loss`.
 
 It is left when the call is skipped, too: a value of this step, a plain value, or lists of such. A counter goes on from what it is then, and so does a list; hence a run that looks
 at one, other than to add to it, is another one each time. Except for a question like `self.steps % 100 == 0`: what matters is its answer, which can be told before the run.
@@ -13,10 +14,25 @@ from typing import NamedTuple
 from terra.runtime.kinds import TENSORS, is_librarys_container, plain
 
 GROWING = frozenset([list, collections.deque])
+WITH_ITEMS = frozenset([list, dict])  # whose items count like attributes; names are keys then
+ABSENT = "absent"  # in place of the value of an attribute
+
+
+def space_of(owner):
+    """Where the attributes of an object are, or the items of a list or dict."""
+    return owner if type(owner) in WITH_ITEMS else vars(owner)
+
+
+def held_in(owner, name, default=None):
+    """What an attribute or item is."""
+    try:
+        return space_of(owner)[name]
+    except (KeyError, IndexError):
+        return default
 
 
 class Effect:
-    """An attribute that a call sets.
+    """An attribute, or item, that a call sets.
 
     added: what is added to it, if it is a counter; else `template` is what it is set to, as `Recording` describes results.
     """
@@ -41,11 +57,15 @@ class Effect:
     @property
     def is_there(self):
         """Whether the attribute is where attributes are: the framework's classes may put it elsewhere."""
-        return self.name in vars(self.owner)
+        return held_in(self.owner, self.name, ABSENT) is not ABSENT
+
+    @property
+    def label(self):
+        return f"[{self.name!r}]" if type(self.owner) in WITH_ITEMS else self.name
 
     def value(self):
-        """What the attribute is now."""
-        return vars(self.owner).get(self.name)
+        """What it is now."""
+        return held_in(self.owner, self.name)
 
     def given(self):
         """What it was set to: the framework makes lists and dicts of its own of those that it is given."""
@@ -53,7 +73,12 @@ class Effect:
 
     def have(self, value):
         """Have the effect; `value` is made of the template."""
-        setattr(self.owner, self.name, self.value() + self.added if self.added is not None else value)
+        if self.added is not None:
+            value = self.value() + self.added
+        if type(self.owner) in WITH_ITEMS:
+            self.owner[self.name] = value
+        else:
+            setattr(self.owner, self.name, value)
 
     def described(self, template):
         """The same, to be kept."""
@@ -74,10 +99,14 @@ def _given(value):
 
 
 class Append(Effect):
-    """An item that a call appends to a list or deque; `name` is its number among those of the call."""
+    """An item that a call appends to a list or deque; `name` has its number among those of the call."""
 
     __slots__ = ("item",)
     is_relative = is_there = True
+
+    @property
+    def label(self):
+        return f"a {type(self.owner).__name__}"
 
     def __init__(self, owner, name, added, template=None, item=None):
         super().__init__(owner, name, added, template)
@@ -106,11 +135,8 @@ class Carried(NamedTuple):
         return id(self.owner), self.name
 
     def value(self):
-        """What the attribute holds; ABSENT if there is none."""
-        return vars(self.owner).get(self.name, ABSENT)
-
-
-ABSENT = "absent"  # in place of the value of an attribute
+        """What the attribute, or item, holds; ABSENT if there is none."""
+        return held_in(self.owner, self.name, ABSENT)
 
 
 def holds_tensors(value):
@@ -151,7 +177,7 @@ class Question:
         values = []
         for owner, name, more in self.parts:
             if owner is not None:
-                value = vars(owner).get(name)
+                value = held_in(owner, name)
                 if type(value) is not int:
                     return None
                 more += value
@@ -179,5 +205,5 @@ def so_far(effects):
 
 @functools.lru_cache(None)
 def kind_of(name):
-    """A look at the type of an attribute."""
-    return lambda owner: type(vars(owner).get(name))
+    """A look at the type of an attribute or item."""
+    return lambda owner: type(held_in(owner, name))

@@ -78,7 +78,7 @@ class Builtins:
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
         callee(*args, **kwargs)
-        effect = Append(callee.__self__, len(self.effects), None, item=args[0])
+        effect = Append(callee.__self__, ("appended", len(self.effects)), None, item=args[0])
         self.effects[effect.key] = effect
 
     def _on_plain(self, callee, /, *args, **kwargs):

@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import Append, Carried, Effect, Question, holds_tensors, kind_of, so_far
+from terra.runtime.effects import WITH_ITEMS, Append, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
@@ -278,6 +278,33 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     items = mapping
 
+    def subscript(self, it, key):
+        """The item `key`, a constant, of `it` is taken."""
+        if self.reason is not None or not self._is_place(it, key):
+            return self.mapping(it)
+        self._before = len(self.runner.log)
+        self._keys(it)
+        self._take(it, key)
+        return it
+
+    def _is_place(self, it, key):
+        """Whether an item counts like an attribute: of a list or dict that is the same in each run."""
+        if type(it) not in WITH_ITEMS or id(it) in self._born or id(it) in self._given:
+            return False
+        return (type(key) is int and 0 <= key < len(it)) if type(it) is list else type(key) is int or type(key) is str
+
+    def _take(self, it, key):
+        """Such an item is read."""
+        effect = self.effects.get((id(it), key))
+        if effect is not None:
+            if effect.added is not None:
+                self.impure("looks at what it adds to")
+        elif (id(it), key) not in self.carried:
+            if type(it) is dict and key not in it:
+                self._look_into(it)
+            else:
+                self.reads.entry(it, key, it[key])
+
     def unpacked(self, it, shape):
         """`it` is unpacked into targets of this structure."""
         self.iterated(it)
@@ -325,10 +352,14 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     # -- changes ---------------------------------------------------------------------------------------------------------------
 
-    def stored(self, it, sliced=False, value=_UNKNOWN):
-        """An item or a slice of `it` is set, to this value, or deleted."""
+    def stored(self, it, sliced=False, value=_UNKNOWN, key=_UNKNOWN):
+        """An item or a slice of `it` is set, to this value, or deleted. `key`: of the item, if that is a constant."""
         self.late.looked_at(it)
         kind = type(it)
+        if self.reason is None and self._is_place(it, key):
+            self._keys(it)
+            self.effects[id(it), key] = Effect(it, key)
+            return it
         if id(it) not in self._born or kind not in (list, dict, np.ndarray):
             self.impure("changes a container that it has not made")
         elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
@@ -367,24 +398,29 @@ class Observer(Attributes, Calls, Builtins, Operands):
         return it
 
     def question(self, function, names, owners):
-        """What `function` is to tell of the attributes of these names is asked, or of numbers (where the name is None): an answer if one of them is a counter, else None."""
-        keys = [(id(owner), name) for owner, name in zip(owners, names)]
+        """What `function` is to tell of the attributes of these names, or of items (where there is a list instead, see `Observed._place`), or of numbers (None), is asked: an
+        answer if one of them is a counter, else None. Nothing but the answer is evaluated twice, as it would be if some code of the user's ran here."""
+        places = list(map(self._place_of, owners, names))
+        if None in places:
+            return None
+        owners, names = zip(*places)
+        keys = [(id(owner), name) for owner, name in zip(owners, names)]  # (of an item `name` is the key)
         if self.reason is not None or self.runner.program.counters.isdisjoint(keys):
             return None
         parts, values = [], []
         for owner, name, key in zip(owners, names, keys):
             effect = self.effects.get(key)
             if key in self.runner.program.counters and (effect is None or effect.added is not None):
-                if not self.may_set(owner, name):
+                if not self._may_set(owner, name):
                     return None
-                values.append(vars(owner).get(name))
+                values.append(held_in(owner, name))
                 parts.append((owner, name, effect.added if effect is not None else 0))
                 if type(values[-1]) is not int:
                     return None
             else:
                 if name is None:
                     self.late.looked_at(owner)
-                values.append(owner if name is None else getattr(self.owner(owner, name), name, None))
+                values.append(owner if name is None else self.subscript(owner, name)[name] if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None))
                 parts.append((None, None, values[-1]))
                 if type(values[-1]) is not int and type(values[-1]) is not float:
                     return None
@@ -394,6 +430,28 @@ class Observer(Attributes, Calls, Builtins, Operands):
             return None
         self.reads.asked(Question(function, parts), owners[0], answer)
         return _ANSWERS[answer]
+
+    def _place_of(self, owner, path):
+        """(object, name) of an attribute that is looked up without code of the user's, or (container, key) of such an item, or (number, None); None if it is none of these."""
+        if type(path) is list:
+            *names, key = path
+            container = self._looked_up(owner, names[0]) if names else owner
+            if not self._is_place(container, key) or held_in(container, key, _UNKNOWN) is _UNKNOWN:
+                return None
+            if names:
+                self._attribute(owner, names[0])
+            return container, key
+        return (owner, path) if path is None or self._looked_up(owner, path) is not _UNKNOWN else None
+
+    def _looked_up(self, owner, name):
+        """The attribute of an object, if no code of the user's runs for it."""
+        if type(owner) in TENSORS or tfi.is_variable(owner) or not self._is_looked_up_plainly(type(owner)):
+            return _UNKNOWN
+        found = defined(type(owner), name)
+        if found is not None and defined(type(found), "__get__") is not None:
+            return _UNKNOWN
+        attributes = getattr(owner, "__dict__", None)
+        return attributes.get(name, found) if type(attributes) is dict else _UNKNOWN
 
     def answer(self, it):
         """What came of a question, or of evaluating what was asked."""
@@ -406,16 +464,27 @@ class Observer(Attributes, Calls, Builtins, Operands):
             return it
         if self._sets_record(owner):
             return self.inplace(it, vars(owner).get(name))
-        if not self.may_set(owner, name):
+        return self._inplace_place(it, owner, name, operator)
+
+    def _may_set(self, owner, name):
+        return self._is_place(owner, name) or (type(owner) not in WITH_ITEMS and self.may_set(owner, name))
+
+    def _inplace_place(self, it, owner, name, operator):
+        """The same of an attribute or item."""
+        if not self._may_set(owner, name):
             return it
-        known, held = self.effects.get((id(owner), name)), vars(owner).get(name)
+        known, held = self.effects.get((id(owner), name)), held_in(owner, name)
         if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added is not None):
             self.reads.asked(kind_of(name), owner, int)
             added = it if operator == "Add" else -it
             self.runner.program.counters.add((id(owner), name))
             self.effects[id(owner), name] = Effect(owner, name, added + (known.added if known is not None else 0))
             return it
-        self._attribute(owner, name)
+        if type(owner) in WITH_ITEMS:
+            self._keys(owner)
+            self._take(owner, name)
+        else:
+            self._attribute(owner, name)
         it = self.inplace(it, held)
         self.effects[id(owner), name] = Effect(owner, name)
         return it
@@ -437,10 +506,18 @@ class Observer(Attributes, Calls, Builtins, Operands):
             self.impure(f"changes an object of type {kind.__name__}")
         return it
 
-    def inplace_item(self, it, container, key):
+    def augmented(self, it):
+        """An item of `it` is changed in place: see `inplace_item`."""
+        self.late.looked_at(it)
+        return it
+
+    def inplace_item(self, it, container, key, operator):
         """`container[key] += it` and the like."""
         if self.reason is not None:
             return it
+        if self._is_place(container, key) and (type(container) is list or key in container):
+            return self._inplace_place(it, container, key, operator)
+        self.stored(container, value=None)  # (the value is shown itself)
         if type(container) is not np.ndarray:
             return self.inplace(it, container[key])
         self._taken_apart(it)

@@ -15,7 +15,7 @@ import numpy as np
 
 from terra.runtime import guards, versions
 from terra.runtime import internals as tfi
-from terra.runtime.effects import Question
+from terra.runtime.effects import Question, space_of
 from terra.runtime.kinds import TENSORS, defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.transform import convert
@@ -217,13 +217,13 @@ class Reads:
         self.settings(guard.root)
 
     def has_attribute(self, owner, name):
-        """Whether it was read what the attribute `name` of an object is."""
-        space = vars(owner)
+        """Whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
+        space = space_of(owner)
         return name in self._entries.get(id(space), ((), ()))[1] or self._walk.containers.covers(space)
 
     def attribute(self, owner, name):
         """What it was, if that was read by itself; else None."""
-        return self._entries.get(id(vars(owner)), ((), {}))[1].get(name)
+        return self._entries.get(id(space_of(owner)), ((), {}))[1].get(name)
 
     def has_contents(self, container):
         """Whether it was read what is in a container."""
@@ -306,7 +306,7 @@ class Reads:
         for space, get, held in self._groups:
             try:
                 now = get(space)
-            except KeyError:
+            except (KeyError, IndexError):
                 return False
             if not all(map(is_, now, held)) and not guards.equal(now, held):
                 return False

@@ -94,7 +94,8 @@ class Observed(gast.NodeTransformer):
     def visit_Subscript(self, node):
         if not isinstance(node.ctx, gast.Load):
             return self._stored(node)
-        node.value = self._shown("mapping", node.value)
+        key = _constant_key(node.slice)
+        node.value = self._shown("mapping", node.value) if key is None else self._show("subscript", self.visit(node.value), key=key)
         is_slice = isinstance(node.slice, gast.Slice)
         node.slice = self._index(node.slice)
         return self._show("result" if is_slice else "item", node)
@@ -104,6 +105,8 @@ class Observed(gast.NodeTransformer):
         more = {} if isinstance(node.ctx, gast.Del) else {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None)}
         if value is not None:
             more["value"] = value
+            more["key"] = _constant_key(node.slice)
+        more = {name: part for name, part in more.items() if part is not None}
         node.value = self._show("stored", self.visit(node.value), **more)
         node.slice = self._index(node.slice)
         return node
@@ -176,21 +179,34 @@ class Observed(gast.NodeTransformer):
         else:
             part = self._arithmetic(node, found) if isinstance(node, gast.BinOp) else None
             asked = part and gast.UnaryOp(gast.Not(), gast.UnaryOp(gast.Not(), part))
-        if asked is None or not any(isinstance(x, gast.Attribute) for x in found):
+        if asked is None or all(isinstance(x, gast.Name) for x in found):
             return None
         arguments = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
         function = gast.Lambda(gast.arguments(arguments, [], None, [], [], None, []), asked)
-        names = [self._attribute(x) if isinstance(x, gast.Attribute) else gast.Constant(None, None) for x in found]
-        owners = [gast.Name((x.value if isinstance(x, gast.Attribute) else x).id, gast.Load(), None, None) for x in found]
+        names, owners = map(list, zip(*map(self._place, found)))
         return expression(
             "tls.observer.question(function, names, owners)", node, tls=self._tls, function=function, names=gast.Tuple(names, gast.Load()),
             owners=gast.Tuple(owners, gast.Load()))
 
+    def _place(self, node):
+        """(what of a named object is meant: None for itself, the name of an attribute, [key] of an item, [name, key] of an item of an attribute; the object's name)."""
+        path = []
+        while not isinstance(node, gast.Name):
+            path.insert(0, self._attribute(node) if isinstance(node, gast.Attribute) else _constant_key(node.slice))
+            is_item, node = isinstance(node, gast.Subscript) or len(path) > 1, node.value
+        what = gast.Constant(None, None) if not path else gast.List(path, gast.Load()) if is_item else path[0]
+        return what, gast.Name(node.id, gast.Load(), None, None)
+
     def _arithmetic(self, node, found):
-        """A copy of an expression of numbers, names and attributes of what has a name, in which `x0`, `x1` ... stand for these; None if it is another one."""
+        """A copy of an expression of numbers, names, and attributes and items of what has a name, in which `x0`, `x1` ... stand for these; None if it is another one."""
         if isinstance(node, gast.Constant):
             return gast.Constant(node.value, None) if type(node.value) in (int, float) else None
-        if (isinstance(node, gast.Name) or (isinstance(node, gast.Attribute) and isinstance(node.value, gast.Name))) and not self._is_own(node):
+        inner = node
+        if isinstance(inner, gast.Subscript) and _constant_key(inner.slice) is not None:
+            inner = inner.value
+        if isinstance(inner, gast.Attribute):
+            inner = inner.value
+        if isinstance(inner, gast.Name) and not self._is_own(node):
             found.append(node)
             return gast.Name(f"x{len(found) - 1}", gast.Load(), None, None)
         if isinstance(node, gast.BinOp) and isinstance(node.op, _CALCULATING):
@@ -347,9 +363,11 @@ class Observed(gast.NodeTransformer):
             return [node, gast.Expr(self._show("item", held))]
         if isinstance(node.target, gast.Subscript) and not isinstance(node.target.slice, gast.Slice):
             container, key = self._prefix + "container", self._prefix + "key"
-            node.value = self._show("inplace_item", node.value, container=gast.Name(container, gast.Load(), None, None), key=gast.Name(key, gast.Load(), None, None))
-            target = self._stored(node.target, gast.Constant(None, None))  # the value is shown itself
-            target.value, target.slice = self._named(container, target.value), self._named(key, target.slice)
+            node.value = self._show(
+                "inplace_item", node.value, container=gast.Name(container, gast.Load(), None, None), key=gast.Name(key, gast.Load(), None, None),
+                operator=gast.Constant(type(node.op).__name__, None))
+            target = node.target
+            target.value, target.slice = self._named(container, self._shown("augmented", target.value)), self._named(key, self._index(target.slice))
             return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
         if isinstance(node.target, gast.Attribute):
             owner = self._prefix + "owner"
@@ -406,6 +424,11 @@ class Observed(gast.NodeTransformer):
                 raise Unobservable(f"line {node.lineno} unpacks or stores what a context gives")
         node.body = self._visit_list(node.body)
         return node
+
+
+def _constant_key(node):
+    """The key of an item, as a constant, if it is a string or a whole number; else None."""
+    return gast.Constant(node.value, None) if isinstance(node, gast.Constant) and type(node.value) in (int, str) else None
 
 
 def _starred(targets):
