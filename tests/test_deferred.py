@@ -194,6 +194,15 @@ def test_equals_eager(kind, options):
     assert stats.express_steps >= kind.fewest, terra.explain(step)
 
 
+def test_draws_without_a_seed():
+    """Numbers are others each time; the steps are skipped all the same."""
+    tf.random.set_seed(None)
+    trainer = Draws()
+    step = terra.coexecute(trainer.step, wait_for_graph=True)
+    seen = [step(*trainer.arguments(k)) for k in range(30)]
+    assert len(set(seen)) == 30 and step.stats().express_steps >= 15, terra.explain(step)
+
+
 @pytest.mark.parametrize("kind", [Float, Draws, TwoTapes])
 def test_verified(kind):
     expected, _ = run(kind, lambda step: step)

@@ -37,10 +37,11 @@ class Effect:
     added: what is added to it, if it is a counter; else `template` is what it is set to, as `Recording` describes results.
     """
 
-    __slots__ = ("owner", "name", "added", "template")
+    __slots__ = ("owner", "name", "added", "template", "before")
 
-    def __init__(self, owner, name, added=None, template=None):
+    def __init__(self, owner, name, added=None, template=None, before=None):
         self.owner, self.name, self.added, self.template = owner, name, added, template
+        self.before = before  # what it was when the run began
 
     @property
     def key(self):

@@ -22,9 +22,9 @@ from terra.runtime import dispatch, guards, interrupts, opschema, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.fast_forward import Known
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
-from terra.runtime.program import ValueKey
-from terra.runtime.late_reads import Late, Received
 from terra.runtime.kinds import is_librarys_container, plain
+from terra.runtime.late_reads import Late, Received
+from terra.runtime.program import ValueKey
 from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, scalar, this_steps
 from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
@@ -40,8 +40,6 @@ MOST_NOTED = 64  # regions that are counted
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY = range(6)
 _GIVEN = object()  # marks an argument that the step gives back
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
-
-
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
 
 
@@ -181,7 +179,7 @@ class Prepared:
             raise _Refused
         if function.opening is not None or region.depends_on_values or region.masks or region.losses or region.context or region.needs:
             raise _Refused
-        self._reads = form is program.deferred  # then the step reads values, and waits for the graph
+        self._reads = bool(region.fetches)  # then the step waits for the graph
         self.function, self.program, self.form, self.region = function, program, form, region
         self.known = self._where_known()
         self.path, self.shapes = skeleton.path, step.shapes()

@@ -7,6 +7,7 @@ needed. A name that is missing raises `UnsupportedTensorFlowError` at import, wi
 import contextlib
 import functools
 import itertools
+import os
 import platform
 import sys
 import threading
@@ -266,8 +267,8 @@ def draw_seed():
 
 
 def seed_state():
-    """From where `draw_seed` goes on: for `set_seed_state`."""
-    return context.context()._rng.getstate()
+    """From where `draw_seed` goes on: for `set_seed_state`; None if no seed was set, so that none is drawn."""
+    return context.context()._rng.getstate() if context.global_seed() is not None else None
 
 
 def set_seed_state(state):
@@ -275,8 +276,21 @@ def set_seed_state(state):
     context.context()._rng.setstate(state)
 
 
+_noted_seeds = None
+
+
+def fresh_seeds():
+    """Two seeds, neither 0, for a random operation where none was set anywhere; the second counts as drawn."""
+    seeds = tuple(int.from_bytes(os.urandom(7), "little") + 1 for _ in range(2))
+    if _noted_seeds is not None:
+        _noted_seeds.add(seeds[1])
+    return seeds
+
+
 def note_drawn_seeds(noted):
     """Add each op seed that TensorFlow draws from now on to the set `noted`; None ends that."""
+    global _noted_seeds
+    _noted_seeds = noted
     c = context.context()
     if noted is None:
         vars(c).pop("_internal_operation_seed", None)

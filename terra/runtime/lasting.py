@@ -43,6 +43,12 @@ def note_left(owner, name):
     known[1].add(name)
 
 
+def is_left(owner, name):
+    """Whether guards compare of the attribute only of what kind it is."""
+    known = _left.get(id(owner))
+    return known is not None and known[0]() is owner and name in known[1]
+
+
 class Lasting:
     """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import WITH_ITEMS, Append, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far
+from terra.runtime.effects import WITH_ITEMS, Append, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far, space_of
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
@@ -135,6 +135,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 continue
             if effect.is_relative:
                 self.impure("looks at what it adds to")
+            elif self.reads.has_contents(space_of(effect.owner)) and not lasting.is_left(effect.owner, effect.name) \
+                    and not guards.equal((effect.value(),), (effect.before,)):
+                self.impure("changes what the framework, or a look at all of it, finds there", True)  # it found another thing before
             elif self.reason is None and _carries(self.reads.attribute(effect.owner, effect.name), effect.value()):
                 self.carries.append(Carried(effect.owner, effect.name))
         if self.carries:
@@ -358,7 +361,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         kind = type(it)
         if self.reason is None and self._is_place(it, key):
             self._keys(it)
-            self.effects[id(it), key] = Effect(it, key)
+            self._sets(it, key)
             return it
         if id(it) not in self._born or kind not in (list, dict, np.ndarray):
             self.impure("changes a container that it has not made")
@@ -382,8 +385,13 @@ class Observer(Attributes, Calls, Builtins, Operands):
         if self._sets_record(it):
             return it
         if self.reason is None and self.may_set(it, name):
-            self.effects[id(it), name] = Effect(it, name)
+            self._sets(it, name)
         return it
+
+    def _sets(self, owner, name, added=None):
+        """An attribute or item is about to be set."""
+        known = self.effects.get((id(owner), name))
+        self.effects[id(owner), name] = Effect(owner, name, added, before=held_in(owner, name) if known is None else known.before)
 
     def _sets_record(self, it):
         """Whether an attribute is set of an instance of a data class that the run has made."""
@@ -478,7 +486,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
             self.reads.asked(kind_of(name), owner, int)
             added = it if operator == "Add" else -it
             self.runner.program.counters.add((id(owner), name))
-            self.effects[id(owner), name] = Effect(owner, name, added + (known.added if known is not None else 0))
+            self._sets(owner, name, added + (known.added if known is not None else 0))
             return it
         if type(owner) in WITH_ITEMS:
             self._keys(owner)
@@ -486,7 +494,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         else:
             self._attribute(owner, name)
         it = self.inplace(it, held)
-        self.effects[id(owner), name] = Effect(owner, name)
+        self._sets(owner, name)
         return it
 
     def inplace(self, it, held):

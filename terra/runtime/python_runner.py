@@ -121,7 +121,9 @@ class PythonRunner:
                 self.unconverted = (op, flat, attrs)
                 raise FallbackException("converted by the slow path")
         category = schema.category
-        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(op, attrs)):
+        if category == opschema.RANDOM:
+            attrs = self.step.seeded(attrs)
+        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(attrs)):
             return self._host(schema, ctx, op, name, inputs, flat, attrs, args)
         known = host_static(schema, op, flat, self)
         if known is not None:
@@ -157,7 +159,9 @@ class PythonRunner:
         if schema is None:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
-        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(name, attrs)):
+        if category == opschema.RANDOM:
+            attrs = self.step.seeded(attrs)
+        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(attrs)):
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         known = host_static(schema, name, inputs, self)
         if known is not None:

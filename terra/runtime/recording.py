@@ -221,12 +221,7 @@ class Recording:
     def _draws(self, region):
         """(places in `entries` of the operations whose seeds are drawn, the global seed); None if there are none."""
         places = [k for k, (node, _, _) in enumerate(region.entries) if node.category == opschema.RANDOM]
-        n_drawn = 0
-        for k in places:
-            attrs = region.entries[k][2]
-            seeds = dict(zip(attrs[::2], attrs[1::2]))
-            n_drawn += seeds["seed"] != 0 or seeds["seed2"] != 0
-        if n_drawn != len(self.runner.step.drawn_seeds) - self.drawn or 0 < n_drawn < len(places):
+        if len(places) != len(self.runner.step.drawn_seeds) - self.drawn:
             raise Unskippable("draws seeds for some of its random numbers only")
         return (places, tfi.global_seed()) if places else None
 

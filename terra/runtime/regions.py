@@ -495,9 +495,10 @@ def _feed(runner, feeds, entries, foreign):
 def _drawn_anew(attrs):
     """The attributes of a random operation, with a seed that TensorFlow draws as it would for the operation itself."""
     seeds = dict(zip(attrs[::2], attrs[1::2]))
-    if seeds["seed"] == 0 and seeds["seed2"] == 0:
-        return attrs
-    seeds["seed2"] = tfi.draw_seed()
+    if tfi.global_seed() is None:
+        seeds["seed"], seeds["seed2"] = tfi.fresh_seeds()
+    else:
+        seeds["seed2"] = tfi.draw_seed()
     return tuple(x for pair in seeds.items() for x in pair)
 
 

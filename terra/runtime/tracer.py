@@ -169,7 +169,9 @@ class Tracer:
                 raise FallbackException("converted by the slow path")
         if not schema.plain:
             category = schema.category
-            if category == opschema.HOST or (category == opschema.RANDOM and step.random_is_host(op, attrs)):
+            if category == opschema.RANDOM:
+                attrs = step.seeded(attrs)
+            if category == opschema.HOST or (category == opschema.RANDOM and step.random_is_host(attrs)):
                 return self._host(schema, ctx, op, name, inputs, flat, attrs)
         if not (schema.plain and computed):
             known = host_static(schema, op, flat, self)
@@ -225,7 +227,9 @@ class Tracer:
         if schema is None:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
-        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(name, attrs)):
+        if category == opschema.RANDOM:
+            attrs = self.step.seeded(attrs)
+        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(attrs)):
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         known = host_static(schema, name, inputs, self)
         if known is not None:

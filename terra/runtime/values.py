@@ -1,6 +1,5 @@
 """Tensors and nestings that the skeleton makes itself: drawn seeds, dummies for arguments that a path does not use."""
 
-import os
 
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Flight
@@ -24,8 +23,6 @@ def seed_tensor(attrs):
     """uint64 [seed, 0, seed2]: Philox key and counter of a stateful random op's first draw."""
     found = dict(zip(attrs[::2], attrs[1::2]))
     mask = (1 << 64) - 1
-    if found["seed"] == 0 and found["seed2"] == 0:  # no seed is set anywhere: any stream will do
-        return tfi.tf.constant([int.from_bytes(os.urandom(8), "little"), 0, int.from_bytes(os.urandom(8), "little")], dtype=tfi.tf.uint64)
     return tfi.tf.constant([found["seed"] & mask, 0, found["seed2"] & mask], dtype=tfi.tf.uint64)
 
 
