@@ -4,8 +4,10 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import math
 import random
+import re
 import sys
 import types
 
@@ -16,6 +18,9 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime.observer import Observer
+from terra.runtime.unobserved import Unobserved
+from terra.transform import observed
 
 RNG = np.random.default_rng(1)
 X = [tf.constant(RNG.normal(size=(6, 4)).astype("float32")) for _ in range(3)]
@@ -1015,3 +1020,12 @@ def test_gradients_of_gather_nd():
         return step, lambda: w.numpy()
 
     assert check(make).whole_steps >= 8
+
+
+def test_whoever_observes_nothing_is_shown_the_same():
+    """An observed function that outlives its run goes on showing its operands."""
+    source = inspect.getsource(observed)
+    names = set(re.findall(r'_shown?\("(\w+)"', source)) | set(re.findall(r'how = "(\w+)"', source)) | set(re.findall(r"tls\.observer\.(\w+)\(", source))
+    assert len(names) > 20
+    for name in names:
+        assert hasattr(Unobserved, name) and hasattr(Observer, name), name

@@ -8,7 +8,7 @@ class Unobserved:
         return it
 
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = inplace = fresh = context = _same
-    assigned = removed = changed = inplace_attribute = answer = _same
+    assigned = removed = changed = inplace_attribute = augmented = subscript = answer = _same
     formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
 
     def question(self, function, names, owners):
