@@ -1067,14 +1067,13 @@ def test_what_a_layer_leaves_in_the_call_context(fast_forward, given):
         assert stats.fast_forwards / stats.coexecuted_steps < 40
 
 
-@pytest.mark.parametrize("how", ["apply", "apply_gradients"])
-@pytest.mark.parametrize("change", [None, "learning rate", "inner", "check"])
+@pytest.mark.parametrize("how, change", [("apply", None), ("apply_gradients", None), ("apply", "learning rate"), ("apply_gradients", "inner"), ("apply", "check")])
 def test_loss_scaling(how, change, monkeypatch):
     """Gradients that overflow, a scale that grows, and what is changed between steps."""
     outcomes = []
     for run in (False, True):
         keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.layers.Dense(6, activation="relu") for _ in range(5)] + [keras.layers.Dense(1)])
+        model = keras.Sequential([keras.layers.Dense(6, activation="relu") for _ in range(2)] + [keras.layers.Dense(1)])
         x = tf.constant(np.random.RandomState(0).rand(4, 3).astype("float32"))
         model(x)
         inner = keras.optimizers.Adam(0.01)
@@ -1090,20 +1089,20 @@ def test_loss_scaling(how, change, monkeypatch):
 
         call = terra.coexecute(step, wait_for_graph=True) if run else step
         with monkeypatch.context() as patch:
-            for k in range(40):
-                if k == 25 and change == "learning rate":
+            for k in range(30):
+                if k == 20 and change == "learning rate":
                     inner.learning_rate = 0.1
-                elif k == 25 and change == "inner":
+                elif k == 20 and change == "inner":
                     optimizer.inner_optimizer = keras.optimizers.SGD(0.01)
                     optimizer.inner_optimizer.build(model.trainable_variables)
-                elif k == 25 and change == "check":
+                elif k == 20 and change == "check":
                     patch.setattr(type(optimizer), "check_finite", lambda self, gradients: tf.constant(False))
-                call(x * np.inf if k in (11, 30) else x)
+                call(x * np.inf if k in (11, 24) else x)
                 seen.append((float(optimizer.dynamic_scale), int(optimizer.step_counter), int(inner.iterations)))
         outcomes.append((seen, [v.numpy().tolist() for v in model.trainable_variables]))
     assert outcomes[0] == outcomes[1]
     stats = call.stats()
-    assert stats.coexecuted_steps >= 30
+    assert stats.coexecuted_steps >= 20
     if change is None:
         assert stats.fast_forwards / stats.coexecuted_steps < 60  # some 220 operations, 24 of which are divisions by the scale
 

@@ -33,7 +33,6 @@ class Collector:
     def __exit__(self, *exc):
         gc.callbacks.remove(self._collected)
         gc.set_threshold(*self._threshold)
-        gc.unfreeze()
         sys.unraisablehook = self._hook
 
     def _collected(self, phase, info):

@@ -1,7 +1,7 @@
 """Stock `fit`, `evaluate` and `predict` co-executed: the same history, logs, weights and predictions as with `run_eagerly=True`, bit for bit.
 
 A scenario is a function of the Keras package and of `compile_`, which is `model.compile(..., run_eagerly=True)` in one run and `terra.compile`
-in the other; it returns all that a user could see. Both Keras 3 and tf_keras run every scenario.
+in the other; it returns all that a user could see. Both Keras 3 and tf_keras run the scenarios, except where that makes no difference.
 """
 import re
 
@@ -21,11 +21,11 @@ SCENARIOS = []
 EXACT = Spec("fit", "keras", None, exact=True)
 
 
-def scenario(train=1, test=0, predict=0):
+def scenario(train=1, test=0, predict=0, libraries=KERAS):
     """Register a scenario with the least number of co-executed steps of each kind."""
 
     def register(f):
-        SCENARIOS.append(pytest.param(f, {"train": train, "test": test, "predict": predict}, id=f.__name__))
+        SCENARIOS.extend(pytest.param(f, {"train": train, "test": test, "predict": predict}, *K.values, id=f"{f.__name__}-{K.id}") for K in libraries)
         return f
 
     return register
@@ -51,8 +51,7 @@ class Terra:
         return sum(steps.stats()[kind].coexecuted_steps for steps in self.steps)
 
 
-@pytest.mark.parametrize("K", KERAS)
-@pytest.mark.parametrize("run, least", SCENARIOS)
+@pytest.mark.parametrize("run, least, K", SCENARIOS)
 def test_equals_run_eagerly(run, least, K):
     harness.reset_seeds()
     expected = harness.snapshot(run(K, Eager()))
@@ -125,14 +124,14 @@ def sample_weights_and_validation_split(K, compile_):
     return seen(model, history)
 
 
-@scenario(train=8)
+@scenario(train=8, libraries=KERAS[:1])
 def class_weights(K, compile_):
     model, (x, y) = classifier(K), data(96)
     compile_(model, optimizer="rmsprop", loss=loss(K), metrics=["accuracy"])
     return seen(model, model.fit(x, y, class_weight={0: 1.0, 1: 3.0, 2: 0.5}, batch_size=16, epochs=3, verbose=0))
 
 
-@scenario(train=8, test=1, predict=1)
+@scenario(train=8, test=1, predict=1, libraries=KERAS[:1])
 def datasets(K, compile_):
     model, (x, y) = classifier(K), data(96)
     train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96, seed=5).batch(16, drop_remainder=True).repeat()
@@ -141,7 +140,7 @@ def datasets(K, compile_):
     return seen(model, history, predictions=model.predict(tf.data.Dataset.from_tensor_slices(x).batch(16), verbose=0))
 
 
-@scenario(train=8)
+@scenario(train=8, libraries=KERAS[1:])
 def python_generator(K, compile_):
     model, (x, y), served = classifier(K), data(96), []
 
@@ -173,7 +172,7 @@ def several_steps_per_execution(K, compile_):
     return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0))
 
 
-@scenario(train=8, predict=1)
+@scenario(train=8, predict=1, libraries=KERAS[:1])
 def several_inputs_and_outputs(K, compile_):
     a, b = K.Input((6,), name="a"), K.Input((6,), name="b")
     h = K.layers.Concatenate()([a, b])
@@ -186,7 +185,7 @@ def several_inputs_and_outputs(K, compile_):
 
 # -------------------------------------------------------------------------------------------------- callbacks
 
-@scenario(train=8, test=1)
+@scenario(train=8, test=1, libraries=KERAS[1:])
 def early_stopping(K, compile_):
     model, (x, y) = classifier(K), data(96)
     compile_(model, optimizer=K.optimizers.Adam(0.5), loss=loss(K))
@@ -212,7 +211,7 @@ def learning_rate_changed_by_callbacks(K, compile_):
     return seen(model, model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=callbacks), rates=rates)
 
 
-@scenario(train=8)
+@scenario(train=8, libraries=KERAS[1:])
 def learning_rate_schedule(K, compile_):
     model, (x, y) = classifier(K), data(96)
     schedule = K.optimizers.schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.7)
@@ -220,7 +219,7 @@ def learning_rate_schedule(K, compile_):
     return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0))
 
 
-@scenario(train=8)
+@scenario(train=8, libraries=KERAS[:1])
 def weights_changed_between_batches(K, compile_):
     """A callback reads and writes weights while steps may be in flight."""
     model, (x, y) = classifier(K), data(96)
@@ -254,7 +253,7 @@ def layer_frozen_by_a_callback(K, compile_):
 
 # ------------------------------------------------------------------------------------- metrics and losses in Python
 
-@scenario(train=8, test=1)
+@scenario(train=8, test=1, libraries=KERAS[:1])
 def metric_from_scikit_learn(K, compile_):
     calls = []
 
@@ -295,7 +294,7 @@ def metric_object_with_python_state(K, compile_):
     return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0), kept=metric.kept)
 
 
-@scenario(train=8)
+@scenario(train=8, libraries=KERAS[:1])
 def loss_that_branches_on_its_value(K, compile_):
     taken = []
 
@@ -309,7 +308,7 @@ def loss_that_branches_on_its_value(K, compile_):
 
     model, (x, y) = classifier(K), data(96)
     compile_(model, optimizer="adam", loss=huber)
-    history = model.fit(x, y, batch_size=16, epochs=6, verbose=0)
+    history = model.fit(x, y, batch_size=16, epochs=4, verbose=0)
     return seen(model, history, taken=taken)
 
 
@@ -342,7 +341,7 @@ def overridden_train_step(K, compile_):
     return seen(model, history, log=[dict(entry) for entry in model.log], batches=model.seen_batches)
 
 
-@scenario(train=8)
+@scenario(train=8, libraries=KERAS[1:])
 def adversarial_training(K, compile_):
     class Gan(K.Model):
         def __init__(self):
@@ -406,8 +405,7 @@ def decorated_class(K, decorate):
     return Model
 
 
-@pytest.mark.parametrize("models", [1, 2])
-@pytest.mark.parametrize("K", KERAS)
+@pytest.mark.parametrize("K, models", [(keras, 2), (tf_keras, 1)], ids=["keras3", "tf_keras"])
 def test_decorated_steps(K, models):
     """`@terra.coexecute` on `train_step` and `test_step` of a class; its instances share the steps, not their states."""
     def run(decorate):
@@ -587,7 +585,7 @@ class ChangesAll(keras.callbacks.Callback):
     [keras.layers.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(3)]), 16)], ids=["calls", "step", "pure", "stock"])
 @pytest.mark.parametrize("batches", [False, True], ids=["fit", "train_on_batch"])
 def test_steps_of_keras_own_are_skipped(make, whole, batches):
-    x, y = np.random.default_rng(0).normal(size=(320, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 320)
+    x, y = np.random.default_rng(0).normal(size=(240, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 240)
 
     def run(compile_model):
         keras.utils.set_random_seed(7)
@@ -597,7 +595,7 @@ def test_steps_of_keras_own_are_skipped(make, whole, batches):
         if batches:
             found, callback = [], ChangesAll()
             callback.set_model(model)
-            for k in range(0, 320, 8):
+            for k in range(0, 240, 8):
                 found.append([float(value) for value in model.train_on_batch(x[k:k + 8], y[k:k + 8])])
                 callback.on_train_batch_end(k // 8)
         else:
@@ -609,7 +607,7 @@ def test_steps_of_keras_own_are_skipped(make, whole, batches):
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
     assert actual[:3] == expected[:3]
     stats = actual[3].train.stats()
-    assert stats.coexecuted_steps >= (25 if batches else 60), (stats, terra.explain(actual[3].train))
+    assert stats.coexecuted_steps >= (20 if batches else 45), (stats, terra.explain(actual[3].train))
     assert stats.whole_steps >= (0 if batches else whole) or stats.fetches, (stats, terra.explain(actual[3].train))  # an older Keras reads the metrics in the step
     assert whole or stats.whole_steps == 0
 
@@ -640,7 +638,7 @@ def test_the_program_s_metrics_are_given_what_they_are_given_eagerly():
 
 
 def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
-    x, y = np.random.default_rng(0).normal(size=(480, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 480)
+    x, y = np.random.default_rng(0).normal(size=(240, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 240)
 
     def run(compile_model):
         COUNTED.clear()
@@ -653,7 +651,7 @@ def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
     how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     expected = run(lambda model: model.compile(run_eagerly=True, **how))
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
-    assert actual[:3] == expected[:3] and actual[2] == 120
+    assert actual[:3] == expected[:3] and actual[2] == 60
     stats = actual[3].train.stats()
-    assert stats.coexecuted_steps >= 110, stats
+    assert stats.coexecuted_steps >= 50, stats
     assert stats.fast_forwards <= 6 * stats.coexecuted_steps or stats.fetches, stats  # else each operation's gradient would be skipped by itself

@@ -50,9 +50,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("impure", [False, True])
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("name, K, impure", [
+    *[(name, keras, False) for name in MODELS], *[(name, tf_keras, True) for name in MODELS], ("functional", keras, True), ("pooled", tf_keras, False)],
+    ids=lambda x: x.__name__ if x in (keras, tf_keras) else None)
 def test_training(K, name, impure):
     """With the loss and the metric taking the mask of the predictions; the step is skipped as a whole, or call by call."""
     build, each = MODELS[name]

@@ -120,7 +120,6 @@ class quiet:
 
     def __exit__(self, *_):
         gc.enable()
-        gc.unfreeze()
 
 
 def seconds(function, *args):
