@@ -1,8 +1,11 @@
 """`python -m terra run` runs a program as `python` does, co-executed; `python -m terra code` prints instrumented source."""
 
 import ast
+import contextlib
+import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -20,9 +23,19 @@ def python(directory, *words):
     return subprocess.run([sys.executable, *map(str, words)], cwd=directory, env=environment, capture_output=True, text=True, timeout=100)
 
 
-def both(directory, *words, options=("--stats", "--wait-for-graph")):
+OPTIONS = ("--stats", "--wait-for-graph")
+
+
+def both(directory, *words, options=OPTIONS):
     """What `python` and `python -m terra run` made of the same command line."""
     return python(directory, *words), python(directory, "-m", "terra", "run", *options, *words)
+
+
+def printed_here(path):
+    """What a script prints that does not mind what its process is."""
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        runpy.run_path(str(path), run_name="__main__")
+    return text.getvalue()
 
 
 def coexecuted_steps(done):
@@ -166,9 +179,10 @@ def test_an_error_of_the_last_step_in_flight_is_not_lost(tmp_path):
         for i in range(90):
             step(tf.constant([i % 9, 17 if i == 89 else 1]))
     ''')
-    plain, run = both(tmp_path, "train.py")
-    assert (plain.returncode, run.returncode) == (1, 1), run.stderr
-    assert "InvalidArgumentError" in plain.stderr and "InvalidArgumentError" in run.stderr
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        printed_here(tmp_path / "train.py")
+    run = python(tmp_path, "-m", "terra", "run", *OPTIONS, "train.py")
+    assert run.returncode == 1 and "InvalidArgumentError" in run.stderr, run.stderr
     assert coexecuted_steps(run) >= 3
 
 
@@ -285,10 +299,10 @@ KERAS = """
 def test_models_that_are_to_run_eagerly_are_co_executed(keras, tmp_path):
     """And those that are not are Keras' own affair, also where the same model is compiled anew."""
     write(tmp_path, train=KERAS.format(keras=keras))
-    plain, run = both(tmp_path, "train.py")
-    assert plain.returncode == run.returncode == 0, plain.stderr + run.stderr
+    plain, run = printed_here(tmp_path / "train.py"), python(tmp_path, "-m", "terra", "run", *OPTIONS, "train.py")
+    assert run.returncode == 0, run.stderr
     shown = [(out[:out.rindex(" ")], out.endswith("True")) for out in run.stdout.strip().split("\n{")]
-    assert [out for out, _ in shown] == [out[:out.rindex(" ")] for out in plain.stdout.strip().split("\n{")]
+    assert [out for out, _ in shown] == [out[:out.rindex(" ")] for out in plain.strip().split("\n{")]
     assert [put for _, put in shown] == [True, False, True, False, False]
     assert coexecuted_steps(run) >= 80
 
@@ -467,7 +481,7 @@ def test_functions_made_anew_are_steps_from_their_first_call_on(tmp_path):
 
         print([fold() for _ in range(5)])
     """))
-    plain, run = both(tmp_path, "folds.py", options=("--stats", "--wait-for-graph"))
-    assert run.stdout == plain.stdout and run.returncode == 0
+    run = python(tmp_path, "-m", "terra", "run", *OPTIONS, "folds.py")
+    assert run.stdout == printed_here(tmp_path / "folds.py") and run.returncode == 0
     rows = {line.split("  ")[-1]: int(line.split()[0]) for line in run.stderr.splitlines() if line.strip()[:1].isdigit()}
     assert rows == {"fold.<locals>.train (5 functions)": 29, "the block at folds.py:8": 1}, run.stderr

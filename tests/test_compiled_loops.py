@@ -40,7 +40,7 @@ def assert_loops_inside(step, loops, clusters=1):
     assert step.stats().recurrent_layers and "XLA may compile them so" in terra.explain(step)
 
 
-@pytest.mark.parametrize("name", ["lstm", "backwards", "dropout", "simple", "stacked"])
+@pytest.mark.parametrize("name", ["lstm", "backwards", "simple", "stacked"])
 def test_layers(name):
     def make():
         layer, dense = built(LAYERS[name]()), built(L.Dense(3))
@@ -140,10 +140,10 @@ def test_loops_are_unrolled_again_if_xla_is_given_up(monkeypatch):
     monkeypatch.setattr(trial, "FASTER", 0.0)
 
     made = jit(small()[0])
-    for i in range(60):
+    for i in range(45):
         made(*sequences()[i % 3])
     stats = made.stats()
-    assert stats.recurrent_layers == 0 and stats.coexecuted_steps >= 45 and stats.fallbacks == 0, stats
+    assert stats.recurrent_layers == 0 and stats.coexecuted_steps >= 30 and stats.fallbacks == 0, stats
     assert "XLA's compiled form is not used" in terra.explain(made)
     assert len(made.trace_graph) > 150
 

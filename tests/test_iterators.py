@@ -239,8 +239,10 @@ def optional(job, dataset):
         results.append(job.step(element.get_value()))
 
 
-@pytest.mark.parametrize("body", [plain_loop, next_then_two_steps, epochs, until_exhausted, optional])
-@pytest.mark.parametrize("name", ALL)
+OTHER_LOOPS = [next_then_two_steps, epochs, until_exhausted, optional]
+
+
+@pytest.mark.parametrize("name, body", [*[(name, plain_loop) for name in ALL], *[(name, OTHER_LOOPS[(k + turn) % 4]) for k, name in enumerate(ALL) for turn in (0, 1)]])
 def test_loops_equal_eager(name, body):
     equals_eager(ALL[name], body, coexecuted=1)
 

@@ -22,6 +22,7 @@ class Program:
     steps = STEPS
     most_graphs = 3
     most_fallbacks = 3
+    longest = 13
 
     def __init__(self):
         self.w = self.variable([6, 8])
@@ -51,7 +52,7 @@ class Program:
 
     def inputs(self, rng):
         """The arguments of one step."""
-        return (tf.constant(rng.normal(size=(3, rng.integers(1, 14), 6)), tf.float32),)
+        return (tf.constant(rng.normal(size=(3, rng.integers(1, self.longest + 1), 6)), tf.float32),)
 
     def cell(self, x, h):
         return tf.tanh(x @ self.w + h @ self.u + self.b)
@@ -203,6 +204,7 @@ class Lstm(Program):
 @program
 class KerasCells(Program):
     exact = False
+    longest = 7
     tolerance = 1e-2  # Adam makes much of last bits
 
     def build(self):
@@ -407,6 +409,7 @@ class SamplesInTheLoop(Program):
     """Operations that stay imperative are given what the tape records: nothing flows through a sample of a distribution, but something does through a `py_function`."""
 
     exact = False
+    longest = 7
     through_python = False
 
     def step(self, x):
@@ -865,7 +868,7 @@ def test_branches_in_each_iteration(loops, reads):
             return loss
 
         step, rng = wrap(step), np.random.default_rng(0)
-        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 10)), tf.int32))) for _ in range(90)]
+        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 10)), tf.int32))) for _ in range(70)]
         return losses, table.numpy(), choose.random(), step
 
     *expected, _ = run_with(lambda step: step)
@@ -875,4 +878,4 @@ def test_branches_in_each_iteration(loops, reads):
     assert expected[2] == actual[2]
     stats = step.stats()
     assert stats.rolled_loops == (loops == "auto"), stats
-    assert loops == "unroll" or stats.coexecuted_steps >= 25, stats
+    assert loops == "unroll" or stats.coexecuted_steps >= 20, stats

@@ -11,6 +11,7 @@ import terra
 
 RNG = np.random.default_rng(11)
 KINDS = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]
+EACH = [pytest.param(K, kind, id=f"{K.__name__.split('.')[-1]}-{kind}") for K, kinds in ((keras, KINDS), (tf_keras, ["float32", "float64", "int64", "bool"])) for kind in kinds]
 
 
 def array(i, shape, kind):
@@ -37,9 +38,8 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("K, kind", EACH)
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_models(K, name, kind):
     def make():
         K.utils.set_random_seed(2)
@@ -93,9 +93,8 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("K, kind", EACH)
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_losses(K, name, kind):
     def make():
         K.utils.set_random_seed(2)
@@ -184,9 +183,8 @@ LOOKUPS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("kind, same", [("int32", False), ("int64", True)], ids=["int32-others", "int64-same"])
 @pytest.mark.parametrize("name", LOOKUPS)
-@pytest.mark.parametrize("same", [False, True], ids=["others", "same"])
 def test_indices(name, kind, same):
     """They are data, in the operation itself and in its gradient, which reckons with them."""
     lookup = LOOKUPS[name]

@@ -165,7 +165,7 @@ def test_with_other_options(options):
     check(program("mask", ["less_row", "std", "columns", "size"], "mean"), **options)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(list(STARTS)), st.lists(st.sampled_from([*BLIND, *SEEING]), min_size=1, max_size=5), st.sampled_from(list(REDUCTIONS)), st.booleans(), st.integers(0, 1000))
 def test_random_chains(start, names, reduction, persistent, seed):
     step = program(start, names, reduction, persistent)

