@@ -294,7 +294,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
         """Whether an item counts like an attribute: of a list or dict that is the same in each run."""
         if type(it) not in WITH_ITEMS or id(it) in self._born or id(it) in self._given:
             return False
-        return (type(key) is int and 0 <= key < len(it)) if type(it) is list else type(key) is int or type(key) is str
+        if type(it) is list:
+            return type(key) is int and 0 <= key < len(it)
+        return (type(key) is int or type(key) is str) and all(type(k) in SCALARS for k in it)  # others may be compared with it
 
     def _take(self, it, key):
         """Such an item is read."""
