@@ -205,7 +205,6 @@ def test_more_is_done(kind):
     def new():
         for held in counted:
             held.clear()
-        return None
 
     new()
     expected, _ = run(kind, lambda step: step)
@@ -228,7 +227,7 @@ def test_the_class_changes(name):
 
         class Makes(Trainer):
             def step(self, x):
-                out = Own(self.learn(x))  # noqa: B023
+                out = Own(self.learn(x))
                 out.more = x * 2.0
                 return out
 

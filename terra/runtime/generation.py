@@ -199,7 +199,7 @@ class Generation:
     def _make_early_form(self, program, store):
         """The early form of a graph that has a late one; None if there is none."""
         try:
-            return self._make_form(program, store, early=True)
+            return self._make_form(program, store, deferred=False)
         except _REFUSED as error:
             self._function.early_start.cannot(error)
             return None
@@ -212,9 +212,10 @@ class Generation:
             log.info("terra: no form of the graph of %s that reads in the end: %s", self._function.policy.name, error)
             return False
 
-    def _make_form(self, program, store, early=False, deferred=False):
+    def _make_form(self, program, store, deferred):
+        """The deferred form, or the early one."""
         fixed = None if program.general else program.generated.fixed or None
-        generator = GraphGenerator(store, early, Queue, self._function.options.optimize, fixed=fixed, deferred=deferred)
+        generator = GraphGenerator(store, not deferred, Queue, self._function.options.optimize, fixed=fixed, deferred=deferred)
         form = generator.generate()
         program.handles.update(generator.handles)
         for fdef in form.fdefs:

@@ -18,6 +18,7 @@ import numpy as np
 
 from terra.runtime import added_losses, lasting, versions
 from terra.runtime import internals as tfi
+from terra.runtime.kinds import is_librarys
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.tensor import TerraTensor
 
@@ -609,8 +610,3 @@ def is_foreign(value):
 def _root(kind):
     """The framework that a class belongs to or derives from."""
     return next((root for root in (cls.__module__.split(".", 1)[0] for cls in kind.__mro__) if root in tfi.FRAMEWORKS), None)
-
-
-def is_librarys(cls):
-    """Whether a class is the framework's own."""
-    return cls.__module__.split(".", 1)[0] in tfi.FRAMEWORKS

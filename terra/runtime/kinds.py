@@ -41,9 +41,14 @@ def defined(kind, name):
     return next((cls.__dict__[name] for cls in kind.__mro__ if name in cls.__dict__), None)
 
 
+def is_librarys(cls):
+    """Whether a class is the framework's own."""
+    return cls.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
+
+
 def is_librarys_container(kind):
     """Whether it is a class of the framework's of lists or dicts, as those of a layer are."""
-    return issubclass(kind, (list, dict)) and kind.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
+    return issubclass(kind, (list, dict)) and is_librarys(kind)
 
 
 def plain(container):

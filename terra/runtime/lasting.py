@@ -11,14 +11,13 @@ import weakref
 from itertools import chain
 from types import FunctionType
 
-from terra.runtime import internals as tfi
+from terra.runtime.kinds import TENSORS, is_librarys
 from terra.runtime.regions import SCALARS
-from terra.runtime.tensor import TerraTensor
 from terra.transform.factory import codes_within
 
 _OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
 _OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it
-_MOST_DESCRIBED = 200  # characters of a description: what holds more is compared as it is
+_MOST_DESCRIBED = 200  # words of a description: what holds more is compared as it is
 
 _GONE = object()
 
@@ -32,7 +31,7 @@ def note_left(owner, name):
     known = _left.get(key)
     if known is not None and name in known[1] and known[0]() is owner:
         return
-    librarys = [cls for cls in kind.__mro__ if _is_librarys(cls)]
+    librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
     if not librarys or any(_uses(cls, name) for cls in librarys):
         return
     if known is None or known[0]() is not owner:
@@ -87,7 +86,7 @@ def _described(value):
 
 def _describe(value, words):
     kind = type(value)
-    if kind is TerraTensor or kind is tfi.EagerTensor:
+    if kind in TENSORS:
         words.append("tensor")
     elif kind in SCALARS:
         words.append(kind.__name__)
@@ -99,10 +98,6 @@ def _describe(value, words):
     else:
         return False
     return True
-
-
-def _is_librarys(cls):
-    return cls.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
 
 
 _OWNERS = frozenset(["self", "cls", "layer", "l", "sublayer", "model", "metric", "module", "obj", "op", "operation", "instance", "target", "value", "x"])

@@ -193,12 +193,7 @@ class Attributes:
         return self.reason is None
 
     def _instance_attribute(self, it, kind, name):
-        effect = self.effects.get((id(it), name))
-        if effect is not None:
-            if effect.added is not None:
-                self.impure("looks at what it adds to")
-            elif is_librarys_container(type(effect.value())):
-                self.fresh(effect.value())
+        if self.has_set(it, name):
             return
         if is_librarys_container(kind) and defined(kind, name) in _OF_CONTAINERS:
             return  # a layer's list or dict of layers

@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import WITH_ITEMS, Append, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far, space_of
+from terra.runtime.effects import WITH_ITEMS, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far, space_of
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
@@ -300,15 +300,23 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def _take(self, it, key):
         """Such an item is read."""
-        effect = self.effects.get((id(it), key))
-        if effect is not None:
-            if effect.added is not None:
-                self.impure("looks at what it adds to")
-        elif (id(it), key) not in self.carried:
-            if type(it) is dict and key not in it:
-                self._look_into(it)
-            else:
-                self.reads.entry(it, key, it[key])
+        if self.has_set(it, key) or (id(it), key) in self.carried:
+            return
+        if type(it) is dict and key not in it:
+            self._look_into(it)
+        else:
+            self.reads.entry(it, key, it[key])
+
+    def has_set(self, owner, name):
+        """Whether the run itself has set the attribute or item that it reads."""
+        effect = self.effects.get((id(owner), name))
+        if effect is None:
+            return False
+        if effect.added is not None:
+            self.impure("looks at what it adds to")
+        elif is_librarys_container(type(effect.value())):
+            self.fresh(effect.value())
+        return True
 
     def unpacked(self, it, shape):
         """`it` is unpacked into targets of this structure."""
@@ -410,12 +418,14 @@ class Observer(Attributes, Calls, Builtins, Operands):
     def question(self, function, names, owners):
         """What `function` is to tell of the attributes of these names, or of items (where there is a list instead, see `Observed._place`), or of numbers (None), is asked: an
         answer if one of them is a counter, else None. Nothing but the answer is evaluated twice, as it would be if some code of the user's ran here."""
+        if self.reason is not None or not self.runner.program.counters:
+            return None
         places = list(map(self._place_of, owners, names))
         if None in places:
             return None
         owners, names = zip(*places)
-        keys = [(id(owner), name) for owner, name in zip(owners, names)]  # (of an item `name` is the key)
-        if self.reason is not None or self.runner.program.counters.isdisjoint(keys):
+        keys = [(id(owner), name) for owner, name in places]  # (of an item `name` is the key)
+        if self.runner.program.counters.isdisjoint(keys):
             return None
         parts, values = [], []
         for owner, name, key in zip(owners, names, keys):

@@ -121,10 +121,10 @@ class PythonRunner:
                 self.unconverted = (op, flat, attrs)
                 raise FallbackException("converted by the slow path")
         category = schema.category
-        if category == opschema.RANDOM:
-            attrs = self.step.seeded(attrs)
-        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(attrs)):
+        seeded = self.step.seeded(attrs) if category == opschema.RANDOM else attrs
+        if category == opschema.HOST or seeded is None:
             return self._host(schema, ctx, op, name, inputs, flat, attrs, args)
+        attrs = seeded
         known = host_static(schema, op, flat, self)
         if known is not None:
             return tfi.fast_execute(ctx, op, name, *args) if known is HOST_STATIC else recorded_shape(schema, op, inputs, flat, attrs, self.tapes.record)
@@ -159,10 +159,10 @@ class PythonRunner:
         if schema is None:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
-        if category == opschema.RANDOM:
-            attrs = self.step.seeded(attrs)
-        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(attrs)):
+        seeded = self.step.seeded(attrs) if category == opschema.RANDOM else attrs
+        if category == opschema.HOST or seeded is None:
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
+        attrs = seeded
         known = host_static(schema, name, inputs, self)
         if known is not None:
             return execute(handle, device, op, inputs, attrs, *rest) if known is HOST_STATIC else static_shape(name, inputs, attrs, False)

@@ -299,7 +299,7 @@ class Reads:
 
     def holds(self):
         """Whether all that was read is still the same."""
-        return self.hold_after_the_run() and all(question(None) is answer for question, answer in self._questions)
+        return self.hold_after_the_run() and (not self._questions or all(question(None) is answer for question, answer in self._questions))
 
     def hold_after_the_run(self):
         """The same but for the questions: the run itself may have counted on."""

@@ -166,18 +166,16 @@ class Step:
         return self._shapes
 
     def seeded(self, attrs):
-        """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and a replay must draw the same."""
+        """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and a replay must draw the same.
+
+        None if it must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only seeds that were drawn for this one op
+        (never the user's own) have a stateless twin.
+        """
         found = dict(zip(attrs[::2], attrs[1::2]))
         if found["seed"] or found["seed2"]:
-            return attrs
+            return attrs if found["seed2"] in self.drawn_seeds else None
         found["seed"], found["seed2"] = tfi.fresh_seeds()
         return tuple(x for pair in found.items() for x in pair)
-
-    def random_is_host(self, attrs):
-        """Whether a stateful random op must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only
-        seeds that TensorFlow itself has drawn for this one op (never the user's own) have a stateless twin."""
-        found = dict(zip(attrs[::2], attrs[1::2]))
-        return found["seed2"] not in self.drawn_seeds
 
     def note_host_outputs(self, schema, outputs):
         for t in outputs:

@@ -169,10 +169,10 @@ class Tracer:
                 raise FallbackException("converted by the slow path")
         if not schema.plain:
             category = schema.category
-            if category == opschema.RANDOM:
-                attrs = step.seeded(attrs)
-            if category == opschema.HOST or (category == opschema.RANDOM and step.random_is_host(attrs)):
+            seeded = step.seeded(attrs) if category == opschema.RANDOM else attrs
+            if category == opschema.HOST or seeded is None:
                 return self._host(schema, ctx, op, name, inputs, flat, attrs)
+            attrs = seeded
         if not (schema.plain and computed):
             known = host_static(schema, op, flat, self)
             if known is not None:
@@ -227,10 +227,10 @@ class Tracer:
         if schema is None:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
-        if category == opschema.RANDOM:
-            attrs = self.step.seeded(attrs)
-        if category == opschema.HOST or (category == opschema.RANDOM and self.step.random_is_host(attrs)):
+        seeded = self.step.seeded(attrs) if category == opschema.RANDOM else attrs
+        if category == opschema.HOST or seeded is None:
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
+        attrs = seeded
         known = host_static(schema, name, inputs, self)
         if known is not None:
             if known is HOST_STATIC:

@@ -1,6 +1,5 @@
 """Tensors and nestings that the skeleton makes itself: drawn seeds, dummies for arguments that a path does not use."""
 
-
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Flight
 from terra.runtime.tensor import TerraTensor
