@@ -6,11 +6,16 @@ from tests.cpython import suites
 from tests.cpython.compare import compare
 
 
-@pytest.mark.parametrize("name", suites.QUICK)
-def test_suite(name):
+def compared(name):
     got = compare(name, timeout=60)
     if got is None:
         pytest.skip("not shipped with this Python")
+    return got
+
+
+@pytest.mark.parametrize("name", suites.QUICK)
+def test_suite(name):
+    got = compared(name)
     assert not isinstance(got, str), got
     assert not got.unexpected, "\n".join(f"{id_}: {text}" for id_, text in got.unexpected)
     assert len(got.instrumented) >= len(got.plain) > 0
@@ -20,5 +25,5 @@ def test_suite(name):
 def test_the_comparison_notices_a_defect(monkeypatch):
     """Did call sites lose their values, these tests would fail."""
     monkeypatch.setenv("TERRA_TEST_DEFECT", "1")
-    got = compare("test_generators", timeout=60)
+    got = compared("test_generators")
     assert isinstance(got, str) or len(got.unexpected) > 10
