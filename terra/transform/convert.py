@@ -46,12 +46,13 @@ class Form(NamedTuple):
 
 
 class Decision:
-    """What happens to the functions of one code object: `factory` makes their instrumented forms, if there is one."""
+    """What happens to the functions of one code object: `factory` makes their instrumented forms, if there is one; `outer` made that of a function which they are made in."""
 
-    __slots__ = ("code", "factory", "reason", "is_instrumented", "only_forced")
+    __slots__ = ("code", "factory", "reason", "is_instrumented", "only_forced", "outer")
 
-    def __init__(self, code, factory=None, reason=None, is_instrumented=False, only_forced=False):
+    def __init__(self, code, factory=None, reason=None, is_instrumented=False, only_forced=False, outer=None):
         self.code = code
+        self.outer = outer
         self.factory = factory
         self.reason = reason
         self.is_instrumented = is_instrumented
@@ -91,10 +92,11 @@ def _decide(function, forced):
         reason = f"{type(error).__name__}: {error}"
         log.debug("could not instrument %s", function.__qualname__, exc_info=True)
     else:
+        only_forced = forced and not policy.is_user_code(function)
         for inner in codes_within(factory.code):
-            _decisions[id(inner)] = Decision(inner, is_instrumented=True)
+            _decisions[id(inner)] = Decision(inner, is_instrumented=True, outer=None if only_forced else factory)
         _factories[id(factory.code)] = factory
-        return Decision(code, factory=factory, only_forced=forced and not policy.is_user_code(function))
+        return Decision(code, factory=factory, only_forced=only_forced)
     log.debug("%s runs without instrumentation: %s", function.__qualname__, reason)
     return Decision(code, reason=reason)
 
@@ -212,11 +214,13 @@ def _observable_factory(function, instrumented):
 
 def _make_observable(function, instrumented):
     decision = decide(function)
-    if decision.only_forced or (decision.factory is None and decision.reason is not NOTHING):
+    if decision.only_forced or (decision.factory is None and decision.outer is None and decision.reason is not NOTHING):
         return None  # (all functions of TensorFlow's share the code of one wrapper: one that is a step says nothing about the others)
     if instrumented and decision.factory is not None:
         return decision.factory
     try:
+        if decision.outer is not None:
+            return Factory.within(decision.outer, function)
         return Factory(function, anyway=True, plain=not instrumented)
     except Exception:  # it was found a moment ago: the file has changed
         log.debug("could not observe %s", function.__qualname__, exc_info=True)

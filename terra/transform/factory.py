@@ -66,6 +66,18 @@ class Factory:
         self.code = self._compile(self.tree)
         self._observed = None
 
+    @classmethod
+    def within(cls, outer, function):
+        """That of a function which is made inside of one that the Factory `outer` has instrumented. Raises NoSource if its place there is not known."""
+        new = cls.__new__(cls)
+        new.original = new.code = code = function.__code__
+        new.plain, new.sites, new._observed = False, [], None
+        new.tree, around = _find_node(outer.tree, code)
+        new._ancestors = [*outer._ancestors, *map(_stub, around)]
+        new.tls_name, new._prefix = outer.tls_name, outer._prefix
+        new._qualname = getattr(code, "co_qualname", function.__qualname__)
+        return new
+
     def _register(self, kind, lineno, function, first_argument=None):
         new = location.register_site(kind, self.original.co_filename, lineno, function, first_argument)
         self.sites.append(new)
@@ -215,6 +227,28 @@ def _find(code, name, line):
                 return candidate
         level = [c for parent in level for c in parent.co_consts if isinstance(c, types.CodeType)]
     return None
+
+
+def _find_node(tree, code):
+    """(the node of a code object inside of an instrumented tree, the nodes of the scopes around it)."""
+    kind, found = gast.Lambda if code.co_name == "<lambda>" else gast.FunctionDef, []
+    todo = [(child, [tree]) for child in gast.iter_child_nodes(tree)]
+    while todo:
+        node, around = todo.pop()
+        if type(node) is kind and getattr(node, "name", code.co_name) == code.co_name and source.first_line(node) == code.co_firstlineno:
+            found.append((node, around))
+        if isinstance(node, (gast.FunctionDef, gast.AsyncFunctionDef, gast.Lambda, gast.ClassDef)):
+            around = [*around, node]
+        todo += [(child, around) for child in gast.iter_child_nodes(node)]
+    if len(found) != 1:
+        raise source.NoSource(f"{code.co_filename}:{code.co_firstlineno} holds {len(found)} of {code.co_name}")
+    return found[0]
+
+
+def _stub(scope):
+    """A node of `ast` with what `_scope` asks of one of `gast`."""
+    name = getattr(scope, "name", "_lambda")
+    return ast.ClassDef(name=name) if isinstance(scope, gast.ClassDef) else ast.FunctionDef(name=name)
 
 
 def _arguments(code):
