@@ -30,6 +30,7 @@ from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key, real
 from terra.runtime.values import dummy, unwaited
+from terra.runtime.varying import number_tensor
 from terra.transform import edits
 
 EagerTensor = tfi.EagerTensor
@@ -37,7 +38,7 @@ MISSED = object()  # instead of a result: the step is to take its ordinary way
 MOST_PREPARED = 8  # of one program: batches may come in several lengths
 TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those like them are prepared; the same where another one must give way
 MOST_NOTED = 64  # regions that are counted
-_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY = range(6)
+_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER = range(7)
 _GIVEN = object()  # marks an argument that the step gives back
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
@@ -185,11 +186,16 @@ class Prepared:
         self.path, self.shapes = skeleton.path, step.shapes()
         self._names = tuple(kwargs)
         self._tensors, self._arrays = [], []
-        self._pattern = [self._pattern_of(x, step) for x in (*args, *kwargs.values())]
+        given = (*args, *kwargs.values())
+        self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
+        self._numbers = self._numbers_of((*self._owner, *given))
+        arguments = {place.key - len(self._owner) for place in self._numbers if place.holder is None}
+        self._pattern = [self._pattern_of(x, step) if k not in arguments else (_NUMBER, None, None) for k, x in enumerate(given)]
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise _Refused
         self._carried = [*self.known.carried.values()] if region.carried else ()
         self._n_tensors, self._n_arrays = len(self._tensors), len(self._arrays)
+        self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in region.carried)  # tensors among it, see `Inputs.describe`
         self._checks = self._checks_of(region)
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
@@ -202,6 +208,10 @@ class Prepared:
         self._ran = Ran(function.counts)
 
     # -- preparation -----------------------------------------------------------------------------------------------------------
+
+    def _numbers_of(self, given):
+        """The places (see `varying`) of the numbers that vary; `given`: the arguments of the step's function."""
+        return [place for place in self.known.numbers.values() if place.holds_number(given)] if type(self.known) is whole_calls.Attempts else []
 
     def _where_known(self):
         """The place where the region is recorded: what is known of the step's own function, or of Keras' step."""
@@ -301,7 +311,7 @@ class Prepared:
             return template.filled, self._result_of(region, template.attributes)
         if kind is Argument:
             return _GIVEN, template.index
-        if kind is Foreign and self._carried and template.index >= self._n_arrays:
+        if kind is Foreign and 0 <= template.index - self._n_arrays < self._n_carried:
             return _GIVEN, template.index - self._n_arrays + self._n_tensors
         if template is None or kind in SCALARS or tfi.is_variable(template):
             return [template]
@@ -324,8 +334,12 @@ class Prepared:
             if found != region.carried:
                 return False
             arrays += tensors[self._n_tensors:]
+        if self._numbers:
+            given = (*self._owner, *given)
+            if not all([place.holds_number(given) for place in self._numbers]):
+                return False
         if region.repeated:
-            arrays += [arrays[place] for place in region.repeated]
+            arrays += [arrays[use] if type(use) is int else number_tensor(use[0].value(given), use[1]) for use in region.repeated]
         for is_array, index, expected in self._checks:
             x = arrays[index] if is_array else tensors[index]
             if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(real(x), *expected[:2]) != expected):
@@ -467,6 +481,9 @@ def _alike(pattern, given, tensors, arrays):
                 return False
         elif kind == _NESTED:
             if type(x) is not a or not _alike(b, x, tensors, arrays):
+                return False
+        elif kind == _NUMBER:
+            if type(x) is not float:
                 return False
         elif type(x) is not dict or tuple(x) != a or not _alike(b, x.values(), tensors, arrays):
             return False

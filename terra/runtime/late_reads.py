@@ -25,10 +25,16 @@ class Received(NamedTuple):
 
 
 class LateReads:
-    """Numbers that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id."""
+    """Numbers that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id.
 
-    def __init__(self):
+    `varying`: the numbers that the run was given, if that is known of them (see `Varying`): it is noted which of them are looked at.
+    """
+
+    def __init__(self, varying=None):
         self.held = {}
+        self._varying = varying
+        self._numbers = {} if varying is None else varying.numbers
+        self._seen = set()
 
     def read(self, runner, tensor, how):
         """`how(tensor)`"""
@@ -41,6 +47,12 @@ class LateReads:
 
     def looked_at(self, value):
         self.held.pop(id(value), None)
+        if id(value) in self._numbers:
+            self._seen.add(id(value))
+
+    def places(self):
+        """Where the numbers are that were looked at."""
+        return [] if self._varying is None else self._varying.looked_at(self._seen)
 
     def times(self, key):
         """How often the value of this key was read so."""

@@ -95,9 +95,9 @@ class Attributes:
             elif name in ("trainable", "name", "path"):
                 self.reads.variable(it)
         elif issubclass(kind, np.ndarray):
-            if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS_OF_ARRAYS and (name != "T" or it in self._arrays):
+            if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS_OF_ARRAYS and (name != "T" or it in self._varying):
                 self.impure(f"asks an array for {name}")
-            if it not in self._arrays:
+            if it not in self._varying:
                 self._look_into(it)
         elif kind is FunctionType or kind is MethodType or kind is BuiltinFunctionType:
             if name not in ("__name__", "__qualname__"):

@@ -15,6 +15,7 @@ from terra.runtime import guards, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_numpys
 from terra.runtime.regions import SCALARS
+from terra.runtime.varying import OPERATORS
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 _TRUTH = ("__bool__", "__len__")
@@ -44,6 +45,15 @@ class Operands:
             elif not self._is_value(it, kind):
                 self.impure(f"uses an object of type {kind.__name__} in an expression")
         return it
+
+    def binary(self, name, left, right):
+        """The operator `name` is applied to operands."""
+        if self._varying.numbers and self.reason is None:
+            left, right = self._varying.binary(name, left, right)
+            if left is None:
+                return right
+        how = self.modulo if name == "Mod" else self.operand  # which formats strings, too
+        return self.result(OPERATORS[name](how(left), how(right)))
 
     def value(self, it):
         """Python looks at what `it` is worth. Of a tensor of this step that is a read, which is noticed; one that comes with the call may be worth something else the next time."""

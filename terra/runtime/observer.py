@@ -26,6 +26,7 @@ from terra.runtime.observed_operands import Operands
 from terra.runtime.reads import Reads
 from terra.runtime.regions import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.tensor import TerraTensor
+from terra.runtime.varying import NOTHING_VARIES
 from terra.transform import convert
 
 
@@ -37,12 +38,12 @@ _ANSWERS = {True: object(), False: object()}
 class Observer(Attributes, Calls, Builtins, Operands):
     """Observes one run."""
 
-    def __init__(self, runner, given, arrays=None, covered=None, inputs=None, carried=()):
+    def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):
         self.runner = runner
         self._inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
         self.start = len(runner.log)
-        self.reads = Reads()
+        self.reads = Reads(() if varying is None else varying.places)
         self.reason = None  # why the run is impure
         self.passing = False  # whether that may be different the next time
         self.jumped = []  # (region, the effects until then: see `effects.so_far`) of calls that were jumped over
@@ -51,7 +52,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
-        self.late = LateReads()
+        self.late = LateReads(varying)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
@@ -61,7 +62,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
-        self._arrays = () if arrays is None else arrays  # the arrays among them, if their contents are not to matter
+        self._varying = NOTHING_VARIES if varying is None else varying  # arrays, and numbers, that are not to matter
         self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
 
     def __enter__(self):
@@ -95,7 +96,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
                         self.impure(f"sets {effect.name}, which is kept elsewhere")
                     elif effect.added is None and effect.value() is not result:
                         self._check_result(effect.value(), seen)
-        needed = self._arrays and self._arrays.why_needed()
+        needed = self._varying.why_needed() or (self.late.places() and "looks at a number that varies")
         if needed:
             self.impure(needed)
         return self._finish()
@@ -156,9 +157,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def gives(self, it):
         """`it` goes into an operation: whether it is an array of the step's whose contents then need not matter."""
-        given = type(it) is np.ndarray and it in self._arrays
+        given = type(it) is np.ndarray and it in self._varying
         if given:
-            self._arrays.given += 1
+            self._varying.given += 1
         return given
 
     def calls(self, function):
@@ -212,7 +213,10 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def _check_result(self, value, seen):
         kind = type(value)
-        if kind is tuple or kind is list or kind is dict:
+        if kind is float:
+            if id(value) in self._varying.numbers:
+                self.late.looked_at(value)  # (it could be given, but that is rare)
+        elif kind is tuple or kind is list or kind is dict:
             if kind is not tuple:
                 if id(value) not in self._born or id(value) in seen:
                     self.impure("returns a container that it has not made, or one twice")
@@ -354,7 +358,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
             if any(type(x) is TerraTensor and x._owner is self.runner for x in held):
                 self.impure("keeps a tensor in a container")
         elif kind is np.ndarray:
-            if it in self._arrays:
+            if it in self._varying:
                 self.impure("looks into an array that is an argument")
             try:
                 self.reads.array(it)
@@ -441,6 +445,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
                 if name is None:
                     self.late.looked_at(owner)
                 values.append(owner if name is None else self.subscript(owner, name)[name] if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None))
+                self.late.looked_at(values[-1])
                 parts.append((None, None, values[-1]))
                 if type(values[-1]) is not int and type(values[-1]) is not float:
                     return None

@@ -18,6 +18,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.effects import Question, space_of
 from terra.runtime.kinds import TENSORS, defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
+from terra.runtime.varying import Place
 from terra.transform import convert
 
 _code = attrgetter("__code__")
@@ -127,9 +128,13 @@ def _is_function(value):
 
 
 class Reads:
-    """Collects reads; after `seal()`, `holds()` compares them."""
+    """Collects reads; after `seal()`, `holds()` compares them.
 
-    def __init__(self):
+    `numbers`: identities of the places (see `varying.Place`) whose values count as arguments.
+    """
+
+    def __init__(self, numbers=()):
+        self._numbers = numbers
         self._entries = {}  # id of a dict -> (the dict, {key: what it gave})
         self._absent = {}  # (id of a dict, key) -> the dict
         self._asked = {}  # (function, id of its argument) -> (argument, what it gave)
@@ -144,6 +149,8 @@ class Reads:
 
     def entry(self, space, key, value, owner=None):
         """`space[key]` was `value`. `owner`: the class whose namespace `space` is."""
+        if (id(space), key) in self._numbers:
+            return
         self._entries.setdefault(id(owner or space), (space, {}))[1].setdefault(key, value)
 
     def absent(self, space, key, owner=None):
@@ -203,10 +210,23 @@ class Reads:
                 else:
                     self.absent(builtins, name)
         for cell in function.__closure__ or ():
+            if (id(cell), None) in self._numbers:
+                continue
             try:
                 self.asked(_contents, cell, cell.cell_contents)
             except ValueError:  # an empty cell
                 self.asked(_is_empty, cell, True)
+
+    def floats(self):
+        """(`Place`, value) of the floats that were read where another one can be put."""
+        for space, entries in self._entries.values():
+            if type(space) is dict or type(space) is list:
+                for key, value in entries.items():
+                    if type(value) is float:
+                        yield Place(space, key), value
+        for (function, _), (cell, value) in self._asked.items():
+            if function is _contents and type(value) is float:
+                yield Place(cell, None), value
 
     def guard(self, guard, before):
         """What a skipped call depended on; `before`: the effects that there were until then."""

@@ -268,7 +268,7 @@ class Region:
         self.carried = ()  # what identifies what the attributes hold that count as arguments
         self.context = {}  # what it sets in Keras' call context
         self.effects = ()
-        self.repeated = ()  # see `whole_calls.Arrays`
+        self.repeated = ()  # see `varying.Varying`
         self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 

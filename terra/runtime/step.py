@@ -76,7 +76,7 @@ class Step:
         self.failed = None  # the operation that raised because of a value while the step was traced
         self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
-        self.shown = None  # the `whole_calls.Arrays` of a run of the step's function that is observed
+        self.shown = None  # the `varying.Varying` of a run of the step's function that is observed
         self.kept = ()  # tensors that outlive the step, though the graph does not give them: kept until the trace is merged
         self.mode = None
 

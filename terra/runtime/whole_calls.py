@@ -21,7 +21,8 @@ from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
 from terra.runtime.step import Step, holds_numbers
-from terra.runtime.tensor import TerraTensor, alias_of, is_unread, tensor_of
+from terra.runtime.tensor import TerraTensor
+from terra.runtime.varying import A_NUMBER, Place, Varying
 from terra.transform import convert, instrument
 
 
@@ -37,7 +38,7 @@ _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its
 class Attempts:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried")
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "constants", "floats")
 
     def __init__(self, called):
         self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
@@ -48,6 +49,9 @@ class Attempts:
         self.regions = {}  # signature -> regions
         self.jumps = 0
         self.carried = {}  # (id of an object, name) -> `effects.Carried`, whose contents are arguments, too
+        self.numbers = {}  # identity -> `varying.Place` of the numbers that vary, which are arguments, too
+        self.constants = set()  # identities of numbers that were looked at: each value is another call
+        self.floats = {}  # identity -> (`Place`, value) of the floats that the last run which was observed was given, or has read
         self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
 
     @property
@@ -63,6 +67,25 @@ class Attempts:
         if self.given_up:
             self.regions.clear()
             self.quick = None
+
+    def changed(self, floats):
+        """Places of the floats that were others the last time, if it is not known that they vary. `floats`: those that a run was given, or has read: {Place: value}."""
+        known, self.floats = self.floats, {place.identity: (place, value) for place, value in floats}
+        return [
+            place for identity, (place, value) in self.floats.items()
+            if identity not in self.constants and identity not in self.numbers and identity in known and known[identity][1] != value]
+
+    def vary(self, places):
+        """Have the numbers at these places count as arguments from now on."""
+        self.numbers.update((place.identity, place) for place in places)
+        self.regions.clear()
+        self.quick, self.tries, self.next = None, 0, self.visits + 1
+
+    def take_for_constants(self, places):
+        """Numbers that a run has looked at."""
+        for place in places:
+            self.constants.add(place.identity)
+            self.numbers.pop(place.identity, None)
 
     def failed(self, observer):
         self.reason = observer.reason
@@ -91,67 +114,6 @@ class Attempts:
     def jumped(self):
         self.jumps += 1
         self.tries = 0
-
-
-class Arrays:
-    """The arrays among the arguments of the step's function, and the tensors that stand for them.
-
-    A run that gives them to nothing but calls that make tensors of them first thing would do the same with any other arrays of these types and shapes.
-    Each such call makes a tensor of its own: there are as many tensors for an array as the run uses it times.
-    """
-
-    def __init__(self, step, inputs):
-        self._step, self._inputs = step, inputs
-        self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
-        self._used = set()  # these places, of those that were used already
-        self.repeated = []  # the same, for each further use
-        self.given = 0  # times that the run has given one of them to something that may make a tensor of it
-        self._converted = 0  # times that it did
-
-    def __contains__(self, array):
-        return id(array) in self._tensors
-
-    def ids(self):
-        return set(self._tensors)
-
-    def describe(self, runner, array, found):
-        known = self._tensors.get(id(array))
-        if known is not None:
-            found.append(("again", known[2]))
-            return
-        made = self._step.hold_data(tensor_of(array))
-        self._tensors[id(array)] = array, made, len(self._inputs.foreign)
-        self._inputs.describe(runner, made, found)
-
-    def repeat(self, places):
-        """Have the inputs what a run had that used the arrays at these places again."""
-        n = len(self._inputs.foreign) - len(self.repeated)
-        self.repeated = list(places)
-        self._inputs.foreign[n:] = [alias_of(self._inputs.foreign[place]) for place in places]
-
-    def tensor_of(self, array):
-        """A tensor that stands for an array; None if the array is none of these, or its contents have changed."""
-        known = self._tensors.get(id(array))
-        if known is None:
-            return None
-        self._converted += 1
-        _, made, place = known
-        if made._value._numpy_internal().tobytes() != array.tobytes():
-            return None  # a tensor that is made of it now makes the run one of its own
-        if place in self._used:
-            made = self._step.hold_data(alias_of(made))
-            self._inputs.foreign.append(made)
-            self.repeated.append(place)
-        self._used.add(place)
-        return made
-
-    def why_needed(self):
-        """Why it matters what is in the arrays; None if it does not."""
-        if self.given != self._converted:
-            return "uses an array that is an argument other than as a tensor"
-        if not all(is_unread(made) for _, made, _ in self._tensors.values()):  # aliases have the same owner
-            return "reads the value of a tensor made of an array that is an argument"
-        return None
 
 
 def run_step(step, function, args, kwargs):
@@ -315,10 +277,16 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 return result
             missed = True
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
-    arrays = Arrays(runner.step, inputs) if fewest == 1 and runner.step.arrays else None
+    arguments = (*args, *kwargs.values())
+    varying = Varying(runner.step, inputs, trial.numbers, arguments) if fewest == 1 and (runner.step.arrays or trial.numbers) else None
     try:
-        for x in (*args, *kwargs.values()):
-            _describe(runner, x, found, keep, inputs, given, arrays)
+        for k, x in enumerate(arguments):
+            if type(x) is float and (id(None), k) in trial.numbers:
+                found.append(A_NUMBER)
+            else:
+                _describe(runner, x, found, keep, inputs, given, varying)
+        if varying is not None:
+            found += varying.places  # those that are numbers now
         n = len(found)
         for carried in trial.carried.values():
             _describe(runner, carried.value(), found, keep, inputs, given, None)
@@ -330,13 +298,13 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     signature, expected = tuple(found), None
     alternatives = trial.regions.get(signature, ())
     for region in () if missed else alternatives:
-        if arrays is not None:
-            arrays.repeat(region.repeated)
+        if varying is not None:
+            varying.repeat(region.repeated)
         if region.fits(runner, inputs):
             if runner.step.verifies:
                 expected = verification.candidates(runner, region, alternatives, inputs)
                 break
-            if fewest == 1 and not region.masks and not trial.carried:
+            if fewest == 1 and not region.masks and not trial.carried and not trial.numbers:
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
@@ -349,10 +317,12 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             break
     if expected is None and not missed and not trial.is_due():
         return call(*args, **kwargs)
-    if arrays is not None:
-        arrays.repeat(())
-    recording, observer = Recording(runner), Observer(runner, given, arrays, inputs=inputs, carried=trial.carried)
-    runner.step.shown = arrays
+    if varying is not None:
+        varying.repeat(())
+        renewed = varying.renewed()
+        args, kwargs = renewed[:len(args)], dict(zip(kwargs, renewed[len(args):]))
+    recording, observer = Recording(runner), Observer(runner, given, varying, inputs=inputs, carried=trial.carried)
+    runner.step.shown = varying
     try:
         result = observer.run(called, args, kwargs)
     finally:
@@ -360,11 +330,16 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     try:
         if runner.step.skeleton is not runner:
             raise Unskippable
+        if fewest == 1:
+            changed = trial.changed([*[(Place(None, k), x) for k, x in enumerate(arguments) if type(x) is float], *observer.reads.floats()])
+            if changed:
+                trial.vary(changed)
+                return result
         reads = observer.finish(result)
         if not reads.hold_after_the_run():
             observer.impure("changes what it reads")
             raise Unskippable
-        if inputs.known_elsewhere(runner, reads) or (arrays is not None and reads.holds_any(arrays.ids())):
+        if inputs.known_elsewhere(runner, reads) or (varying is not None and reads.holds_any(varying.ids())):
             observer.impure("reads a tensor that is among its arguments as well", True)
             raise Unskippable
         if len(observer.jumped) < fewest:
@@ -375,17 +350,18 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     except Unskippable:
         if observer.reason is None:
             observer.impure("uses, or gives, something that belongs to this step")
+        trial.take_for_constants(observer.late.places())
         if expected is None:
             trial.failed(observer)
         elif not observer.passing:
             verification.note_impure(runner, expected, observer.reason)
         return result
+    region.repeated = varying.repeated if varying is not None else ()
     if expected is not None:
         trial.jumped()
         verification.compare(runner, expected, region)
         return result
     region.guard, region.keep, region.carried = reads, keep, held
-    region.repeated = arrays.repeated if arrays is not None else ()
     trial.learned(signature, region)
     return result
 

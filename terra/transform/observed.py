@@ -3,7 +3,7 @@
 The observer (``tls.observer``, see `terra.runtime.observer`) gives back what it is shown, so this form does what the instrumented one does, at the same
 executed locations. It runs a few times only, to find out whether the function does anything but compute:
 
-    x = self.scale * x + b[0]       x = o.operand(o.operand(o.owner(self, 'scale').scale) * o.operand(x)) + o.operand(o.container(b)[0])
+    x = self.scale * x + b[0]       x = o.binary('Add', o.binary('Mult', o.owner(self, 'scale').scale, x), o.container(b)[0])
 
 Names are not shown: locals hold what was shown when it was made, and the globals and free variables of a code object are known without running it.
 """
@@ -133,9 +133,8 @@ class Observed(gast.NodeTransformer):
     # --- operators and tests ---
 
     def visit_BinOp(self, node):
-        how = "modulo" if isinstance(node.op, gast.Mod) else "operand"  # which formats strings, too
-        node.left, node.right = self._shown(how, node.left), self._shown(how, node.right)
-        return self._show("result", node)
+        return expression(
+            "tls.observer.binary(name, left, right)", node, tls=self._tls, name=gast.Constant(type(node.op).__name__, None), left=self.visit(node.left), right=self.visit(node.right))
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, gast.Not):

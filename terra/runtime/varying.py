@@ -1,0 +1,259 @@
+"""What a step is given that is another one each time without being a tensor: arrays among its arguments, and numbers.
+
+A run of the step's code that gives an array to nothing but calls that make a tensor of it first thing, and with a number does nothing but to calculate, until it is an operand of a tensor,
+would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `whole_calls`).
+
+A number is a float: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
+float, but each calculation makes a new object: before a run that is observed, each number is replaced by an object of its own with the same value, so that it is known again
+wherever the run uses it; and so are those that are calculated of it.
+"""
+
+import operator
+from types import CellType
+from typing import NamedTuple
+
+from terra.runtime import internals as tfi
+from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
+
+_NOTHING = object()
+A_NUMBER = object()  # in a signature, in the place of a number's value
+OPERATORS = {
+    "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow,
+    "MatMult": operator.matmul, "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor, "BitAnd": operator.and_}
+_OF_NUMBERS = frozenset(["Add", "Sub", "Mult", "Div", "FloorDiv", "Mod", "Pow"])
+_TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
+_OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
+
+
+class Place:
+    """Where a number is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds."""
+
+    __slots__ = ("holder", "key")
+
+    def __init__(self, holder, key):
+        self.holder, self.key = holder, key
+
+    @property
+    def identity(self):
+        return id(self.holder), self.key
+
+    def __eq__(self, other):
+        return type(other) is Place and self.holder is other.holder and self.key == other.key
+
+    __hash__ = None
+
+    def places(self):
+        return [self]
+
+    def value(self, given):
+        """What is there now; `given`: the step's arguments, in order."""
+        try:
+            if type(self.holder) is CellType:
+                return self.holder.cell_contents
+            return (given if self.holder is None else self.holder)[self.key]
+        except (KeyError, IndexError, ValueError):
+            return _NOTHING
+
+    def holds_number(self, given):
+        return type(self.value(given)) is float
+
+    def put(self, value):
+        if type(self.holder) is CellType:
+            self.holder.cell_contents = value
+        else:
+            self.holder[self.key] = value
+
+
+class Fixed(NamedTuple):
+    """A number that stays the same."""
+
+    kind: type
+    number: object
+
+    def places(self):
+        return []
+
+    def value(self, given):
+        return self.number
+
+
+class Calculated(NamedTuple):
+    """A number that `function`, without side effects, calculates of others."""
+
+    function: object
+    parts: tuple
+
+    def places(self):
+        return [place for part in self.parts for place in part.places()]
+
+    def value(self, given):
+        values = [part.value(given) for part in self.parts]
+        try:
+            return _NOTHING if any(x is _NOTHING for x in values) else self.function(*values)
+        except (ArithmeticError, ValueError, TypeError):  # which the run itself would raise
+            return _NOTHING
+
+    def holds_number(self, given):
+        return type(self.value(given)) is float
+
+
+class _Nothing:
+    """No arrays and no numbers."""
+
+    numbers = places = ()
+
+    def __contains__(self, array):
+        return False
+
+    def why_needed(self):
+        return None
+
+
+NOTHING_VARIES = _Nothing()
+
+
+def number_tensor(value, dtype):
+    """The tensor that an operator of a tensor of the type `dtype` makes of a number."""
+    return tfi.eager_constant(value, dtype)
+
+
+class Varying:
+    """What varies of one call of the step's function, and the tensors that stand for it.
+
+    Each use has a tensor of its own: there are as many for an array, or a number, as the run uses it times.
+
+    `numbers`: {identity: Place} of those that are known to vary; `given`: the arguments.
+    """
+
+    def __init__(self, step, inputs, numbers, given):
+        self._step, self._inputs = step, inputs
+        self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
+        self._used = set()  # these places, of those that were used already
+        self.repeated = []  # for each further use one of these, or (what gives a number, type of the tensor)
+        self.given = 0  # times that the run has given an array to something that may make a tensor of it
+        self._converted = 0  # times that it did
+        self._given = given
+        self.places = {identity: place for identity, place in numbers.items() if place.holds_number(given)}
+        self.numbers = {}  # id of a float that varies -> (it, its `Place`, or how it was `Calculated`)
+        self._made = []  # the tensors of numbers
+
+    def __contains__(self, array):
+        return id(array) in self._tensors
+
+    def ids(self):
+        return set(self._tensors)
+
+    def describe(self, runner, array, found):
+        known = self._tensors.get(id(array))
+        if known is not None:
+            found.append(("again", known[2]))
+            return
+        made = self._step.hold_data(tensor_of(array))
+        self._tensors[id(array)] = array, made, len(self._inputs.foreign)
+        self._inputs.describe(runner, made, found)
+
+    def repeat(self, uses):
+        """Have the inputs what a run had that used the arrays and numbers in these ways."""
+        n = len(self._inputs.foreign) - len(self.repeated)
+        self.repeated = list(uses)
+        self._inputs.foreign[n:] = [self._again(use) for use in uses]
+
+    def _again(self, use):
+        if type(use) is int:
+            return alias_of(self._inputs.foreign[use])
+        source, dtype = use
+        return self._step.hold_data(noted(number_tensor(source.value(self._given), dtype)))
+
+    def tensor_of(self, array):
+        """A tensor that stands for an array; None if the array is none of these, or its contents have changed."""
+        known = self._tensors.get(id(array))
+        if known is None:
+            return None
+        self._converted += 1
+        _, made, place = known
+        if made._value._numpy_internal().tobytes() != array.tobytes():
+            return None  # a tensor that is made of it now makes the run one of its own
+        if place in self._used:
+            made = self._step.hold_data(alias_of(made))
+            self._inputs.foreign.append(made)
+            self.repeated.append(place)
+        self._used.add(place)
+        return made
+
+    # -- numbers ---------------------------------------------------------------------------------------------------------------
+
+    def renewed(self):
+        """The arguments, with numbers that are objects of their own; those elsewhere are replaced where they are."""
+        given = list(self._given)
+        for place in self.places.values():
+            number = self._number(place.value(given), place)
+            if place.holder is None:
+                given[place.key] = number
+            else:
+                place.put(number)
+        return given
+
+    def _number(self, value, source):
+        """An object of its own for a number."""
+        number = value * 1.0
+        self.numbers[id(number)] = number, source
+        return number
+
+    def _source(self, x):
+        """Where something comes from that a number is calculated of; None if it is not known to be one."""
+        known = self.numbers.get(id(x))
+        return known[1] if known is not None else Fixed(type(x), x) if type(x) is float or type(x) is int else None
+
+    def calculates(self, function, parts):
+        """What `function` gives for these numbers, if some of them vary, and it is a number; else None."""
+        if not any(id(x) in self.numbers for x in parts):
+            return None
+        sources = tuple(map(self._source, parts))
+        if None in sources:
+            return None
+        try:
+            value = function(*parts)
+        except (ArithmeticError, ValueError, TypeError):
+            return None  # it will be raised again
+        return self._number(value, Calculated(function, sources)) if type(value) is float else None
+
+    def binary(self, name, left, right):
+        """(The operands of the operator `name`, with a tensor in place of a number beside one; or None and the result, which is a number.)"""
+        numbers = [id(x) in self.numbers for x in (left, right)]
+        if any(numbers):
+            if name in _OF_NUMBERS:
+                value = self.calculates(OPERATORS[name], (left, right))
+                if value is not None:
+                    return None, value
+            if name in _OF_TENSORS and not all(numbers):
+                if numbers[0]:
+                    left = self._beside(left, right)
+                else:
+                    right = self._beside(right, left)
+        return left, right
+
+    def _beside(self, number, x):
+        """What to make of a number that is an operand of `x`."""
+        if not (type(x) in _TENSORS or (type(x) is tfi.ResourceVariable)) or not x.dtype.is_floating or tfi.promotes():
+            return number
+        made = self._step.hold_data(noted(number_tensor(number, x.dtype)))
+        self._inputs.foreign.append(made)
+        self.repeated.append((self.numbers[id(number)][1], x.dtype))
+        self._made.append(made)
+        return made
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def looked_at(self, ids):
+        """Places of the numbers that matter: Python has looked at these objects."""
+        return [place for key, (_, source) in self.numbers.items() if key in ids for place in source.places()]
+
+    def why_needed(self):
+        """Why it matters what is in the arrays, or what a number is worth; None if it does not."""
+        if self.given != self._converted:
+            return "uses an array that is an argument other than as a tensor"
+        if not all(is_unread(made) for _, made, _ in self._tensors.values()):  # aliases have the same owner
+            return "reads the value of a tensor made of an array that is an argument"
+        if not all(map(is_unread, self._made)):
+            return "reads the value of a tensor made of a number that varies"
+        return None
