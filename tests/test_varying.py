@@ -1,6 +1,9 @@
 """Numbers that are others at each step: a learning rate that is an argument, a weight in an attribute that is annealed. Steps that give them to nothing but operators of tensors are
 skipped; where Python looks at one, its value counts."""
 
+import dataclasses
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ def plain(x):
     return (x.dtype.name, repr(x.numpy().tolist())) if tf.is_tensor(x) or isinstance(x, tf.Variable) else (type(x).__name__, repr(x))
 
 
-def compare(make, whole=10, express=4, n=N, same=lambda made: None, **options):
+def compare(make, whole=10, express=4, n=N, **options):
     """Co-executed as eagerly; at least so many steps are skipped as a whole, and by the express way. `make()` gives (a step, what calls it for step k, what is to be looked at in the end)."""
     results = []
     for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True, **options)):
@@ -200,6 +203,12 @@ class Layer(keras.layers.Layer):
         return x * scale
 
 
+@dataclasses.dataclass
+class Record:
+    part: float
+    rest: float
+
+
 class Holder:
     def __init__(self):
         self.last, self.all = None, []
@@ -211,6 +220,11 @@ layer, dense, holder = Layer(), keras.layers.Dense(3, kernel_initializer="ones")
 def keeps(b):
     holder.last = b
     return b
+
+
+def appended(x, b):
+    holder.all.append(b)
+    return x * b
 
 
 def in_a_try(x, b):
@@ -231,6 +245,11 @@ USES = {
     "in place": lambda x, b: _in_place(x, b),
     "the smaller": lambda x, b: x * min(b, 0.03),
     "absolute": lambda x, b: x * abs(b),
+    "a cosine": lambda x, b: x * (0.5 * (1 + math.cos(math.pi * b))),
+    "powers": lambda x, b: x * (2.0 ** b) + b ** 0.5 - 7 // b + b % 0.3,
+    "appended": lambda x, b: appended(x, b * 2),
+    "a data class": lambda x, b: (x * b, Record(b, 1 - b).rest),
+    "twice as large": lambda x, b: (y := b + b) * x - y,
     "rounded": lambda x, b: x * round(b, 2),
     "converted": lambda x, b: x * float(b),
     "an integer": lambda x, b: x * float(int(b * 100)),
@@ -287,6 +306,8 @@ def _raise(b):
 
 
 SKIPPED = [
+    "calculates", "changes its sign", "in place", "the smaller", "absolute", "rounded", "converted", "given", "given in a dict", "kept", "a cosine", "powers", "appended",
+    "a data class", "twice as large",
     "asks for what it is", "asks for its type", "matmul", "a variable's", "subtracted twice", "through a function", "through a closure", "through a list", "through a dict", "through zip"]
 
 
@@ -296,8 +317,8 @@ def test_uses(name):
     use = USES[name]
 
     def make():
-        holder.last = None
-        return lambda x, b: use(tf.abs(x), b), lambda s, k: s(X[k % 3], rate(k)), lambda: holder.last
+        holder.last, holder.all = None, []
+        return lambda x, b: use(tf.abs(x), b), lambda s, k: s(X[k % 3], rate(k)), lambda: (holder.last, holder.all)
     compare(make, whole=10 if name in SKIPPED else 0, express=0)
 
 
@@ -411,13 +432,79 @@ def one_in_a_list_that_shrinks():
 
 
 @pytest.mark.parametrize("make", [
-    other_types, other_arguments, one_object_in_two_places, one_that_the_step_changes, one_in_a_property, one_that_goes, one_in_a_list_that_shrinks])
+    other_types, other_arguments, one_object_in_two_places, one_in_a_property, one_that_goes, one_in_a_list_that_shrinks])
 def test_changes_of_another_kind(make):
     compare(make, whole=0, express=0, n=48)
 
 
 def test_one_object_in_two_places_is_two_numbers():
     assert compare(one_object_in_two_places, whole=0, express=0, n=48).stats().whole_steps >= 10
+
+
+def decays():
+    class Agent:
+        epsilon, rates = 1.0, {"alpha": 0.5}
+
+        def step(self, x):
+            y = tf.abs(x) * self.epsilon
+            self.epsilon = max(0.2, self.epsilon * 0.95)
+            self.rates["alpha"] *= 0.5
+            return y - self.epsilon + self.rates["alpha"], self.epsilon
+    agent = Agent()
+    return agent.step, lambda s, k: s(X[k % 3]), lambda: (agent.epsilon, agent.rates)
+
+
+def swaps():
+    class Agent:
+        a, b = 1.0, 2.0
+
+        def step(self, x):
+            self.a, self.b = self.b, self.a
+            return tf.abs(x) * self.a
+    agent = Agent()
+    return agent.step, lambda s, k: s(X[k % 3]), lambda: (agent.a, agent.b)
+
+
+def warms_up():
+    """A number that a run has set is another one when it is read again."""
+    class Agent:
+        rate = 0.0
+
+        def step(self, x, top):
+            self.rate = self.rate + (top - self.rate) * 0.1
+            self.rate += 0.01
+            return tf.abs(x) * self.rate, self.rate
+    agent = Agent()
+    return agent.step, lambda s, k: s(X[k % 3], 1.0 + k), lambda: agent.rate
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": True}])
+@pytest.mark.parametrize("make", [one_that_the_step_changes, decays, swaps, warms_up])
+def test_numbers_that_the_step_itself_changes(make, options):
+    compare(make, **options)
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, b: (tf.abs(x), 1 / b)[0], lambda x, b: tf.abs(x) * (1 / b), lambda x, b: (tf.abs(x), math.log(b + 0.5)), lambda x, b: (tf.abs(x), 2.0 ** (b * 40)),
+    lambda x, b: (tf.abs(x), (b - 0.5) ** 0.5)])
+def test_calculations_that_raise_or_give_something_else(use):
+    """`b` is 0 at times, negative, large: the run raises (or the power is complex), whether or not the result is used."""
+    def make():
+        return lambda x, b: use(x, b), lambda s, k: s(X[k % 3], [0.7, 1.5, -2.0, 0.25, 0.0, 50.0][k % 6] if k > 20 else 1.0 + k)
+
+    results = []
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
+        step, call = make()
+        step, seen = wrap(step), []
+        for k in range(48):
+            try:
+                seen.append(plain(call(step, k)))
+            except (ArithmeticError, ValueError) as error:
+                seen.append((type(error).__name__, str(error)))
+        results.append(seen)
+    assert results[0] == results[1]
+    assert any(type(x) is tuple and x[0].endswith("Error") for x in results[0]) or any("complex" in str(x) for x in results[0])
+    assert step.stats().whole_steps >= 8, terra.explain(step)
 
 
 def test_arrays_and_numbers():

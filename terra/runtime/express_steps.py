@@ -25,12 +25,12 @@ from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.late_reads import Late, Received
 from terra.runtime.program import ValueKey
-from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, scalar, this_steps
+from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, Number, scalar, this_steps
 from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key, real
 from terra.runtime.values import dummy, unwaited
-from terra.runtime.varying import number_tensor
+from terra.runtime.varying import Place, evaluate, number_tensor
 from terra.transform import edits
 
 EagerTensor = tfi.EagerTensor
@@ -40,6 +40,7 @@ TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those li
 MOST_NOTED = 64  # regions that are counted
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER = range(7)
 _GIVEN = object()  # marks an argument that the step gives back
+_NUMBER_OF = object()  # and a number that varies
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
 
@@ -119,8 +120,8 @@ class Express:
             return MISSED
         names, given = tuple(kwargs), (*args, *kwargs.values()) if kwargs else args
         for k, prepared in enumerate(self.prepared):
-            tensors, arrays = [], []
-            if not prepared.fits(names, given, tensors, arrays):
+            tensors, arrays, numbers = [], [], []
+            if not prepared.fits(names, given, tensors, arrays, numbers):
                 continue
             if k:
                 self.prepared.insert(0, self.prepared.pop(k))
@@ -128,7 +129,7 @@ class Express:
             options = function.options
             if not options.wait_for_graph and policy.wants_sample():
                 return MISSED
-            return prepared.step(function, program, options, tensors, arrays)
+            return prepared.step(function, program, options, tensors, arrays, numbers)
         return MISSED
 
     def may_run_here(self):
@@ -188,9 +189,8 @@ class Prepared:
         self._tensors, self._arrays = [], []
         given = (*args, *kwargs.values())
         self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
-        self._numbers = self._numbers_of((*self._owner, *given))
-        arguments = {place.key - len(self._owner) for place in self._numbers if place.holder is None}
-        self._pattern = [self._pattern_of(x, step) if k not in arguments else (_NUMBER, None, None) for k, x in enumerate(given)]
+        numbers = {place.key - len(self._owner) for place in region.numbers if type(place) is Place and place.holder is None}  # among the arguments
+        self._pattern = [self._pattern_of(x, step) if k not in numbers else (_NUMBER, None, None) for k, x in enumerate(given)]
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise _Refused
         self._carried = [*self.known.carried.values()] if region.carried else ()
@@ -208,10 +208,6 @@ class Prepared:
         self._ran = Ran(function.counts)
 
     # -- preparation -----------------------------------------------------------------------------------------------------------
-
-    def _numbers_of(self, given):
-        """The places (see `varying`) of the numbers that vary; `given`: the arguments of the step's function."""
-        return [place for place in self.known.numbers.values() if place.holds_number(given)] if type(self.known) is whole_calls.Attempts else []
 
     def _where_known(self):
         """The place where the region is recorded: what is known of the step's own function, or of Keras' step."""
@@ -313,14 +309,16 @@ class Prepared:
             return _GIVEN, template.index
         if kind is Foreign and 0 <= template.index - self._n_arrays < self._n_carried:
             return _GIVEN, template.index - self._n_arrays + self._n_tensors
+        if kind is Number:
+            return _NUMBER_OF, template.place
         if template is None or kind in SCALARS or tfi.is_variable(template):
             return [template]
         raise _Refused
 
     # -- a step ----------------------------------------------------------------------------------------------------------------
 
-    def fits(self, names, given, tensors, arrays):
-        """Whether a step with these arguments is like this one; its tensors and arrays are appended."""
+    def fits(self, names, given, tensors, arrays, numbers):
+        """Whether a step with these arguments is like this one; its tensors, arrays and numbers are appended."""
         if names != self._names or not _alike(self._pattern, given, tensors, arrays):
             return False
         region = self.region
@@ -334,12 +332,13 @@ class Prepared:
             if found != region.carried:
                 return False
             arrays += tensors[self._n_tensors:]
-        if self._numbers:
-            given = (*self._owner, *given)
-            if not all([place.holds_number(given) for place in self._numbers]):
+        if region.numbers:
+            found = evaluate(region.numbers, (*self._owner, *given))
+            if found is None:
                 return False
+            numbers += found
         if region.repeated:
-            arrays += [arrays[use] if type(use) is int else number_tensor(use[0].value(given), use[1]) for use in region.repeated]
+            arrays += [arrays[use] if type(use) is int else number_tensor(numbers[use[0]], use[1]) for use in region.repeated]
         for is_array, index, expected in self._checks:
             x = arrays[index] if is_array else tensors[index]
             if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(real(x), *expected[:2]) != expected):
@@ -371,7 +370,7 @@ class Prepared:
             return False
         return True
 
-    def step(self, function, program, options, tensors, arrays):
+    def step(self, function, program, options, tensors, arrays, numbers):
         """Make the step; returns its result."""
         stats, counts, ran = function._stats, function.counts, self._ran
         start = time.perf_counter()
@@ -420,9 +419,10 @@ class Prepared:
                     t._owner = flight
                 dispatch.install()
             self._note(function, stats, counts, single_threaded)
-            result = made[self._result] if self._only else _build(self._result, made, tensors)
-            for effect, how in self._effects:
-                effect.have(result if how is RESULT else _build(how, made, tensors))
+            result = made[self._result] if self._only else _build(self._result, made, tensors, numbers)
+            left = [result if how is RESULT else _build(how, made, tensors, numbers) for _, how in self._effects]
+            for (effect, _), value in zip(self._effects, left):
+                effect.have(value)
         finally:
             if collects:
                 gc.enable()
@@ -501,7 +501,7 @@ def _is_number(index, x, found):
     return True
 
 
-def _build(how, made, tensors):
+def _build(how, made, tensors, numbers):
     kind = type(how)
     if kind is int:
         return made[how]
@@ -510,11 +510,13 @@ def _build(how, made, tensors):
     kind, parts = how
     if kind is _GIVEN:
         return tensors[parts]
+    if kind is _NUMBER_OF:
+        return numbers[parts]
     if kind is dict:
-        return {key: _build(x, made, tensors) for key, x in parts}
+        return {key: _build(x, made, tensors, numbers) for key, x in parts}
     if kind is tuple or kind is list:
-        return kind([_build(x, made, tensors) for x in parts])
-    return kind(_build(parts, made, tensors))
+        return kind([_build(x, made, tensors, numbers) for x in parts])
+    return kind(_build(parts, made, tensors, numbers))
 
 
 def prepare(function, step, skeleton, args, kwargs):

@@ -50,6 +50,11 @@ class LateReads:
         if id(value) in self._numbers:
             self._seen.add(id(value))
 
+    def number(self, value):
+        """The place, among those that vary, of a number that the run gives or keeps; None if it is none of them."""
+        known = self._numbers.get(id(value))
+        return None if known is None else known[1]
+
     def places(self):
         """Where the numbers are that were looked at."""
         return [] if self._varying is None else self._varying.looked_at(self._seen)

@@ -83,6 +83,10 @@ class Builtins:
 
     def _on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""
+        if not kwargs and (id(callee) in _CALCULATING or getattr(callee, "__self__", None) is math):
+            value = self.calculates(callee, args)
+            if value is not None:
+                return value
         if "out" in kwargs or len(args) > (callee.nin if isinstance(callee, np.ufunc) else _OUT.get(callee.__name__, 10)):
             self.impure(f"has {callee.__name__} write into an array")
         if isinstance(callee, np.ufunc) or id(callee) in NUMPY:
@@ -112,6 +116,10 @@ class Builtins:
 
     def _reduce(self, callee, /, *args, **kwargs):
         """Call sum, min, any and the like."""
+        if not kwargs and (callee is min or callee is max):
+            value = self.calculates(callee, args)
+            if value is not None:
+                return value
         check = self.truth if callee is any or callee is all else self._element
         given = []
         for x in args:
@@ -246,6 +254,8 @@ class Builtins:
             self.impure("makes a class")
         elif callee is type:
             self.note_class(args[0])
+        if callee is float and len(args) == 1 and id(args[0]) in self._varying.numbers:
+            return args[0]
         if callee is float and len(args) == 1 and self._is_own(args[0]):
             return self.late.read(self.runner, args[0], float)
         if callee in (set, frozenset, dict):

@@ -48,12 +48,26 @@ class Operands:
 
     def binary(self, name, left, right):
         """The operator `name` is applied to operands."""
-        if self._varying.numbers and self.reason is None:
-            left, right = self._varying.binary(name, left, right)
-            if left is None:
-                return right
+        if self._varying.numbers:
+            value = self.calculates(OPERATORS[name], (left, right))
+            if value is not None:
+                return value
+            left, right = self._varying.beside(name, left, right)
         how = self.modulo if name == "Mod" else self.operand  # which formats strings, too
         return self.result(OPERATORS[name](how(left), how(right)))
+
+    def unary(self, name, it):
+        value = self.calculates(OPERATORS[name], (it,))
+        return value if value is not None else self.result(OPERATORS[name](self.operand(it)))
+
+    def calculates(self, function, parts):
+        """What `function`, without side effects, gives for these operands, if it is a number that varies; else None."""
+        value = self._varying.calculates(function, parts) if self._varying.numbers and self.reason is None else None
+        if value is not None:
+            for x in parts:
+                if id(x) not in self._varying.numbers:
+                    self.late.looked_at(x)
+        return value
 
     def value(self, it):
         """Python looks at what `it` is worth. Of a tensor of this step that is a read, which is noticed; one that comes with the call may be worth something else the next time."""

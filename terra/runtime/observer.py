@@ -26,7 +26,7 @@ from terra.runtime.observed_operands import Operands
 from terra.runtime.reads import Reads
 from terra.runtime.regions import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.varying import NOTHING_VARIES
+from terra.runtime.varying import NOTHING_VARIES, OPERATORS, Becomes
 from terra.transform import convert
 
 
@@ -213,10 +213,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def _check_result(self, value, seen):
         kind = type(value)
-        if kind is float:
-            if id(value) in self._varying.numbers:
-                self.late.looked_at(value)  # (it could be given, but that is rare)
-        elif kind is tuple or kind is list or kind is dict:
+        if kind is tuple or kind is list or kind is dict:
             if kind is not tuple:
                 if id(value) not in self._born or id(value) in seen:
                     self.impure("returns a container that it has not made, or one twice")
@@ -488,7 +485,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         if self.reason is not None:
             return it
         if self._sets_record(owner):
-            return self.inplace(it, vars(owner).get(name))
+            return self.inplace(it, vars(owner).get(name), operator)
         return self._inplace_place(it, owner, name, operator)
 
     def _may_set(self, owner, name):
@@ -510,12 +507,17 @@ class Observer(Attributes, Calls, Builtins, Operands):
             self._take(owner, name)
         else:
             self._attribute(owner, name)
-        it = self.inplace(it, held)
+        it = self.inplace(it, held, operator)
         self._sets(owner, name)
         return it
 
-    def inplace(self, it, held):
+    def inplace(self, it, held, operator):
         """`held += it` and the like."""
+        if self._varying.numbers:
+            value = self.calculates(OPERATORS[operator], (held, it))
+            if value is not None:
+                return Becomes(value)
+            it = self._varying.beside(operator, held, it)[1]
         kind = type(held)
         self.late.looked_at(held)
         if kind is list or kind is set or kind is dict:
@@ -544,7 +546,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
             return self._inplace_place(it, container, key, operator)
         self.stored(container, value=None)  # (the value is shown itself)
         if type(container) is not np.ndarray:
-            return self.inplace(it, container[key])
+            return self.inplace(it, container[key], operator)
         self._taken_apart(it)
         return it
 

@@ -14,7 +14,7 @@ from terra.runtime.late_reads import NOTHING_LATE, Late, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
-    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Region, Unskippable, known_to_host, mask_of,
+    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Unskippable, known_to_host, mask_of,
 )
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
@@ -281,6 +281,8 @@ class Recording:
         if id(value) in self.late.held:
             _, key, how, _ = self.late.held[id(value)]
             return Late(self.read[key], how)
+        if kind is float and self.late.number(value) is not None:
+            return Number(self.late.number(value))
         if kind is TerraTensor or kind is EagerTensor:
             attached = getattr(value, "__dict__", None)
             if attached and attached.get("_handle_data", self) is None:

@@ -141,7 +141,7 @@ class Same:
 class Inputs:
     """The tensors among the arguments of a call."""
 
-    __slots__ = ("values", "foreign", "indices", "fed", "masks")
+    __slots__ = ("values", "foreign", "indices", "fed", "masks", "numbers")
 
     def known_elsewhere(self, runner, reads):
         """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
@@ -153,6 +153,7 @@ class Inputs:
         self.indices = set()  # of the tensor arguments of the step
         self.fed = set()  # keys of tensors that were fed before
         self.masks = []  # (tensor, its mask), of each of them
+        self.numbers = ()  # those that vary, see `varying`
 
     def describe(self, runner, x, found):
         """Append what identifies the tensor `x`, and what is attached to it, to `found`."""
@@ -262,13 +263,14 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers")
 
     def __init__(self):
         self.carried = ()  # what identifies what the attributes hold that count as arguments
         self.context = {}  # what it sets in Keras' call context
         self.effects = ()
         self.repeated = ()  # see `varying.Varying`
+        self.numbers = ()  # its `sources`
         self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 
@@ -310,6 +312,15 @@ class Attached:
 
     def __init__(self, value, attributes):
         self.value, self.attributes = value, attributes
+
+
+class Number:
+    """Stands for a number that varies, by its place among the call's `numbers`."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place):
+        self.place = place
 
 
 class Named:
@@ -378,6 +389,8 @@ def _rebuild(template, runner, region, inputs):
         return template.filled(_rebuild(template.attributes, runner, region, inputs))
     if kind is Argument or kind is Fed:
         return _find(runner, template, region)
+    if kind is Number:
+        return inputs.numbers[template.place]
     return template
 
 
@@ -401,8 +414,9 @@ def jump(runner, region, inputs, alternatives):
     for held, _, losses in region.losses:
         added_losses.leave(held, [_rebuild(x, runner, region, inputs) for x in losses])
     result = _rebuild(region.result, runner, region, inputs)
-    for effect in region.effects:
-        effect.have(result if effect.template is RESULT else _rebuild(effect.template, runner, region, inputs))
+    left = [result if effect.template is RESULT else _rebuild(effect.template, runner, region, inputs) for effect in region.effects]
+    for effect, value in zip(region.effects, left):  # (numbers were calculated of those that were there before)
+        effect.have(value)
     return result
 
 

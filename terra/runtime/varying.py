@@ -15,12 +15,10 @@ from typing import NamedTuple
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
 
-_NOTHING = object()
 A_NUMBER = object()  # in a signature, in the place of a number's value
 OPERATORS = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow,
-    "MatMult": operator.matmul, "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor, "BitAnd": operator.and_}
-_OF_NUMBERS = frozenset(["Add", "Sub", "Mult", "Div", "FloorDiv", "Mod", "Pow"])
+    "USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert, "MatMult": operator.matmul, "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor, "BitAnd": operator.and_}
 _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
@@ -42,9 +40,6 @@ class Place:
 
     __hash__ = None
 
-    def places(self):
-        return [self]
-
     def value(self, given):
         """What is there now; `given`: the step's arguments, in order."""
         try:
@@ -52,7 +47,7 @@ class Place:
                 return self.holder.cell_contents
             return (given if self.holder is None else self.holder)[self.key]
         except (KeyError, IndexError, ValueError):
-            return _NOTHING
+            return None
 
     def holds_number(self, given):
         return type(self.value(given)) is float
@@ -70,31 +65,43 @@ class Fixed(NamedTuple):
     kind: type
     number: object
 
-    def places(self):
-        return []
-
-    def value(self, given):
-        return self.number
-
 
 class Calculated(NamedTuple):
-    """A number that `function`, without side effects, calculates of others."""
+    """A number that `function`, without side effects, calculates of others: of those at these places in a list, or `Fixed` ones."""
 
     function: object
     parts: tuple
 
-    def places(self):
-        return [place for part in self.parts for place in part.places()]
 
-    def value(self, given):
-        values = [part.value(given) for part in self.parts]
-        try:
-            return _NOTHING if any(x is _NOTHING for x in values) else self.function(*values)
-        except (ArithmeticError, ValueError, TypeError):  # which the run itself would raise
-            return _NOTHING
+def evaluate(sources, given):
+    """What these numbers are, a list of each `Place` and `Calculated`, where the step has the arguments `given`; None if one of them is no number, or the run would raise."""
+    values = []
+    for source in sources:
+        if type(source) is Place:
+            value = source.value(given)
+        else:
+            try:
+                value = source.function(*[values[part] if type(part) is int else part.number for part in source.parts])
+            except (ArithmeticError, ValueError, TypeError):
+                return None
+        if type(value) is not float:
+            return None
+        values.append(value)
+    return values
 
-    def holds_number(self, given):
-        return type(self.value(given)) is float
+
+class Becomes:
+    """The right operand of an assignment in place whose result is known: it gives that to whatever number is on the left."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def __radd__(self, other):
+        return self.value
+
+    __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __radd__
 
 
 class _Nothing:
@@ -129,12 +136,13 @@ class Varying:
         self._step, self._inputs = step, inputs
         self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
         self._used = set()  # these places, of those that were used already
-        self.repeated = []  # for each further use one of these, or (what gives a number, type of the tensor)
+        self.repeated = []  # for each further use one of these, or (place of a number among the sources, type of the tensor)
         self.given = 0  # times that the run has given an array to something that may make a tensor of it
         self._converted = 0  # times that it did
         self._given = given
         self.places = {identity: place for identity, place in numbers.items() if place.holds_number(given)}
-        self.numbers = {}  # id of a float that varies -> (it, its `Place`, or how it was `Calculated`)
+        self.numbers = {}  # id of a float that varies -> (it, its place among the sources)
+        self.sources = []  # a `Place` or `Calculated` for each
         self._made = []  # the tensors of numbers
 
     def __contains__(self, array):
@@ -152,17 +160,13 @@ class Varying:
         self._tensors[id(array)] = array, made, len(self._inputs.foreign)
         self._inputs.describe(runner, made, found)
 
-    def repeat(self, uses):
-        """Have the inputs what a run had that used the arrays and numbers in these ways."""
+    def repeat(self, uses, numbers):
+        """Have the inputs what a run had that used the arrays, and these numbers, in these ways."""
         n = len(self._inputs.foreign) - len(self.repeated)
         self.repeated = list(uses)
-        self._inputs.foreign[n:] = [self._again(use) for use in uses]
-
-    def _again(self, use):
-        if type(use) is int:
-            return alias_of(self._inputs.foreign[use])
-        source, dtype = use
-        return self._step.hold_data(noted(number_tensor(source.value(self._given), dtype)))
+        self._inputs.numbers = numbers
+        self._inputs.foreign[n:] = [
+            alias_of(self._inputs.foreign[use]) if type(use) is int else self._step.hold_data(noted(number_tensor(numbers[use[0]], use[1]))) for use in uses]
 
     def tensor_of(self, array):
         """A tensor that stands for an array; None if the array is none of these, or its contents have changed."""
@@ -196,40 +200,35 @@ class Varying:
     def _number(self, value, source):
         """An object of its own for a number."""
         number = value * 1.0
-        self.numbers[id(number)] = number, source
+        self.numbers[id(number)] = number, len(self.sources)
+        self.sources.append(source)
         return number
 
-    def _source(self, x):
-        """Where something comes from that a number is calculated of; None if it is not known to be one."""
+    def _part(self, x):
+        """What a number is calculated of; None if it is not known to be one."""
         known = self.numbers.get(id(x))
         return known[1] if known is not None else Fixed(type(x), x) if type(x) is float or type(x) is int else None
 
     def calculates(self, function, parts):
-        """What `function` gives for these numbers, if some of them vary, and it is a number; else None."""
+        """What `function`, without side effects, gives for these numbers, if some of them vary, and it is a number; else None."""
         if not any(id(x) in self.numbers for x in parts):
             return None
-        sources = tuple(map(self._source, parts))
-        if None in sources:
+        known = tuple(map(self._part, parts))
+        if None in known:
             return None
         try:
             value = function(*parts)
         except (ArithmeticError, ValueError, TypeError):
             return None  # it will be raised again
-        return self._number(value, Calculated(function, sources)) if type(value) is float else None
+        return self._number(value, Calculated(function, known)) if type(value) is float else None
 
-    def binary(self, name, left, right):
-        """(The operands of the operator `name`, with a tensor in place of a number beside one; or None and the result, which is a number.)"""
-        numbers = [id(x) in self.numbers for x in (left, right)]
-        if any(numbers):
-            if name in _OF_NUMBERS:
-                value = self.calculates(OPERATORS[name], (left, right))
-                if value is not None:
-                    return None, value
-            if name in _OF_TENSORS and not all(numbers):
-                if numbers[0]:
-                    left = self._beside(left, right)
-                else:
-                    right = self._beside(right, left)
+    def beside(self, name, left, right):
+        """The operands of the operator `name`, with a tensor in the place of a number beside one."""
+        if name in _OF_TENSORS:
+            if id(left) in self.numbers:
+                left = self._beside(left, right)
+            elif id(right) in self.numbers:
+                right = self._beside(right, left)
         return left, right
 
     def _beside(self, number, x):
@@ -246,7 +245,15 @@ class Varying:
 
     def looked_at(self, ids):
         """Places of the numbers that matter: Python has looked at these objects."""
-        return [place for key, (_, source) in self.numbers.items() if key in ids for place in source.places()]
+        found = []
+        todo = [k for key, (_, k) in self.numbers.items() if key in ids]
+        while todo:
+            source = self.sources[todo.pop()]
+            if type(source) is Place:
+                found.append(source)
+            else:
+                todo += [part for part in source.parts if type(part) is int]
+        return found
 
     def why_needed(self):
         """Why it matters what is in the arrays, or what a number is worth; None if it does not."""

@@ -20,7 +20,7 @@ from terra.runtime.late_reads import Late
 from terra.runtime.opschema import get_schema
 from terra.runtime.program import ValueKey
 from terra.runtime.recording import Recording
-from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Unskippable
+from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Unskippable
 from terra.runtime.slicing import Assign
 from terra.runtime.tracer import value_key
 
@@ -122,7 +122,7 @@ def _difference(expected, made):
         return f"issues {len(made.entries)} operations where {len(expected.entries)} were recorded"
     if expected.end is not made.end or expected.selects != made.selects:
         return "takes another branch than was recorded"
-    if not _same(expected.feeds, made.feeds) or not _same(expected.patches, made.patches) or expected.repeated != made.repeated:
+    if not _same(expected.feeds, made.feeds) or not _same(expected.patches, made.patches) or expected.repeated != made.repeated or expected.numbers != made.numbers:
         return "feeds other values than were recorded"
     if not _same(expected.result, made.result):
         return "gives another result than was recorded"
@@ -165,6 +165,8 @@ def _same(a, b):
         return a == b
     if kind is Foreign or kind is Argument:
         return a.index == b.index
+    if kind is Number:
+        return a.place == b.place
     if kind is Fed:
         return a.key is b.key
     if kind is Assign:

@@ -22,7 +22,7 @@ from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.varying import A_NUMBER, Place, Varying
+from terra.runtime.varying import A_NUMBER, Place, Varying, evaluate
 from terra.transform import convert, instrument
 
 
@@ -69,11 +69,15 @@ class Attempts:
             self.quick = None
 
     def changed(self, floats):
-        """Places of the floats that were others the last time, if it is not known that they vary. `floats`: those that a run was given, or has read: {Place: value}."""
+        """Places of the floats that were others the last time, or that the run itself has changed, if it is not known that they vary.
+
+        `floats`: those that a run was given, or has read, [(Place, value)].
+        """
         known, self.floats = self.floats, {place.identity: (place, value) for place, value in floats}
         return [
             place for identity, (place, value) in self.floats.items()
-            if identity not in self.constants and identity not in self.numbers and identity in known and known[identity][1] != value]
+            if identity not in self.constants and identity not in self.numbers
+            and ((identity in known and known[identity][1] != value) or (place.holder is not None and place.value(()) != value))]
 
     def vary(self, places):
         """Have the numbers at these places count as arguments from now on."""
@@ -299,7 +303,10 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     alternatives = trial.regions.get(signature, ())
     for region in () if missed else alternatives:
         if varying is not None:
-            varying.repeat(region.repeated)
+            numbers = evaluate(region.numbers, arguments)
+            if numbers is None:
+                continue
+            varying.repeat(region.repeated, numbers)
         if region.fits(runner, inputs):
             if runner.step.verifies:
                 expected = verification.candidates(runner, region, alternatives, inputs)
@@ -318,7 +325,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     if expected is None and not missed and not trial.is_due():
         return call(*args, **kwargs)
     if varying is not None:
-        varying.repeat(())
+        varying.repeat((), ())
         renewed = varying.renewed()
         args, kwargs = renewed[:len(args)], dict(zip(kwargs, renewed[len(args):]))
     recording, observer = Recording(runner), Observer(runner, given, varying, inputs=inputs, carried=trial.carried)
@@ -356,7 +363,8 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         elif not observer.passing:
             verification.note_impure(runner, expected, observer.reason)
         return result
-    region.repeated = varying.repeated if varying is not None else ()
+    if varying is not None:
+        region.repeated, region.numbers = varying.repeated, varying.sources
     if expected is not None:
         trial.jumped()
         verification.compare(runner, expected, region)

@@ -134,14 +134,13 @@ class Observed(gast.NodeTransformer):
 
     def visit_BinOp(self, node):
         return expression(
-            "tls.observer.binary(name, left, right)", node, tls=self._tls, name=gast.Constant(type(node.op).__name__, None), left=self.visit(node.left), right=self.visit(node.right))
+            "tls.observer.binary(name, left, right)", node, tls=self._tls, name=_name_of(node.op), left=self.visit(node.left), right=self.visit(node.right))
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, gast.Not):
             node.operand = self._truth(node.operand)
             return node
-        node.operand = self._shown("operand", node.operand)
-        return self._show("result", node)
+        return expression("tls.observer.unary(name, it)", node, tls=self._tls, name=_name_of(node.op), it=self.visit(node.operand))
 
     def visit_BoolOp(self, node):
         *tested, last = node.values
@@ -358,13 +357,13 @@ class Observed(gast.NodeTransformer):
         if isinstance(node.target, gast.Name):
             held = gast.Name(node.target.id, gast.Load(), None, None)
             held.__dict__.update({name: getattr(node.target, name) for name in node.target._attributes if hasattr(node.target, name)})
-            node.value = self._show("inplace", node.value, held=held)
+            node.value = self._show("inplace", node.value, held=held, operator=_name_of(node.op))
             return [node, gast.Expr(self._show("item", held))]
         if isinstance(node.target, gast.Subscript) and not isinstance(node.target.slice, gast.Slice):
             container, key = self._prefix + "container", self._prefix + "key"
             node.value = self._show(
                 "inplace_item", node.value, container=gast.Name(container, gast.Load(), None, None), key=gast.Name(key, gast.Load(), None, None),
-                operator=gast.Constant(type(node.op).__name__, None))
+                operator=_name_of(node.op))
             target = node.target
             target.value, target.slice = self._named(container, self._shown("augmented", target.value)), self._named(key, self._index(target.slice))
             return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
@@ -372,7 +371,7 @@ class Observed(gast.NodeTransformer):
             owner = self._prefix + "owner"
             node.value = self._show(
                 "inplace_attribute", node.value, owner=gast.Name(owner, gast.Load(), None, None), name=self._attribute(node.target),
-                operator=gast.Constant(type(node.op).__name__, None))
+                operator=_name_of(node.op))
             node.target.value = self._named(owner, self.visit(node.target.value))
             return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
         node.target.value = self._shown("changed", node.target.value)
@@ -423,6 +422,10 @@ class Observed(gast.NodeTransformer):
                 raise Unobservable(f"line {node.lineno} unpacks or stores what a context gives")
         node.body = self._visit_list(node.body)
         return node
+
+
+def _name_of(operator):
+    return gast.Constant(type(operator).__name__, None)
 
 
 def _constant_key(node):
