@@ -910,7 +910,7 @@ PROPERTIES = {  # name: (how a step reads it, whether that is observed, what cha
     "looped": (ask_looped, False, [lambda p: p.parts.append(1.0)]),
     "read": (ask_read, False, [lambda p: setattr(p, "width", 4.0)]),
     "counted": (ask_counted, False, [lambda p: setattr(p, "width", 4.0)]),
-    "storing": (ask_storing, False, [lambda p: setattr(p, "width", 4.0)]),
+    "storing": (ask_storing, True, [lambda p: setattr(p, "width", 4.0)]),
 }
 
 

@@ -1,5 +1,5 @@
 """Effects: what a skipped call of the user's leaves in objects: `self.loss = loss`, counters such as `self.steps += 1`, `self.losses.append(loss)`; and the same of items of
-lists and dicts, as in `state["loss"] = loss`.
+lists and dicts, as in `state["loss"] = loss`, of global names, and of those that a closure holds.
 
 It is left when the call is skipped, too: a value of this step, a plain value, or lists of such. A counter goes on from what it is then, and so does a list; hence a run that looks
 at one, other than to add to it, is another one each time. Except for a question like `self.steps % 100 == 0`: what matters is its answer, which can be told before the run.
@@ -9,25 +9,27 @@ of the run.
 
 import collections
 import functools
+from types import CellType
 from typing import NamedTuple
 
 from terra.runtime.kinds import TENSORS, is_librarys_container, plain
 
+CONTENTS = "cell_contents"  # the name of what a cell holds, for which a closure has a name of its own
 GROWING = frozenset([list, collections.deque])
-WITH_ITEMS = frozenset([list, dict])  # whose items count like attributes; names are keys then
+WITH_ITEMS = frozenset([list, dict, CellType])  # whose items, or contents, count like attributes; names are keys then
 ABSENT = "absent"  # in place of the value of an attribute
 
 
 def space_of(owner):
-    """Where the attributes of an object are, or the items of a list or dict."""
+    """Where the attributes of an object are, the items of a list or dict, or the contents of a cell."""
     return owner if type(owner) in WITH_ITEMS else vars(owner)
 
 
 def held_in(owner, name, default=None):
-    """What an attribute or item is."""
+    """What an attribute or item is, or a cell holds."""
     try:
-        return space_of(owner)[name]
-    except (KeyError, IndexError):
+        return owner.cell_contents if type(owner) is CellType else space_of(owner)[name]
+    except (KeyError, IndexError, ValueError):
         return default
 
 
@@ -62,7 +64,7 @@ class Effect:
 
     @property
     def label(self):
-        return f"[{self.name!r}]" if type(self.owner) in WITH_ITEMS else self.name
+        return "what a closure holds" if type(self.owner) is CellType else f"[{self.name!r}]" if type(self.owner) in WITH_ITEMS else self.name
 
     def value(self):
         """What it is now."""
@@ -76,7 +78,7 @@ class Effect:
         """Have the effect; `value` is made of the template."""
         if self.added is not None:
             value = self.value() + self.added
-        if type(self.owner) in WITH_ITEMS:
+        if type(self.owner) is list or type(self.owner) is dict:
             self.owner[self.name] = value
         else:
             setattr(self.owner, self.name, value)

@@ -15,7 +15,7 @@ from terra.runtime import guards, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_numpys
 from terra.runtime.regions import SCALARS
-from terra.runtime.varying import OPERATORS
+from terra.runtime.unobserved import OPERATORS
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 _TRUTH = ("__bool__", "__len__")

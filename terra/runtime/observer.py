@@ -11,12 +11,14 @@ Whatever is not known to be harmless makes a run impure; that costs speed only.
 """
 
 import dis
+import sys
+from types import CellType
 
 import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import WITH_ITEMS, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far, space_of
+from terra.runtime.effects import CONTENTS, WITH_ITEMS, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far, space_of
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
@@ -26,7 +28,8 @@ from terra.runtime.observed_operands import Operands
 from terra.runtime.reads import Reads
 from terra.runtime.regions import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.varying import NOTHING_VARIES, OPERATORS, Becomes
+from terra.runtime.unobserved import OPERATORS
+from terra.runtime.varying import NOTHING_VARIES, Becomes
 from terra.transform import convert
 
 
@@ -164,7 +167,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def calls(self, function):
         """The user's `function` was called."""
-        self.reads.function(function, _globals_read(function.__code__))
+        self.reads.function(function, _globals_read(function.__code__), convert.names_shown(function))
 
     def _issued(self):
         """The first operation that the run issued itself, or None. What it only read decides which of several regions a jump takes, or is late."""
@@ -297,16 +300,56 @@ class Observer(Attributes, Calls, Builtins, Operands):
             return False
         if type(it) is list:
             return type(key) is int and 0 <= key < len(it)
+        if type(it) is CellType:
+            return True
         return (type(key) is int or type(key) is str) and all(type(k) in SCALARS for k in it)  # others may be compared with it
 
     def _take(self, it, key):
         """Such an item is read."""
         if self.has_set(it, key) or (id(it), key) in self.carried:
             return
-        if type(it) is dict and key not in it:
+        if type(it) is CellType:
+            self.reads.cell(it)
+        elif type(it) is dict and key not in it:
             self._look_into(it)
         else:
             self.reads.entry(it, key, it[key])
+
+    def global_name(self, it, name):
+        """The global variable `name`, which the function sets as well, is read."""
+        return self._named(it, sys._getframe(1).f_globals, name)
+
+    def cell_name(self, it, cell):
+        """A variable of a function around, which the function sets as well, is read."""
+        return self._named(it, cell, CONTENTS)
+
+    def _named(self, it, owner, name):
+        if self.reason is None:
+            if not self._is_place(owner, name) or (type(owner) is dict and name not in owner):
+                self.impure(f"reads the global variable {name}, which is kept elsewhere")
+            self._take(owner, name)
+        return it
+
+    def set_global(self, it, name):
+        """The global variable `name` is set."""
+        return self._set_name(it, sys._getframe(1).f_globals, name)
+
+    def set_cell(self, it, cell):
+        """A variable of a function around is set."""
+        return self._set_name(it, cell, CONTENTS)
+
+    def _set_name(self, it, owner, name):
+        if self.reason is None:
+            if self._is_place(owner, name):
+                self._sets(owner, name)
+            else:
+                self.impure("sets a variable that is no place")
+        return it
+
+    @staticmethod
+    def globals():
+        """The global variables of the function that asks."""
+        return sys._getframe(1).f_globals
 
     def has_set(self, owner, name):
         """Whether the run itself has set the attribute or item that it reads."""
@@ -441,7 +484,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
             else:
                 if name is None:
                     self.late.looked_at(owner)
-                values.append(owner if name is None else self.subscript(owner, name)[name] if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None))
+                values.append(owner if name is None else self._value_at(owner, name) if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None))
                 self.late.looked_at(values[-1])
                 parts.append((None, None, values[-1]))
                 if type(values[-1]) is not int and type(values[-1]) is not float:
@@ -452,6 +495,12 @@ class Observer(Attributes, Calls, Builtins, Operands):
             return None
         self.reads.asked(Question(function, parts), owners[0], answer)
         return _ANSWERS[answer]
+
+    def _value_at(self, owner, name):
+        """The item of a list or dict, or what a cell holds, which is read."""
+        self._keys(owner)
+        self._take(owner, name)
+        return held_in(owner, name)
 
     def _place_of(self, owner, path):
         """(object, name) of an attribute that is looked up without code of the user's, or (container, key) of such an item, or (number, None); None if it is none of these."""
@@ -480,7 +529,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
         return True if it is _ANSWERS[True] else False if it is _ANSWERS[False] else it
 
     def inplace_attribute(self, it, owner, name, operator):
-        """`owner.name += it` and the like. A counter is not read: what it is afterwards does not matter to the run."""
+        """`owner.name += it` and the like (also of a global variable, and of one of a function around). A counter is not read: what it is afterwards does not matter to the run."""
+        if type(owner) in WITH_ITEMS:
+            return it if self.reason is not None else self._inplace_place(it, owner, name, operator)
         lasting.note_left(owner, name)
         if self.reason is not None:
             return it

@@ -9,13 +9,13 @@ import collections
 import collections.abc
 import weakref
 from operator import attrgetter, is_, itemgetter
-from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 
 import numpy as np
 
 from terra.runtime import guards, versions
 from terra.runtime import internals as tfi
-from terra.runtime.effects import Question, space_of
+from terra.runtime.effects import CONTENTS, Question, space_of
 from terra.runtime.kinds import TENSORS, defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.varying import Place
@@ -192,8 +192,16 @@ class Reads:
         """The class `cls` of a user's layers is as `user_layers` knows it."""
         self._classes[id(cls)] = known, cls
 
-    def function(self, function, globals_read):
-        """A user's function was called: its code and defaults, the globals of these names, what its cells hold."""
+    def cell(self, cell):
+        """It was read what a cell holds."""
+        if (id(cell), CONTENTS) not in self._numbers:
+            try:
+                self.asked(_contents, cell, cell.cell_contents)
+            except ValueError:  # an empty cell
+                self.asked(_is_empty, cell, True)
+
+    def function(self, function, globals_read, shown):
+        """A user's function was called: its code and defaults, the globals of these names, what its cells hold; but not those of the names `shown`."""
         self.asked(_code, function, function.__code__)
         self.asked(_defaults, function, function.__defaults__)
         self.asked(_kwdefaults, function, function.__kwdefaults__)
@@ -201,7 +209,9 @@ class Reads:
             self.contents(function.__kwdefaults__)
         space, builtins = function.__globals__, function.__builtins__ if hasattr(function, "__builtins__") else {}
         for name in globals_read:
-            if name in space:
+            if name in shown:
+                pass
+            elif name in space:
                 self.entry(space, name, space[name])
             else:
                 self.absent(space, name)
@@ -209,13 +219,9 @@ class Reads:
                     self.entry(builtins, name, builtins[name])
                 else:
                     self.absent(builtins, name)
-        for cell in function.__closure__ or ():
-            if (id(cell), None) in self._numbers:
-                continue
-            try:
-                self.asked(_contents, cell, cell.cell_contents)
-            except ValueError:  # an empty cell
-                self.asked(_is_empty, cell, True)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            if name not in shown:
+                self.cell(cell)
 
     def floats(self):
         """(`Place`, value) of the floats that were read where another one can be put."""
@@ -226,7 +232,7 @@ class Reads:
                         yield Place(space, key), value
         for (function, _), (cell, value) in self._asked.items():
             if function is _contents and type(value) is float:
-                yield Place(cell, None), value
+                yield Place(cell, CONTENTS), value
 
     def guard(self, guard, before):
         """What a skipped call depended on; `before`: the effects that there were until then."""
@@ -239,10 +245,14 @@ class Reads:
     def has_attribute(self, owner, name):
         """Whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
         space = space_of(owner)
+        if type(owner) is CellType:
+            return (_contents, id(owner)) in self._asked
         return name in self._entries.get(id(space), ((), ()))[1] or self._walk.containers.covers(space)
 
     def attribute(self, owner, name):
         """What it was, if that was read by itself; else None."""
+        if type(owner) is CellType:
+            return self._asked.get((_contents, id(owner)), (owner, None))[1]
         return self._entries.get(id(space_of(owner)), ((), {}))[1].get(name)
 
     def has_contents(self, container):

@@ -1,5 +1,13 @@
 """What the observed form of a function shows its operands to while nobody observes: everything is given back as it is."""
 
+import operator
+import sys
+
+OPERATORS = {
+    "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow,
+    "USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert, "MatMult": operator.matmul,
+    "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor, "BitAnd": operator.and_}
+
 
 class Unobserved:
     """Stands in for an `terra.runtime.observer.Observer`."""
@@ -10,6 +18,17 @@ class Unobserved:
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = inplace = fresh = context = _same
     assigned = removed = changed = inplace_attribute = augmented = subscript = answer = _same
     formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
+    global_name = cell_name = set_global = set_cell = _same
+
+    def binary(self, name, left, right):
+        return OPERATORS[name](left, right)
+
+    def unary(self, name, it):
+        return OPERATORS[name](it)
+
+    @staticmethod
+    def globals():
+        return sys._getframe(1).f_globals
 
     def question(self, function, names, owners):
         return None

@@ -8,7 +8,6 @@ float, but each calculation makes a new object: before a run that is observed, e
 wherever the run uses it; and so are those that are calculated of it.
 """
 
-import operator
 from types import CellType
 from typing import NamedTuple
 
@@ -16,15 +15,12 @@ from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
-OPERATORS = {
-    "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow,
-    "USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert, "MatMult": operator.matmul, "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor, "BitAnd": operator.and_}
 _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
 class Place:
-    """Where a number is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds."""
+    """Where a number is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds (`key` is that of `effects.CONTENTS`)."""
 
     __slots__ = ("holder", "key")
 

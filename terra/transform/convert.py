@@ -174,6 +174,14 @@ def observed_code(function):
     return _observed_code(_observable_factory(function, False))
 
 
+def names_shown(function):
+    """The names of global variables, and of those of functions around, that the observed form of a user's function shows the observer."""
+    try:
+        return _observable_factory(function, True).shown
+    except Unobservable:
+        return ()
+
+
 def is_observed(code):
     """Is it the code of an observed form, or within one?"""
     return id(code) in _observed

@@ -64,14 +64,14 @@ class Factory:
         self._prefix = instrumenter.prefix
         self._qualname = qualname
         self.code = self._compile(self.tree)
-        self._observed = None
+        self._observed, self.shown = None, ()
 
     @classmethod
     def within(cls, outer, function):
         """That of a function which is made inside of one that the Factory `outer` has instrumented. Raises NoSource if its place there is not known."""
         new = cls.__new__(cls)
         new.original = new.code = code = function.__code__
-        new.plain, new.sites, new._observed = False, [], None
+        new.plain, new.sites, new._observed, new.shown = False, [], None, ()
         new.tree, around = _find_node(outer.tree, code)
         new._ancestors = [*outer._ancestors, *map(_stub, around)]
         new.tls_name, new._prefix = outer.tls_name, outer._prefix
@@ -118,8 +118,9 @@ class Factory:
         """The code of the observed form (see `observed`). Raises Unobservable."""
         if self._observed is None:
             try:
-                tree = Observed(self._prefix, self.tls_name, self._class_name()).observe(copy.deepcopy(self.tree))
-                self._observed = self._compile(tree)
+                transformer = Observed(self._prefix, self.tls_name, self._class_name(), self.original.co_freevars)
+                self._observed = self._compile(transformer.observe(copy.deepcopy(self.tree)))
+                self.shown = frozenset(map(transformer.mangled, transformer.shown))  # see `Reads.function`
             except Unobservable as error:
                 self._observed = str(error)  # the error itself would keep the frames alive that it was raised in
         if type(self._observed) is str:

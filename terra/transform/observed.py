@@ -5,18 +5,19 @@ executed locations. It runs a few times only, to find out whether the function d
 
     x = self.scale * x + b[0]       x = o.binary('Add', o.binary('Mult', o.owner(self, 'scale').scale, x), o.container(b)[0])
 
-Names are not shown: locals hold what was shown when it was made, and the globals and free variables of a code object are known without running it.
+Names are not shown: locals hold what was shown when it was made, and the globals and free variables of a code object are known without running it. But those are that the function
+sets as well, as `global` or `nonlocal` ones.
 """
 
 import gast
 
+from .analysis import own_nodes
 from .templates import expression, statements
 
 __all__ = ["Observed", "Unobservable"]
 
 _REFUSED = (
-    gast.Yield, gast.YieldFrom, gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Global, gast.Nonlocal, gast.Import,
-    gast.ImportFrom, gast.ClassDef)
+    gast.Yield, gast.YieldFrom, gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
 _REFUSED_NAMES = frozenset(["Match", "TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
 _COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)
 _CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.FloorDiv, gast.Mod)
@@ -28,15 +29,18 @@ class Unobservable(Exception):
 
 
 class Observed(gast.NodeTransformer):
-    """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of the class around it."""
+    """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of the class around it, `freevars` are
+    those of its function. In the end, `shown` has the names that its functions declare `global`, or `nonlocal` of a function around the tree, and how: these are shown."""
 
-    def __init__(self, prefix, tls, class_name=None):
+    def __init__(self, prefix, tls, class_name=None, freevars=()):
+        self._freevars = freevars
         self._prefix = prefix
         self._tls = tls
         self._class_name = (class_name or "").lstrip("_")
 
     def observe(self, tree):
         """The tree of a FunctionDef or Lambda, changed in place."""
+        self.shown = self._declared_names(tree)
         if isinstance(tree, gast.Lambda):
             tree.body = self.visit(tree.body)
         else:
@@ -77,6 +81,49 @@ class Observed(gast.NodeTransformer):
 
     # --- names and their parts ---
 
+    def _declared_names(self, tree):
+        """{name: whether it is global}, of the names that functions of the tree declare."""
+        found = {name: True for node in gast.walk(tree) if isinstance(node, gast.Global) for name in node.names}
+        found.update((name, False) for node in gast.walk(tree) if isinstance(node, gast.Nonlocal) for name in node.names if self.mangled(name) in self._freevars)
+        for function in gast.walk(tree) if found else ():
+            if isinstance(function, (gast.FunctionDef, gast.Lambda)):
+                nodes = [*own_nodes(function), *gast.walk(function.args)]
+                declared = {name for node in nodes if isinstance(node, (gast.Global, gast.Nonlocal)) for name in node.names}
+                bound = {node.id for node in nodes if isinstance(node, gast.Name) and not isinstance(node.ctx, gast.Load)}
+                bound.update(node.name for node in nodes if isinstance(node, gast.FunctionDef))
+                if not found.keys().isdisjoint(bound - declared):
+                    raise Unobservable(f"line {function.lineno} has a variable of a name that is declared global or nonlocal elsewhere in it")
+        return found
+
+    def _variable(self, node):
+        """(what of an object such a name stands for, an expression for the object), see `_place`."""
+        if self.shown[node.id]:
+            return gast.Constant(self.mangled(node.id), None), expression("tls.observer.globals()", node, tls=self._tls)
+        return gast.Constant("cell_contents", None), self._cell(node)
+
+    @staticmethod
+    def _cell(node):
+        return expression("(lambda: held).__closure__[0]", node, held=node.id)
+
+    def visit_Name(self, node):
+        if node.id not in self.shown:
+            return node
+        if not isinstance(node.ctx, gast.Load):
+            raise Unobservable(f"line {node.lineno} sets {node.id}, which is not its own, in an unusual way")
+        if self.shown[node.id]:
+            return self._show("global_name", node, name=gast.Constant(self.mangled(node.id), None))
+        return self._show("cell_name", node, cell=self._cell(node))
+
+    def _sets_names(self, value, targets):
+        """A value that is assigned to these targets: it is shown that names which are not the function's own are set."""
+        for target in targets:
+            if isinstance(target, gast.Name) and target.id in self.shown:
+                if self.shown[target.id]:
+                    value = self._show("set_global", value, name=gast.Constant(self.mangled(target.id), None))
+                else:
+                    value = self._show("set_cell", value, cell=self._cell(target))
+        return value
+
     def visit_Attribute(self, node):
         if self._is_own(node):
             return node
@@ -86,10 +133,11 @@ class Observed(gast.NodeTransformer):
 
     def _attribute(self, node):
         """The name of an attribute, as a constant."""
-        name = node.attr
-        if self._class_name and name.startswith("__") and not name.endswith("__"):
-            name = f"_{self._class_name}{name}"  # a private one
-        return gast.Constant(name, None)
+        return gast.Constant(self.mangled(node.attr), None)
+
+    def mangled(self, name):
+        private = self._class_name and name.startswith("__") and not name.endswith("__")
+        return f"_{self._class_name}{name}" if private else name
 
     def visit_Subscript(self, node):
         if not isinstance(node.ctx, gast.Load):
@@ -177,7 +225,7 @@ class Observed(gast.NodeTransformer):
         else:
             part = self._arithmetic(node, found) if isinstance(node, gast.BinOp) else None
             asked = part and gast.UnaryOp(gast.Not(), gast.UnaryOp(gast.Not(), part))
-        if asked is None or all(isinstance(x, gast.Name) for x in found):
+        if asked is None or all(isinstance(x, gast.Name) and x.id not in self.shown for x in found):
             return None
         arguments = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
         function = gast.Lambda(gast.arguments(arguments, [], None, [], [], None, []), asked)
@@ -189,6 +237,9 @@ class Observed(gast.NodeTransformer):
     def _place(self, node):
         """(what of a named object is meant: None for itself, the name of an attribute, [key] of an item, [name, key] of an item of an attribute; the object's name)."""
         path = []
+        if isinstance(node, gast.Name) and node.id in self.shown:
+            key, owner = self._variable(node)
+            return gast.List([key], gast.Load()), owner
         while not isinstance(node, gast.Name):
             path.insert(0, self._attribute(node) if isinstance(node, gast.Attribute) else _constant_key(node.slice))
             is_item, node = isinstance(node, gast.Subscript) or len(path) > 1, node.value
@@ -204,7 +255,7 @@ class Observed(gast.NodeTransformer):
             inner = inner.value
         if isinstance(inner, gast.Attribute):
             inner = inner.value
-        if isinstance(inner, gast.Name) and not self._is_own(node):
+        if isinstance(inner, gast.Name) and not self._is_own(node) and (inner is node or inner.id not in self.shown):
             found.append(node)
             return gast.Name(f"x{len(found) - 1}", gast.Load(), None, None)
         if isinstance(node, gast.BinOp) and isinstance(node.op, _CALCULATING):
@@ -280,8 +331,8 @@ class Observed(gast.NodeTransformer):
         return self._show("fresh", node)
 
     def visit_FunctionDef(self, node):
-        if node.decorator_list:
-            raise Unobservable(f"line {node.lineno} decorates a function")
+        if node.decorator_list or node.name in self.shown:
+            raise Unobservable(f"line {node.lineno} decorates a function, or gives it a name that is not its own")
         for annotation in (node.returns, *[arg.annotation for arg in gast.walk(node.args) if isinstance(arg, gast.Name)]):
             _refuse_calls(annotation)
         self._visit_defaults(node.args)
@@ -350,10 +401,20 @@ class Observed(gast.NodeTransformer):
         if any(isinstance(target, gast.Subscript) for target in targets):
             value = self._named(self._prefix + "value", value)
         name = gast.Name(self._prefix + "value", gast.Load(), None, None)
-        return value, [self._stored(target, name) if isinstance(target, gast.Subscript) else self.visit(target) for target in targets]
+        value = self._sets_names(value, targets)
+        return value, [self._target(target, name) for target in targets]
+
+    def _target(self, target, value):
+        if isinstance(target, gast.Subscript):
+            return self._stored(target, value)
+        return target if isinstance(target, gast.Name) else self.visit(target)
 
     def visit_AugAssign(self, node):
         node.value = self.visit(node.value)
+        if isinstance(node.target, gast.Name) and node.target.id in self.shown:
+            key, owner = self._variable(node.target)
+            node.value = self._show("inplace_attribute", node.value, owner=owner, name=key, operator=_name_of(node.op))
+            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
         if isinstance(node.target, gast.Name):
             held = gast.Name(node.target.id, gast.Load(), None, None)
             held.__dict__.update({name: getattr(node.target, name) for name in node.target._attributes if hasattr(node.target, name)})
@@ -418,7 +479,7 @@ class Observed(gast.NodeTransformer):
     def visit_With(self, node):
         for item in node.items:
             item.context_expr = self._shown("context", item.context_expr)
-            if item.optional_vars is not None and not isinstance(item.optional_vars, gast.Name):
+            if item.optional_vars is not None and (not isinstance(item.optional_vars, gast.Name) or item.optional_vars.id in self.shown):
                 raise Unobservable(f"line {node.lineno} unpacks or stores what a context gives")
         node.body = self._visit_list(node.body)
         return node
