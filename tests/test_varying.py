@@ -546,3 +546,217 @@ def test_numbers_stay_floats_and_equal():
         step(X[k % 3])
         assert type(trainer.b) is float and trainer.b == value and vars(trainer) == {"b": value}
     assert step.stats().whole_steps >= 10
+
+
+# -- calls that make a tensor of a number ----------------------------------------------------------------------------------------
+
+weight, kept = tf.Variable([1.0, 2.0, 3.0]), keras.Variable(0.5)
+scalar = tf.Variable(0.5, dtype=tf.float64)
+CALLS = {
+    "constant": lambda x, b: x * tf.constant(b) + tf.constant(b, dtype=tf.float32),
+    "constant of another type": lambda x, b: tf.cast(x, tf.float64) * tf.constant(b, dtype="float64"),
+    "convert": lambda x, b: x - tf.convert_to_tensor(b),
+    "cast": lambda x, b: x * tf.cast(b, tf.float32) + tf.cast(tf.cast(b, tf.float64), tf.float32),
+    "multiply": lambda x, b: tf.multiply(x, b) + tf.multiply(b, x),
+    "others": lambda x, b: tf.add(x, b) + tf.subtract(b, x) + tf.divide(x, b) + tf.maximum(x, b) + tf.minimum(b, x),
+    "pow": lambda x, b: tf.pow(x, b),
+    "clip": lambda x, b: tf.clip_by_value(x, -b, b),
+    "of a variable": lambda x, b: tf.multiply(weight, b) + x,
+    "assign": lambda x, b: (scalar.assign(b), scalar * tf.cast(x, tf.float64)),
+    "assign_sub": lambda x, b: (scalar.assign_sub(b), scalar + 1.0),
+    "assign, Keras": lambda x, b: (kept.assign(b), kept * x),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_make_a_tensor_of_it(name):
+    use = CALLS[name]
+
+    def make():
+        kept.assign(0.5)
+        scalar.assign(0.5)
+
+        def step(x, b):
+            return [y + 0 for y in tf.nest.flatten(use(tf.abs(x), b))]
+        return step, lambda s, k: s(X[k % 3], rate(k)), lambda: (kept.value, scalar)
+    compare(make)
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, b: tf.constant(b, shape=(2, 3)) * x, lambda x, b: tf.constant(b, dtype=tf.complex64) * tf.cast(x, tf.complex64), lambda x, b: tf.cast(b, tf.int32) + 1,
+    lambda x, b: float(tf.constant(b)) * x, lambda x, b: x * b if tf.constant(b) > 0.02 else x, lambda x, b: tf.multiply(b, 2.0) * x, lambda x, b: tf.constant(b),
+    lambda x, b: tf.multiply(tf.cast(x, tf.int32), int(b * 100)), lambda x, b: tf.where(x > b, x, b), lambda x, b: tf.fill([2], b)])
+def test_calls_that_do_something_else_with_it(use):
+    compare(lambda: (lambda x, b: use(tf.abs(x), b), lambda s, k: s(X[k % 3], rate(k))), whole=0, express=0)
+
+
+# -- learning rates ------------------------------------------------------------------------------------------------------------
+
+def trained(how, make_optimizer=lambda: keras.optimizers.SGD(0.5), number=lambda k: rate(k)):
+    def make():
+        w = keras.Variable(np.ones((3, 2), "float32"))
+        optimizer = make_optimizer()
+        optimizer.build([w])
+
+        class Trainer:
+            steps = 0
+
+            def step(self, x, lr):
+                self.steps += 1
+                how(self, optimizer, lr)
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.matmul(x, w) ** 2)
+                optimizer.apply_gradients(zip(tape.gradient(loss, [w]), [w]))
+                return loss
+
+        trainer = Trainer()
+        return trainer.step, lambda s, k: s(X[k % 3], number(k)), lambda: (w.value, optimizer.learning_rate if not hasattr(optimizer.learning_rate, "value") else optimizer.learning_rate.value)
+    return make
+
+
+def sets(trainer, optimizer, lr):
+    optimizer.learning_rate = lr
+
+
+def assigns(trainer, optimizer, lr):
+    optimizer.learning_rate.assign(lr)
+
+
+def cosine(trainer, optimizer, lr):
+    optimizer.learning_rate = 0.5 * lr * (1 + math.cos(math.pi * trainer.steps / 50))
+
+
+def warm_up(trainer, optimizer, lr):
+    optimizer.learning_rate = min(1.0, trainer.steps / 10) * 0.3
+
+
+def by_epoch(trainer, optimizer, lr):
+    optimizer.learning_rate = 0.1 if trainer.steps % 10 < 5 else 0.1 / trainer.steps
+
+
+class Doubling(keras.optimizers.SGD):
+    """Its learning rate is twice what it is set to."""
+
+    @property
+    def learning_rate(self):
+        return keras.optimizers.SGD.learning_rate.fget(self)
+
+    @learning_rate.setter
+    def learning_rate(self, value):
+        keras.optimizers.SGD.learning_rate.fset(self, 2 * value)
+
+
+class Plain(keras.optimizers.SGD):
+    pass
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": True}])
+@pytest.mark.parametrize("how", [sets, assigns, cosine, warm_up])
+def test_learning_rates(how, options):
+    compare(trained(how), **options)
+
+
+@pytest.mark.parametrize("optimizer", [
+    lambda: keras.optimizers.Adam(0.1), lambda: Plain(0.1), lambda: Doubling(0.1), lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))])
+@pytest.mark.parametrize("how", [sets, cosine])
+def test_optimizers(how, optimizer):
+    compare(trained(how, optimizer), whole=0, express=0)
+
+
+def test_a_rate_that_is_something_else_at_times():
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    values = [0.1, 0.2, 0.3, 1, tf.constant(0.25), 2, 0.5, np.float32(0.125)]
+    compare(trained(sets, number=lambda k: rate(k) if k < 20 else schedule if k > 44 else values[k % 8]), whole=4, express=0, n=48)
+    compare(trained(by_epoch), whole=0, express=0)
+
+
+# -- counters ------------------------------------------------------------------------------------------------------------------
+
+def anneals():
+    class Trainer:
+        def __init__(self):
+            self.n, self.total, self.log = 0, 40, {"seen": 0}
+
+        def step(self, x):
+            before = self.n / self.total
+            self.n += 1
+            self.log["seen"] += 2
+            return tf.abs(x) * (self.n / self.total) + before + self.log["seen"] * 0.5 - 1.0 / self.n
+    trainer = Trainer()
+    return trainer.step, lambda s, k: s(X[k % 3]), lambda: (trainer.n, trainer.log)
+
+
+def counted_outside():
+    """Numbers that the loop counts, and what is asked about them."""
+    class Trainer:
+        def step(self, x):
+            y = tf.abs(x) * (1.0 / (self.epoch + 1)) * (0.5 * self.beta)
+            if self.epoch % 4 == 0:
+                y = y + 1.0
+            if self.beta > 0.5:
+                y = y - 3.0
+            return y
+    trainer = Trainer()
+
+    def call(step, k):
+        trainer.epoch, trainer.beta = k, k / 30
+        return step(X[k % 3])
+    return trainer.step, call, lambda: (trainer.epoch, trainer.beta)
+
+
+def counted_by_hand():
+    class Trainer:
+        n = 0
+
+        def step(self, x):
+            self.n = self.n + 1
+            return tf.abs(x) * (self.n / 10)
+    trainer = Trainer()
+    return trainer.step, lambda s, k: s(X[k % 3]), lambda: trainer.n
+
+
+def divides_by_what_is_zero_at_times():
+    class Trainer:
+        n = 0
+
+        def step(self, x):
+            self.n += 1
+            y = tf.abs(x) * (self.n / 10)
+            return y + (1 / (self.n % 5) if self.n > 22 else 0.0)
+    trainer = Trainer()
+
+    def call(step, k):
+        try:
+            return step(X[k % 3])
+        except ZeroDivisionError as error:
+            return str(error)
+    return trainer.step, call, lambda: trainer.n
+
+
+def counter_that_becomes_something_else():
+    class Trainer:
+        n = 0
+
+        def step(self, x):
+            self.n += 1
+            return tf.abs(x) * (self.n / 10)
+    trainer = Trainer()
+
+    def call(step, k):
+        if k in (20, 30):
+            trainer.n = 0.5 if k == 20 else True
+        if k == 25:
+            trainer.n = 1000
+        return step(X[k % 3])
+    return trainer.step, call, lambda: trainer.n
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": True}])
+@pytest.mark.parametrize("make", [anneals, counted_outside])
+def test_what_is_calculated_of_counters(make, options):
+    compare(make, n=48, **options)
+
+
+@pytest.mark.parametrize("make", [counted_by_hand, divides_by_what_is_zero_at_times, counter_that_becomes_something_else])
+def test_other_counters(make):
+    compare(make, whole=0, express=0, n=48)

@@ -161,7 +161,8 @@ def _kinds_within(value):
 
 
 class Question:
-    """What a run asks about counters: (owner, name, how much more it is then than at the beginning) for each, or (None, None, value) of what stays the same."""
+    """What a run asks about counters, and numbers that vary: (owner, name, how much more it is then than at the beginning; None if it is a float) for each, or (None, None, value) of what
+    stays the same."""
 
     __slots__ = ("function", "parts", "_key")
 
@@ -181,9 +182,9 @@ class Question:
         for owner, name, more in self.parts:
             if owner is not None:
                 value = held_in(owner, name)
-                if type(value) is not int:
+                if type(value) is not (float if more is None else int):
                     return None
-                more += value
+                more = value if more is None else more + value
             values.append(more)
         try:
             return self.function(*values)
@@ -194,7 +195,7 @@ class Question:
         """The same question in a call, where the run around it has had effects before (see `so_far`)."""
         parts = []
         for owner, name, more in self.parts:
-            before = effects.get((id(owner), name), 0) if owner is not None else 0
+            before = effects.get((id(owner), name), 0) if owner is not None and more is not None else 0
             if type(before) is tuple:
                 owner, name, before = None, None, before[0]
             parts.append((owner, name, more + before))

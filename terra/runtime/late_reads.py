@@ -57,7 +57,7 @@ class LateReads:
 
     def places(self):
         """Where the numbers are that were looked at."""
-        return [] if self._varying is None else self._varying.looked_at(self._seen)
+        return self._varying.looked_at(self._seen) if self._numbers else []
 
     def times(self, key):
         """How often the value of this key was read so."""

@@ -17,18 +17,28 @@ from terra.transform.observed import Unobservable
 _OF_PARTIALS = attrgetter("func"), attrgetter("args"), attrgetter("keywords")
 
 
+_ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])
+_CONSTANTS = frozenset([tfi.tf.constant, tfi.tf.convert_to_tensor])
+_CONVERTING = _CONSTANTS | {
+    tfi.tf.cast, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.maximum, tfi.tf.minimum, tfi.tf.pow, tfi.tf.clip_by_value}
+
+
 class Calls:
     """The part of the Observer for calls."""
 
     def enter(self, cursor, call_id, callee):
         """What to call at an instrumented call site."""
         form = cursor.enter(call_id, callee)
-        return form if self.reason is not None else self._callee(callee, form, True)
+        return form if self._is_over() else self._callee(callee, form, True)
+
+    def _is_over(self):
+        """Whether nothing is observed any more. With numbers that vary, calls are still to be recorded with the tensors that stand for them."""
+        return self.reason is not None and not (self.passing and self._varying.numbers)
 
     def builtin(self, callee):
         """What to call in place of a builtin, or of anything that is called by code which is not instrumented."""
         form = fast_forward.form_of(callee)
-        return form if self.reason is not None else self._callee(callee, form, False)
+        return form if self._is_over() else self._callee(callee, form, False)
 
     def _callee(self, callee, form, instrumented):
         kind = type(callee)
@@ -39,6 +49,8 @@ class Calls:
                 if quiet_functions.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None:
+                if self._varying.numbers and callee in _CONVERTING:
+                    return functools.partial(self._converting, callee, form)
                 return functools.partial(self._framework, callee, form)
             if id(callee) in NUMPY:
                 return functools.partial(self._on_plain, callee)
@@ -157,6 +169,8 @@ class Calls:
         if self._covers(owner) and fast_forward.substitute(callee) is not None:
             return functools.partial(self._within, callee)
         if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
+            if self._varying.numbers and function.__name__ in _ASSIGNING and tfi.is_variable(owner):
+                return functools.partial(self._assigning, owner, form)
             return functools.partial(self._framework, None, form)
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "watch":
             return form
@@ -200,6 +214,28 @@ class Calls:
             if type(result) in LISTS and not any(result is x for x in (*args, *kwargs.values())):
                 self.fresh(result)
         return result
+
+    def _assigning(self, variable, form, /, *args, **kwargs):
+        """Call a method that assigns to a variable: it first makes a tensor of what it is given."""
+        dtype = tfi.dtypes.as_dtype(getattr(variable, "_dtype", None) or variable.dtype)
+        return self._framework(None, form, *[self._varying.tensor(x, dtype) for x in args[:1]], *args[1:], **kwargs)
+
+    def _converting(self, function, form, /, *args, **kwargs):
+        """Call a function that makes tensors of numbers among its arguments, of a type that is known beforehand."""
+        numbers = self._varying.numbers
+        if function in _CONSTANTS:
+            if len(args) == 1 and id(args[0]) in numbers and kwargs.keys() <= {"dtype"}:
+                dtype = kwargs.get("dtype")
+                made = self._varying.tensor(args[0], tfi.dtypes.float32 if dtype is None else tfi.dtypes.as_dtype(dtype))
+                if made is not args[0]:
+                    return made
+        elif function is tfi.tf.cast:
+            args = [*[self._varying.tensor(x, tfi.dtypes.float32) for x in args[:1]], *args[1:]]
+        else:
+            types = {x.dtype for x in args if type(x) in TENSORS or tfi.is_variable(x)}
+            if len(types) == 1 and all(id(x) in numbers or type(x) in TENSORS or type(x) is tfi.ResourceVariable for x in args):
+                args = [self._varying.tensor(x, *types) for x in args]
+        return self._framework(function, form, *args, **kwargs)
 
     def _within(self, callee, /, *args, **kwargs):
         """Call a part of the object whose call is recorded: all that it reads is guarded, and the user's functions that it may call are observed in turn."""

@@ -62,7 +62,7 @@ class Operands:
 
     def calculates(self, function, parts):
         """What `function`, without side effects, gives for these operands, if it is a number that varies; else None."""
-        value = self._varying.calculates(function, parts) if self._varying.numbers and self.reason is None else None
+        value = self._varying.calculates(function, parts) if self._varying.numbers else None
         if value is not None:
             for x in parts:
                 if id(x) not in self._varying.numbers:

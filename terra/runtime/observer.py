@@ -12,14 +12,14 @@ Whatever is not known to be harmless makes a run impure; that costs speed only.
 
 import dis
 import sys
-from types import CellType
+from types import CellType, ModuleType
 
 import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.effects import CONTENTS, WITH_ITEMS, Carried, Effect, Question, held_in, holds_tensors, kind_of, so_far, space_of
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_librarys_container, is_record, makes_named_tuples, plain
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, defined, is_frameworks, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
@@ -435,12 +435,28 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
+        if name == "learning_rate" and not self._is_over() and guards.is_librarys(type(it)):
+            return _Settable(self, it)
         lasting.note_left(it, name)
         if self._sets_record(it):
             return it
         if self.reason is None and self.may_set(it, name):
             self._sets(it, name)
         return it
+
+    def set_rate(self, optimizer, value):
+        """The learning rate of an optimizer of the framework's is set: Keras' assigns the value to a variable."""
+        setter = getattr(defined(type(optimizer), "learning_rate"), "fset", None)
+        variable = vars(optimizer).get("_learning_rate")
+        if getattr(setter, "__module__", None) != "keras.src.optimizers.base_optimizer" or not is_frameworks(setter) or not tfi.is_variable(variable) \
+                or not (type(value) is float or type(value) in TENSORS):
+            self.impure("sets an attribute")
+            optimizer.learning_rate = value
+            return
+        self.reads.object(optimizer, type(optimizer), vars(optimizer))
+        self._found(type(optimizer).__mro__, "learning_rate", vars(optimizer))
+        self.reads.entry(vars(optimizer), "_learning_rate", variable)
+        self.builtin(variable.assign)(value)
 
     def _sets(self, owner, name, added=None):
         """An attribute or item is about to be set."""
@@ -461,40 +477,70 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def question(self, function, names, owners):
         """What `function` is to tell of the attributes of these names, or of items (where there is a list instead, see `Observed._place`), or of numbers (None), is asked: an
-        answer if one of them is a counter, else None. Nothing but the answer is evaluated twice, as it would be if some code of the user's ran here."""
-        if self.reason is not None or not self.runner.program.counters:
+        answer if one of them counts, or varies, else None. Nothing but the answer is evaluated twice, as it would be if some code of the user's ran here."""
+        asked = self._what_varies(names, owners)
+        if asked is None:
             return None
-        places = list(map(self._place_of, owners, names))
-        if None in places:
-            return None
-        owners, names = zip(*places)
-        keys = [(id(owner), name) for owner, name in places]  # (of an item `name` is the key)
-        if self.runner.program.counters.isdisjoint(keys):
-            return None
-        parts, values = [], []
-        for owner, name, key in zip(owners, names, keys):
-            effect = self.effects.get(key)
-            if key in self.runner.program.counters and (effect is None or effect.added is not None):
-                if not self._may_set(owner, name):
-                    return None
-                values.append(held_in(owner, name))
-                parts.append((owner, name, effect.added if effect is not None else 0))
-                if type(values[-1]) is not int:
-                    return None
-            else:
-                if name is None:
-                    self.late.looked_at(owner)
-                values.append(owner if name is None else self._value_at(owner, name) if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None))
-                self.late.looked_at(values[-1])
-                parts.append((None, None, values[-1]))
-                if type(values[-1]) is not int and type(values[-1]) is not float:
-                    return None
+        parts = []
+        for value, place in asked:
+            if place is None:
+                self.late.looked_at(value)
+            parts.append((None, None, value) if place is None else place)
         try:
-            answer = function(*values)
+            answer = function(*[value for value, _ in asked])
         except ArithmeticError:
             return None
-        self.reads.asked(Question(function, parts), owners[0], answer)
+        self.reads.asked(Question(function, parts), None, answer)
         return _ANSWERS[answer]
+
+    def counted(self, function, names, owners):
+        """The same for arithmetic: a list with what `function` gives, if that is a float, else None."""
+        asked = self._what_varies(names, owners)
+        value = None if asked is None else self._varying.counts(function, asked)
+        if value is None:
+            return None
+        for x, place in asked:
+            if place is None and id(x) not in self._varying.numbers:
+                self.late.looked_at(x)
+        return [value]
+
+    def _what_varies(self, names, owners):
+        """[(value, None, or its place as in a `Question`)] of what is asked about; None if none of it counts or varies, or it cannot be told."""
+        if self.reason is not None or not (self.runner.program.counters or self._varying.places or self._varying.integers):
+            return None
+        places = list(map(self._place_of, owners, names))
+        if None in places or not any(self._varies(owner, name) for owner, name in places):
+            return None
+        found = []
+        for owner, name in places:
+            place = None
+            if self._varies(owner, name):
+                if (id(owner), name) in self.runner.program.counters:
+                    if not self._may_set(owner, name):
+                        return None
+                elif type(owner) in WITH_ITEMS:
+                    self._keys(owner)
+                else:
+                    self.reads.object(owner, type(owner), vars(owner))
+                    self._found(type(owner).__mro__, name, vars(owner))
+                effect = self.effects.get((id(owner), name))
+                value = held_in(owner, name)
+                place = owner, name, None if type(value) is float else 0 if effect is None else effect.added
+            elif name is None:
+                value = owner
+            else:
+                value = self._value_at(owner, name) if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None)
+            if type(value) is not int and type(value) is not float:
+                return None
+            found.append((value, place))
+        return found
+
+    def _varies(self, owner, name):
+        """Whether what is there, an attribute or item, is a counter, or a number that varies, and the run has not set it."""
+        effect = self.effects.get((id(owner), name))
+        if name is None or (effect is not None and effect.added is None):
+            return False
+        return (id(owner), name) in self.runner.program.counters or self._varying.is_place(space_of(owner), name)
 
     def _value_at(self, owner, name):
         """The item of a list or dict, or what a cell holds, which is read."""
@@ -516,13 +562,17 @@ class Observer(Attributes, Calls, Builtins, Operands):
 
     def _looked_up(self, owner, name):
         """The attribute of an object, if no code of the user's runs for it."""
-        if type(owner) in TENSORS or tfi.is_variable(owner) or not self._is_looked_up_plainly(type(owner)):
+        if type(owner) in TENSORS or tfi.is_variable(owner) or not self._keeps_plainly(owner):
             return _UNKNOWN
         found = defined(type(owner), name)
         if found is not None and defined(type(found), "__get__") is not None:
             return _UNKNOWN
         attributes = getattr(owner, "__dict__", None)
         return attributes.get(name, found) if type(attributes) is dict else _UNKNOWN
+
+    def _keeps_plainly(self, owner):
+        """Whether an object has its attributes where others have them: that of a module is looked up there first."""
+        return type(owner) is ModuleType or self._is_looked_up_plainly(type(owner))
 
     def answer(self, it):
         """What came of a question, or of evaluating what was asked."""
@@ -606,6 +656,20 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.late.held.clear()
         self._element(it)
         self.values(it)
+
+
+class _Settable:
+    """Stands in for an optimizer whose learning rate is set."""
+
+    __slots__ = ("_observer", "_optimizer")
+
+    def __init__(self, observer, optimizer):
+        self._observer, self._optimizer = observer, optimizer
+
+    def _set(self, value):
+        self._observer.set_rate(self._optimizer, value)
+
+    learning_rate = property(None, _set)
 
 
 def _carries(before, after):

@@ -223,15 +223,15 @@ class Reads:
             if name not in shown:
                 self.cell(cell)
 
-    def floats(self):
-        """(`Place`, value) of the floats that were read where another one can be put."""
+    def plain_numbers(self):
+        """(`Place`, value) of the floats and integers that were read where another one can be put."""
         for space, entries in self._entries.values():
             if type(space) is dict or type(space) is list:
                 for key, value in entries.items():
-                    if type(value) is float:
+                    if type(value) is float or type(value) is int:
                         yield Place(space, key), value
         for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and type(value) is float:
+            if function is _contents and (type(value) is float or type(value) is int):
                 yield Place(cell, CONTENTS), value
 
     def guard(self, guard, before):

@@ -33,6 +33,8 @@ class Unobserved:
     def question(self, function, names, owners):
         return None
 
+    counted = question
+
     def enter(self, cursor, call_id, callee):
         return cursor.enter(call_id, callee)
 

@@ -12,6 +12,7 @@ from types import CellType
 from typing import NamedTuple
 
 from terra.runtime import internals as tfi
+from terra.runtime.effects import held_in
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
@@ -62,25 +63,53 @@ class Fixed(NamedTuple):
     number: object
 
 
-class Calculated(NamedTuple):
+class Count(NamedTuple):
+    """An integer that is found as attribute or item `name` of an object, and how much more it is then than at the beginning of the run."""
+
+    owner: object
+    name: object
+    more: int
+
+    def __eq__(self, other):
+        return type(other) is Count and self.owner is other.owner and self.name == other.name and self.more == other.more
+
+    __hash__ = None
+
+    def value(self, given):
+        value = held_in(self.owner, self.name)
+        return value + self.more if type(value) is int else None
+
+
+class Calculated:
     """A number that `function`, without side effects, calculates of others: of those at these places in a list, or `Fixed` ones."""
 
-    function: object
-    parts: tuple
+    __slots__ = ("function", "parts")
+
+    def __init__(self, function, parts):
+        self.function, self.parts = function, parts
+
+    def __eq__(self, other):  # functions of observed code are made anew in each run
+        return type(other) is Calculated and self.parts == other.parts and _code(self.function) == _code(other.function)
+
+    __hash__ = None
+
+
+def _code(function):
+    return getattr(function, "__code__", function)
 
 
 def evaluate(sources, given):
-    """What these numbers are, a list of each `Place` and `Calculated`, where the step has the arguments `given`; None if one of them is no number, or the run would raise."""
+    """What these numbers are, a list of a `Place`, `Count` or `Calculated` each, where the step has the arguments `given`; None if one of them is no number, or the run would raise."""
     values = []
     for source in sources:
-        if type(source) is Place:
+        if type(source) is not Calculated:
             value = source.value(given)
         else:
             try:
                 value = source.function(*[values[part] if type(part) is int else part.number for part in source.parts])
             except (ArithmeticError, ValueError, TypeError):
                 return None
-        if type(value) is not float:
+        if type(value) is not (int if type(source) is Count else float):
             return None
         values.append(value)
     return values
@@ -103,10 +132,16 @@ class Becomes:
 class _Nothing:
     """No arrays and no numbers."""
 
-    numbers = places = ()
+    numbers = places = integers = ()
 
     def __contains__(self, array):
         return False
+
+    def is_place(self, holder, key):
+        return False
+
+    def counts(self, function, asked):
+        return None
 
     def why_needed(self):
         return None
@@ -125,10 +160,10 @@ class Varying:
 
     Each use has a tensor of its own: there are as many for an array, or a number, as the run uses it times.
 
-    `numbers`: {identity: Place} of those that are known to vary; `given`: the arguments.
+    `numbers`: {identity: Place} of those that are known to vary, `integers`: the same of integers; `given`: the arguments.
     """
 
-    def __init__(self, step, inputs, numbers, given):
+    def __init__(self, step, inputs, numbers, integers, given):
         self._step, self._inputs = step, inputs
         self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
         self._used = set()  # these places, of those that were used already
@@ -137,9 +172,10 @@ class Varying:
         self._converted = 0  # times that it did
         self._given = given
         self.places = {identity: place for identity, place in numbers.items() if place.holds_number(given)}
+        self.integers = integers
         self.numbers = {}  # id of a float that varies -> (it, its place among the sources)
-        self.sources = []  # a `Place` or `Calculated` for each
-        self._made = []  # the tensors of numbers
+        self.sources = []  # a `Place` or `Calculated` for each, and each `Count` that they are calculated of
+        self._made = []  # (tensor, place of the number among the sources) of those of numbers
 
     def __contains__(self, array):
         return id(array) in self._tensors
@@ -218,6 +254,30 @@ class Varying:
             return None  # it will be raised again
         return self._number(value, Calculated(function, known)) if type(value) is float else None
 
+    def is_place(self, holder, key):
+        """Whether a number that varies is there."""
+        return (id(holder), key) in self.places or (id(holder), key) in self.integers
+
+    def counts(self, function, asked):
+        """What `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float; else None."""
+        parts, counts = [], []
+        for value, place in asked:
+            if place is None:
+                parts.append(self._part(value))
+            elif place[2] is None:
+                parts.append(self._part(value))  # it stands there itself
+            else:
+                counts.append(Count(*place))
+                parts.append(len(self.sources) + len(counts) - 1)
+        try:
+            value = function(*[value for value, _ in asked])
+        except (ArithmeticError, ValueError, TypeError):
+            return None
+        if type(value) is not float:
+            return None
+        self.sources += counts
+        return self._number(value, Calculated(function, tuple(parts)))
+
     def beside(self, name, left, right):
         """The operands of the operator `name`, with a tensor in the place of a number beside one."""
         if name in _OF_TENSORS:
@@ -229,12 +289,17 @@ class Varying:
 
     def _beside(self, number, x):
         """What to make of a number that is an operand of `x`."""
-        if not (type(x) in _TENSORS or (type(x) is tfi.ResourceVariable)) or not x.dtype.is_floating or tfi.promotes():
+        return self.tensor(number, x.dtype) if type(x) in _TENSORS or type(x) is tfi.ResourceVariable else number
+
+    def tensor(self, number, dtype):
+        """A tensor of this type that stands for a number that varies; anything else is given back."""
+        known = self.numbers.get(id(number))
+        if known is None or not dtype.is_floating or tfi.promotes():
             return number
-        made = self._step.hold_data(noted(number_tensor(number, x.dtype)))
+        made = self._step.hold_data(noted(number_tensor(number, dtype)))
         self._inputs.foreign.append(made)
-        self.repeated.append((self.numbers[id(number)][1], x.dtype))
-        self._made.append(made)
+        self.repeated.append((known[1], dtype))
+        self._made.append((made, known[1]))
         return made
 
     # -- the end ---------------------------------------------------------------------------------------------------------------
@@ -242,12 +307,12 @@ class Varying:
     def looked_at(self, ids):
         """Places of the numbers that matter: Python has looked at these objects."""
         found = []
-        todo = [k for key, (_, k) in self.numbers.items() if key in ids]
+        todo = [k for key, (_, k) in self.numbers.items() if key in ids] + [k for made, k in self._made if not is_unread(made)]
         while todo:
             source = self.sources[todo.pop()]
             if type(source) is Place:
                 found.append(source)
-            else:
+            elif type(source) is Calculated:
                 todo += [part for part in source.parts if type(part) is int]
         return found
 
@@ -257,6 +322,4 @@ class Varying:
             return "uses an array that is an argument other than as a tensor"
         if not all(is_unread(made) for _, made, _ in self._tensors.values()):  # aliases have the same owner
             return "reads the value of a tensor made of an array that is an argument"
-        if not all(map(is_unread, self._made)):
-            return "reads the value of a tensor made of a number that varies"
         return None

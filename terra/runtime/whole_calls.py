@@ -38,7 +38,7 @@ _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its
 class Attempts:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "constants", "floats")
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen")
 
     def __init__(self, called):
         self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
@@ -50,8 +50,9 @@ class Attempts:
         self.jumps = 0
         self.carried = {}  # (id of an object, name) -> `effects.Carried`, whose contents are arguments, too
         self.numbers = {}  # identity -> `varying.Place` of the numbers that vary, which are arguments, too
+        self.integers = {}  # the same of integers, which are not: only what is asked about, or calculated of, them counts
         self.constants = set()  # identities of numbers that were looked at: each value is another call
-        self.floats = {}  # identity -> (`Place`, value) of the floats that the last run which was observed was given, or has read
+        self.seen = {}  # identity -> (`Place`, value) of the numbers that the last run which was observed was given, or has read
         self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
 
     @property
@@ -68,20 +69,21 @@ class Attempts:
             self.regions.clear()
             self.quick = None
 
-    def changed(self, floats):
-        """Places of the floats that were others the last time, or that the run itself has changed, if it is not known that they vary.
+    def changed(self, numbers):
+        """[(Place, value)] of the numbers that were others the last time, or that the run itself has changed, if it is not known that they vary.
 
-        `floats`: those that a run was given, or has read, [(Place, value)].
+        `numbers`: those that a run was given, or has read, [(Place, value)].
         """
-        known, self.floats = self.floats, {place.identity: (place, value) for place, value in floats}
+        known, self.seen = self.seen, {place.identity: (place, value) for place, value in numbers}
         return [
-            place for identity, (place, value) in self.floats.items()
-            if identity not in self.constants and identity not in self.numbers
+            (place, value) for identity, (place, value) in self.seen.items()
+            if identity not in self.constants and identity not in self.numbers and identity not in self.integers
             and ((identity in known and known[identity][1] != value) or (place.holder is not None and place.value(()) != value))]
 
-    def vary(self, places):
-        """Have the numbers at these places count as arguments from now on."""
-        self.numbers.update((place.identity, place) for place in places)
+    def vary(self, numbers):
+        """Have these numbers count as arguments from now on."""
+        for place, value in numbers:
+            (self.numbers if type(value) is float else self.integers)[place.identity] = place
         self.regions.clear()
         self.quick, self.tries, self.next = None, 0, self.visits + 1
 
@@ -282,7 +284,9 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             missed = True
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arguments = (*args, *kwargs.values())
-    varying = Varying(runner.step, inputs, trial.numbers, arguments) if fewest == 1 and (runner.step.arrays or trial.numbers) else None
+    varying = None
+    if fewest == 1 and (runner.step.arrays or trial.numbers or trial.integers or runner.program.counters):
+        varying = Varying(runner.step, inputs, trial.numbers, trial.integers, arguments)
     try:
         for k, x in enumerate(arguments):
             if type(x) is float and (id(None), k) in trial.numbers:
@@ -338,7 +342,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if runner.step.skeleton is not runner:
             raise Unskippable
         if fewest == 1:
-            changed = trial.changed([*[(Place(None, k), x) for k, x in enumerate(arguments) if type(x) is float], *observer.reads.floats()])
+            changed = trial.changed([*[(Place(None, k), x) for k, x in enumerate(arguments) if type(x) is float], *observer.reads.plain_numbers()])
             if changed:
                 trial.vary(changed)
                 return result
@@ -364,7 +368,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             verification.note_impure(runner, expected, observer.reason)
         return result
     if varying is not None:
-        region.repeated, region.numbers = varying.repeated, varying.sources
+        region.repeated, region.numbers = tuple(varying.repeated), tuple(varying.sources)
     if expected is not None:
         trial.jumped()
         verification.compare(runner, expected, region)

@@ -20,7 +20,7 @@ _REFUSED = (
     gast.Yield, gast.YieldFrom, gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
 _REFUSED_NAMES = frozenset(["Match", "TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
 _COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)
-_CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.FloorDiv, gast.Mod)
+_CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.Div, gast.FloorDiv, gast.Mod)
 _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
 
 
@@ -181,8 +181,10 @@ class Observed(gast.NodeTransformer):
     # --- operators and tests ---
 
     def visit_BinOp(self, node):
-        return expression(
+        counted = self._counted(node)
+        result = expression(
             "tls.observer.binary(name, left, right)", node, tls=self._tls, name=_name_of(node.op), left=self.visit(node.left), right=self.visit(node.right))
+        return result if counted is None else expression("(counted or [result])[0]", node, counted=counted, result=result)
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, gast.Not):
@@ -225,13 +227,21 @@ class Observed(gast.NodeTransformer):
         else:
             part = self._arithmetic(node, found) if isinstance(node, gast.BinOp) else None
             asked = part and gast.UnaryOp(gast.Not(), gast.UnaryOp(gast.Not(), part))
+        return self._asking("question", node, asked, found)
+
+    def _counted(self, node):
+        """A call that asks the observer about arithmetic with attributes, where it may know what a counter is: it gives a list with the result, or None. None if it is none."""
+        found = []
+        return self._asking("counted", node, self._arithmetic(node, found), found)
+
+    def _asking(self, how, node, asked, found):
         if asked is None or all(isinstance(x, gast.Name) and x.id not in self.shown for x in found):
             return None
         arguments = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
         function = gast.Lambda(gast.arguments(arguments, [], None, [], [], None, []), asked)
         names, owners = map(list, zip(*map(self._place, found)))
         return expression(
-            "tls.observer.question(function, names, owners)", node, tls=self._tls, function=function, names=gast.Tuple(names, gast.Load()),
+            f"tls.observer.{how}(function, names, owners)", node, tls=self._tls, function=function, names=gast.Tuple(names, gast.Load()),
             owners=gast.Tuple(owners, gast.Load()))
 
     def _place(self, node):
