@@ -715,6 +715,22 @@ def counted_by_hand():
     return trainer.step, lambda s, k: s(X[k % 3]), lambda: trainer.n
 
 
+def looked_at_later():
+    """What is calculated of a counter only, and has a name then."""
+    class Trainer:
+        n = 0
+
+        def step(self, x):
+            self.n += 1
+            r = self.n / 10
+            y = tf.abs(x) * r
+            if r > 2.5:
+                y = y + 1.0
+            return y
+    trainer = Trainer()
+    return trainer.step, lambda s, k: s(X[k % 3]), lambda: trainer.n
+
+
 def divides_by_what_is_zero_at_times():
     class Trainer:
         n = 0
@@ -757,6 +773,6 @@ def test_what_is_calculated_of_counters(make, options):
     compare(make, n=48, **options)
 
 
-@pytest.mark.parametrize("make", [counted_by_hand, divides_by_what_is_zero_at_times, counter_that_becomes_something_else])
+@pytest.mark.parametrize("make", [counted_by_hand, looked_at_later, divides_by_what_is_zero_at_times, counter_that_becomes_something_else])
 def test_other_counters(make):
     compare(make, whole=0, express=0, n=48)

@@ -18,7 +18,7 @@ from types import MethodType
 import numpy as np
 
 from terra.fallback.replay import Record
-from terra.runtime import dispatch, guards, interrupts, opschema, whole_calls
+from terra.runtime import dispatch, guards, interrupts, live_calls, opschema, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.fast_forward import Known
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
@@ -30,7 +30,7 @@ from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key, real
 from terra.runtime.values import dummy, unwaited
-from terra.runtime.varying import Place, evaluate, number_tensor
+from terra.runtime.varying import Place, evaluate, tensor_for
 from terra.transform import edits
 
 EagerTensor = tfi.EagerTensor
@@ -120,16 +120,19 @@ class Express:
             return MISSED
         names, given = tuple(kwargs), (*args, *kwargs.values()) if kwargs else args
         for k, prepared in enumerate(self.prepared):
-            tensors, arrays, numbers = [], [], []
-            if not prepared.fits(names, given, tensors, arrays, numbers):
+            tensors, arrays = [], []
+            if not prepared.fits(names, given, tensors, arrays):
                 continue
-            if k:
-                self.prepared.insert(0, self.prepared.pop(k))
             function._note_last_step()
             options = function.options
             if not options.wait_for_graph and policy.wants_sample():
                 return MISSED
-            return prepared.step(function, program, options, tensors, arrays, numbers)
+            made = prepared.makes(given, arrays)
+            if made is None:
+                continue
+            if k:
+                self.prepared.insert(0, self.prepared.pop(k))
+            return prepared.step(function, program, options, tensors, arrays, *made)
         return MISSED
 
     def may_run_here(self):
@@ -197,6 +200,8 @@ class Prepared:
         self._n_tensors, self._n_arrays = len(self._tensors), len(self._arrays)
         self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in region.carried)  # tensors among it, see `Inputs.describe`
         self._checks = self._checks_of(region)
+        if any(is_array and index >= self._n_arrays + self._n_carried for is_array, index, _ in self._checks):
+            raise _Refused
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
         self._tensors = self._arrays = None
@@ -317,8 +322,8 @@ class Prepared:
 
     # -- a step ----------------------------------------------------------------------------------------------------------------
 
-    def fits(self, names, given, tensors, arrays, numbers):
-        """Whether a step with these arguments is like this one; its tensors, arrays and numbers are appended."""
+    def fits(self, names, given, tensors, arrays):
+        """Whether a step with these arguments is like this one; its tensors and arrays are appended."""
         if names != self._names or not _alike(self._pattern, given, tensors, arrays):
             return False
         region = self.region
@@ -332,18 +337,29 @@ class Prepared:
             if found != region.carried:
                 return False
             arrays += tensors[self._n_tensors:]
-        if region.numbers:
-            found = evaluate(region.numbers, (*self._owner, *given))
-            if found is None:
-                return False
-            numbers += found
-        if region.repeated:
-            arrays += [arrays[use] if type(use) is int else number_tensor(numbers[use[0]], use[1]) for use in region.repeated]
         for is_array, index, expected in self._checks:
             x = arrays[index] if is_array else tensors[index]
             if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(real(x), *expected[:2]) != expected):
                 return False
         return (not region.draws or region.draws[1] == tfi.global_seed()) and region.guard.holds()
+
+    def makes(self, given, arrays):
+        """What live calls have given, and the numbers that vary: (a `live_calls.Made` or None, a list), if these are as they were, else None. Tensors for them are appended to the
+        arrays. It is asked once all else fits."""
+        region = self.region
+        made, numbers = live_calls.make(region.calls) if region.calls else None, ()
+        if region.calls and made is None:
+            return None
+        drawn = () if made is None else made.values
+        if region.numbers:
+            numbers = evaluate(region.numbers, (*self._owner, *given), drawn)
+            if numbers is None:
+                if made is not None:
+                    made.undo()
+                return None
+        for use in region.repeated:
+            arrays.append(tensor_for(use, arrays, numbers, drawn))
+        return made, numbers
 
     def _describe(self, x, found, tensors):
         """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
@@ -370,8 +386,8 @@ class Prepared:
             return False
         return True
 
-    def step(self, function, program, options, tensors, arrays, numbers):
-        """Make the step; returns its result."""
+    def step(self, function, program, options, tensors, arrays, called, numbers):
+        """Make the step, for which live calls have given `called`; returns its result."""
         stats, counts, ran = function._stats, function.counts, self._ran
         start = time.perf_counter()
         held, collects = interrupts.hold(), gc.isenabled()
@@ -402,6 +418,8 @@ class Prepared:
             except BaseException as error:  # of an earlier step, whose failure took this one with it; or of this one, which does nothing then
                 stats.steps -= 1
                 runner.forget_dispatched()
+                if called is not None:
+                    called.undo()
                 if self._reads and isinstance(error, _GRAPH_ERRORS):
                     if seeds is not None:
                         tfi.set_seed_state(seeds)

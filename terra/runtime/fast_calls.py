@@ -143,7 +143,7 @@ def _convert_indices(position, name, step, args, kwargs):
 def _convert_one(position, name, step, args, kwargs):
     """An array that comes with the step."""
     x = args[position] if len(args) > position else kwargs.get(name)
-    return _replaced(position, name, step.as_data(x), args, kwargs) if id(x) in step.arrays else (args, kwargs)
+    return _replaced(position, name, step.as_data(x), args, kwargs) if step.varies(x) else (args, kwargs)
 
 
 def _replaced(position, name, x, args, kwargs):
@@ -154,7 +154,7 @@ def _replaced(position, name, x, args, kwargs):
 
 def _convert_constant(step, args, kwargs):
     x, *others = *args, *kwargs.values()
-    if args and id(x) in step.arrays and kwargs.keys() <= {"dtype"} and (not others or (len(others) == 1 and _is_type_of(x, others[0]))):
+    if args and step.varies(x) and kwargs.keys() <= {"dtype"} and (not others or (len(others) == 1 and _is_type_of(x, others[0]))):
         return (step.as_data(x), *args[1:]), kwargs
     return args, kwargs
 
@@ -181,7 +181,7 @@ _NO_OPERANDS = frozenset([bool, str, type(None)])
 
 
 def _data(step, x):
-    return step.as_data(x) if type(x) is np.ndarray and (id(x) in step.arrays or x.size > SMALL) else x
+    return step.as_data(x) if type(x) is np.ndarray and (step.varies(x) or x.size > SMALL) else x
 
 
 # Functions that make a tensor of their first argument, whatever the others are; and functions whose tensors all have one type.

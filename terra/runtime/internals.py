@@ -31,6 +31,7 @@ try:
     from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction  # what tf.function gives
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset  # a dataset of which nothing but a variant tensor is known
+    from tensorflow.python.data.ops.iterator_ops import OwnedIterator  # its `_next_internal` takes an element
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread as _ReplicaThread  # on which a MirroredStrategy runs a replica
@@ -530,6 +531,22 @@ def dataset_of_iterator(resource):
             return getattr(owner, "_dataset", None)
         frame = frame.f_back
     return None
+
+
+def give_next(iterator, give):
+    """Have an iterator of `tf.data` give what `give()` gives (or raises) once, before its next element."""
+    methods = {name: vars(iterator).get(name) for name in ("_next_internal", "get_next_as_optional")}
+
+    def once():
+        for name, method in methods.items():
+            if method is None:
+                delattr(iterator, name)
+            else:
+                setattr(iterator, name, method)
+        return give()
+
+    iterator._next_internal = once
+    iterator.get_next_as_optional = lambda: tf.experimental.Optional.from_value(once())
 
 
 _ITERATOR_FRAMES = 10  # between `dataset_of_iterator` and the iterator's method, with some to spare

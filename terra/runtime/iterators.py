@@ -45,8 +45,19 @@ def reach_of(inputs):
     try:
         return iterator._terra_reach
     except AttributeError:
-        pass
-    dataset = tfi.dataset_of_iterator(iterator)
+        return _reach_behind(iterator, tfi.dataset_of_iterator(iterator))
+
+
+def reach_of_iterator(iterator):
+    """The same of an iterator of `tf.data`."""
+    resource = iterator._iterator_resource
+    try:
+        return resource._terra_reach
+    except AttributeError:
+        return _reach_behind(resource, getattr(iterator, "_dataset", None))
+
+
+def _reach_behind(iterator, dataset):
     try:
         reach = _reach_of_dataset(dataset)
     except _CannotTell:

@@ -27,13 +27,13 @@ class Received(NamedTuple):
 class LateReads:
     """Numbers that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id.
 
-    `varying`: the numbers that the run was given, if that is known of them (see `Varying`): it is noted which of them are looked at.
+    `varying`: the numbers that the run was given (see `Varying`): it is noted which of them are looked at.
     """
 
-    def __init__(self, varying=None):
+    def __init__(self, varying):
         self.held = {}
         self._varying = varying
-        self._numbers = {} if varying is None else varying.numbers
+        self._numbers = varying.numbers
         self._seen = set()
 
     def read(self, runner, tensor, how):
@@ -55,13 +55,14 @@ class LateReads:
         known = self._numbers.get(id(value))
         return None if known is None else known[1]
 
+    def looks_at_numbers(self):
+        return self._varying.is_looked_at(self._seen)
+
     def places(self):
         """Where the numbers are that were looked at."""
-        return self._varying.looked_at(self._seen) if self._numbers else []
+        return self._varying.looked_at(self._seen)
 
     def times(self, key):
         """How often the value of this key was read so."""
         return sum(n for _, k, _, n in self.held.values() if k is key)
 
-
-NOTHING_LATE = LateReads()

@@ -10,7 +10,7 @@ from types import (
 
 import numpy as np
 
-from terra.runtime import fast_forward, guards
+from terra.runtime import fast_forward, guards, live_calls
 from terra.runtime import internals as tfi
 from terra.runtime.effects import GROWING
 from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys, is_record
@@ -78,7 +78,7 @@ class Attributes:
         elif id(it) in self._born and is_record(kind):
             if name not in vars(it):
                 self.impure(f"asks an object of type {kind.__name__} for {name}")
-        elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or id(it) in self._born or (kind in GROWING and name == "append"):
+        elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or live_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and guards.is_librarys(kind)):
             self._module_attribute(it, name)

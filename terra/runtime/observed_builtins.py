@@ -9,8 +9,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from terra.runtime import internals as tfi
+from terra.runtime import live_calls
 from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, METHODS_OF_ARRAYS, TENSORS, is_librarys_container, is_record, makes_named_tuples
+from terra.runtime.recording import random_state
 from terra.runtime.regions import SCALARS
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
@@ -60,6 +62,8 @@ class Builtins:
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
             return form
+        if live_calls.is_live(owner, callee.__name__):
+            return functools.partial(self._live, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
             return functools.partial(self._append, callee)
         if type(owner) in LISTS or is_librarys_container(type(owner)):
@@ -69,11 +73,52 @@ class Builtins:
             else:
                 self._look_into(owner)
         elif type(owner) is np.ndarray and callee.__name__ in METHODS_OF_ARRAYS:
-            self.operand(owner)
+            if self._varying.place_of_drawn(owner) is None:
+                self.operand(owner)
             return functools.partial(self._on_array, callee)
         elif type(owner) not in (str, bytes, int, float, tuple, range):
             self.impure(f"calls {callee.__qualname__}")
         return functools.partial(self._on_containers, callee)
+
+    def _live(self, owner, name, /, *args, **kwargs):
+        """Make a call that is to be made each time, see `live_calls`."""
+        recording, step = self.recording, self.runner.step
+        takes = live_calls.takes_element(owner, name)
+        if recording is None or not (takes or live_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
+            self.impure(f"calls {type(owner).__name__}.{name}")
+            return getattr(owner, name)(*args, **kwargs)
+        step.pause()  # it is no operation of the step's
+        try:
+            value = getattr(owner, name)(*args, **kwargs)
+        finally:
+            step.resume()
+        if not takes:
+            recording.random = random_state()
+        given = live_calls.flat(value)
+        if not given:
+            self.impure(f"calls {type(owner).__name__}.{name}, which gives an object of type {type(value).__name__}")
+            return value
+        return self._drawn(value, owner, name, args, kwargs)
+
+    def _drawn(self, value, owner, name, args, kwargs):
+        """A live call gave `value`: what stands for that."""
+        call = live_calls.Call(owner, name, args, tuple(kwargs.items()), live_calls.kind_of(value))
+        made = live_calls.rebuilt(value, iter(self._varying.drawn(call, live_calls.flat(value))))
+        self._bear(made)
+        return made
+
+    def of_drawn_array(self, array, name, /, *args, **kwargs):
+        """What a method of an array gives that came from a live call: the same, if it does nothing but calculate; else None."""
+        place = self._varying.place_of_drawn(array) if self.reason is None else None
+        if place is None or not live_calls.calculates(name, args, kwargs):
+            return None
+        self._numpy()
+        value = getattr(array, name)(*args, **kwargs)
+        if type(value) is not np.ndarray or value is array or not live_calls.flat(value):
+            return None
+        for x in args:
+            self.late.looked_at(x)
+        return self._drawn(value, place.place, name, args, kwargs)
 
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
@@ -103,6 +148,11 @@ class Builtins:
 
     def _on_array(self, callee, /, *args, **kwargs):
         """Call a method of an array."""
+        value = self.of_drawn_array(callee.__self__, callee.__name__, *args, **kwargs)
+        if value is not None:
+            return value
+        if self._varying.place_of_drawn(callee.__self__) is not None:
+            self.operand(callee.__self__)
         if len(args) > 1 and callee.__name__ not in ("reshape", "transpose"):
             self.impure(f"has {callee.__name__} perhaps write into an array")
         return self._on_plain(callee, *args, **kwargs)
@@ -157,6 +207,8 @@ class Builtins:
 
     def _on_one(self, callee, /, *args):
         """Call len, iter, repr and the like."""
+        if callee is next and len(args) == 1 and live_calls.takes_element(args[0], "__next__"):
+            return self._live(args[0], "__next__")
         for x in args:
             if id(callee) in _FORMATTING:
                 self.formatted(x)

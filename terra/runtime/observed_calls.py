@@ -6,7 +6,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, fast_forward, guards, quiet_functions, user_layers
+from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_calls, quiet_functions, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_frameworks
 from terra.runtime.observed_builtins import NUMPY
@@ -176,6 +176,8 @@ class Calls:
             return form
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "stop_recording" and id(owner) in self._born:
             return functools.partial(self._anew, form)
+        if live_calls.is_live(owner, function.__name__):
+            return functools.partial(self._live, owner, function.__name__)
         if type(function) is FunctionType and is_frameworks(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self._adding, callee)

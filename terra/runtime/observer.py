@@ -46,7 +46,9 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
         self.start = len(runner.log)
-        self.reads = Reads(() if varying is None else varying.places)
+        self.recording = None  # of the run, if that may make live calls
+        self._varying = NOTHING_VARIES if varying is None else varying  # arrays, and numbers, that are not to matter
+        self.reads = Reads(self._varying.places)
         self.reason = None  # why the run is impure
         self.passing = False  # whether that may be different the next time
         self.jumped = []  # (region, the effects until then: see `effects.so_far`) of calls that were jumped over
@@ -55,7 +57,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
-        self.late = LateReads(varying)
+        self.late = LateReads(self._varying)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
@@ -65,7 +67,6 @@ class Observer(Attributes, Calls, Builtins, Operands):
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
-        self._varying = NOTHING_VARIES if varying is None else varying  # arrays, and numbers, that are not to matter
         self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
 
     def __enter__(self):
@@ -99,7 +100,7 @@ class Observer(Attributes, Calls, Builtins, Operands):
                         self.impure(f"sets {effect.name}, which is kept elsewhere")
                     elif effect.added is None and effect.value() is not result:
                         self._check_result(effect.value(), seen)
-        needed = self._varying.why_needed() or (self.late.places() and "looks at a number that varies")
+        needed = self._varying.why_needed() or (self.late.looks_at_numbers() and "looks at a number that varies")
         if needed:
             self.impure(needed)
         return self._finish()

@@ -10,7 +10,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.kinds import is_record
-from terra.runtime.late_reads import NOTHING_LATE, Late, Received
+from terra.runtime.late_reads import Late, LateReads, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
@@ -19,12 +19,14 @@ from terra.runtime.regions import (
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
 from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
+from terra.runtime.varying import NOTHING_VARIES
 
 EagerTensor = tfi.EagerTensor
+_NOTHING_LATE = LateReads(NOTHING_VARIES)
 _ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask", "_unconditional_loss"])  # what `tf.zeros`, activations and layers of Keras attach to their results
 
 
-def _random_state():
+def random_state():
     """What draws of Python's and numpy's own generators change."""
     name, key, *rest = np.random.get_state()
     return random.getstate(), name, key.tobytes(), rest
@@ -46,14 +48,14 @@ class Recording:
         self.fed = set(runner.fed)
         self.feeds = runner.step.counts.feeds
         self.drawn = len(runner.step.drawn_seeds)
-        self.random = _random_state()
+        self.random = random_state()
         self.lazy = runner.tapes.recording
         if self.lazy is not None:
             self.pending_length = len(self.lazy.pending)
         self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=NOTHING_LATE, added=(), effects=(), passed_on=()):
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=_NOTHING_LATE, added=(), effects=(), passed_on=()):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
         `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
         `late`: what was read and not looked at, see `LateReads`; `added`: lists of losses, see `added_losses.Before`; `effects`: of attributes that it has set;
@@ -70,7 +72,7 @@ class Recording:
             raise Unskippable("issues no operation")
         if runner.tapes.state() != self.tape_state:
             raise Unskippable("begins or ends a tape")
-        if self.random != _random_state():
+        if self.random != random_state():
             raise Unskippable("draws random numbers in Python")
         self.inputs, self.knows_fed, self.late = inputs, knows_fed, late
         self.places = {id(x): k for k, x in enumerate(inputs.foreign)}

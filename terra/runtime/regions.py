@@ -263,7 +263,7 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers", "calls")
 
     def __init__(self):
         self.carried = ()  # what identifies what the attributes hold that count as arguments
@@ -271,6 +271,7 @@ class Region:
         self.effects = ()
         self.repeated = ()  # see `varying.Varying`
         self.numbers = ()  # its `sources`
+        self.calls = ()  # the live ones, see `live_calls`
         self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 

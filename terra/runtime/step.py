@@ -112,6 +112,10 @@ class Step:
         """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
         return self.skips and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
+    def varies(self, array):
+        """Whether the step was given an array, or a live call gave it: it may be another one each time."""
+        return id(array) in self.arrays or (self.shown is not None and array in self.shown)
+
     def as_data(self, array):
         """The tensor that TensorFlow makes of an array of numbers, for a call that makes one first thing; an array of anything else as it is.
 
@@ -123,7 +127,7 @@ class Step:
             made = self.shown.tensor_of(array)
             if made is not None:
                 return made
-        if array.dtype.kind not in "iu" and id(array) not in self.arrays:
+        if array.dtype.kind not in "iu" and not self.varies(array):
             return tfi.eager_constant(array, None)
         return self.hold_data(tensor_of(array))
 

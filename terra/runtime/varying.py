@@ -98,11 +98,20 @@ def _code(function):
     return getattr(function, "__code__", function)
 
 
-def evaluate(sources, given):
-    """What these numbers are, a list of a `Place`, `Count` or `Calculated` each, where the step has the arguments `given`; None if one of them is no number, or the run would raise."""
+class Drawn(NamedTuple):
+    """What live calls (see `live_calls`) give at this place: a tensor, an array or a number."""
+
+    place: int
+
+
+def evaluate(sources, given, drawn):
+    """What these numbers are, a list of a `Place`, `Count`, `Drawn` or `Calculated` each, where the step has the arguments `given`, and live calls have given `drawn`; None if one of
+    them is no number, or the run would raise."""
     values = []
     for source in sources:
-        if type(source) is not Calculated:
+        if type(source) is Drawn:
+            value = drawn[source.place]
+        elif type(source) is not Calculated:
             value = source.value(given)
         else:
             try:
@@ -140,6 +149,15 @@ class _Nothing:
     def is_place(self, holder, key):
         return False
 
+    def place_of_drawn(self, array):
+        return None
+
+    def is_looked_at(self, ids):
+        return False
+
+    def looked_at(self, ids):
+        return []
+
     def counts(self, function, asked):
         return None
 
@@ -150,9 +168,14 @@ class _Nothing:
 NOTHING_VARIES = _Nothing()
 
 
-def number_tensor(value, dtype):
-    """The tensor that an operator of a tensor of the type `dtype` makes of a number."""
-    return tfi.eager_constant(value, dtype)
+def tensor_for(use, tensors, numbers, drawn):
+    """The tensor of an entry of `Varying.repeated`."""
+    if type(use) is int:
+        return tensors[use]
+    if type(use) is Drawn:
+        x = drawn[use.place]
+        return x if type(x) is tfi.EagerTensor else tfi.eager_constant(x, None)
+    return tfi.eager_constant(numbers[use[0]], use[1])
 
 
 class Varying:
@@ -167,7 +190,10 @@ class Varying:
         self._step, self._inputs = step, inputs
         self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
         self._used = set()  # these places, of those that were used already
-        self.repeated = []  # for each further use one of these, or (place of a number among the sources, type of the tensor)
+        self.repeated = []  # for each further use one of these, or (place of a number among the sources, type of the tensor), or `Drawn`
+        self.calls = []  # the live ones
+        self._n_drawn = 0  # how much they have given
+        self._drawn = {}  # id of an array that they have given -> (it, `Drawn`)
         self.given = 0  # times that the run has given an array to something that may make a tensor of it
         self._converted = 0  # times that it did
         self._given = given
@@ -178,7 +204,7 @@ class Varying:
         self._made = []  # (tensor, place of the number among the sources) of those of numbers
 
     def __contains__(self, array):
-        return id(array) in self._tensors
+        return id(array) in self._tensors or id(array) in self._drawn
 
     def ids(self):
         return set(self._tensors)
@@ -192,16 +218,23 @@ class Varying:
         self._tensors[id(array)] = array, made, len(self._inputs.foreign)
         self._inputs.describe(runner, made, found)
 
-    def repeat(self, uses, numbers):
-        """Have the inputs what a run had that used the arrays, and these numbers, in these ways."""
-        n = len(self._inputs.foreign) - len(self.repeated)
+    def repeat(self, uses, numbers, drawn):
+        """Have the inputs what a run had that used the arrays, these numbers, and what live calls have given, in these ways."""
+        foreign = self._inputs.foreign
+        del foreign[len(foreign) - len(self.repeated):]
         self.repeated = list(uses)
         self._inputs.numbers = numbers
-        self._inputs.foreign[n:] = [
-            alias_of(self._inputs.foreign[use]) if type(use) is int else self._step.hold_data(noted(number_tensor(numbers[use[0]], use[1]))) for use in uses]
+        for use in uses:
+            made = tensor_for(use, foreign, numbers, drawn)
+            foreign.append(alias_of(made) if type(use) is int else self._step.hold_data(noted(made)))
 
     def tensor_of(self, array):
         """A tensor that stands for an array; None if the array is none of these, or its contents have changed."""
+        if id(array) in self._drawn:
+            self._converted += 1
+            made = self._stand_in(tfi.eager_constant(array, None), self._drawn[id(array)][1])
+            self._made.append((made, None))
+            return made
         known = self._tensors.get(id(array))
         if known is None:
             return None
@@ -296,18 +329,47 @@ class Varying:
         known = self.numbers.get(id(number))
         if known is None or not dtype.is_floating or tfi.promotes():
             return number
-        made = self._step.hold_data(noted(number_tensor(number, dtype)))
-        self._inputs.foreign.append(made)
-        self.repeated.append((known[1], dtype))
+        made = self._stand_in(tfi.eager_constant(number, dtype), (known[1], dtype))
         self._made.append((made, known[1]))
         return made
 
+    def _stand_in(self, tensor, use):
+        made = self._step.hold_data(noted(tensor))
+        self._inputs.foreign.append(made)
+        self.repeated.append(use)
+        return made
+
+    def drawn(self, call, given):
+        """A live call gave these values: what stands for them."""
+        self.calls.append(call)
+        parts = []
+        for x in given:
+            place = Drawn(self._n_drawn)
+            self._n_drawn += 1
+            if type(x) is float:
+                x = self._number(x, place)
+            elif type(x) is tfi.EagerTensor:
+                x = self._stand_in(x, place)
+                self._made.append((x, None))
+            else:
+                self._drawn[id(x)] = x, place
+            parts.append(x)
+        return parts
+
+    def place_of_drawn(self, array):
+        """Where among what live calls have given an array is; None if it is not of one."""
+        return self._drawn.get(id(array), (None, None))[1]
+
     # -- the end ---------------------------------------------------------------------------------------------------------------
 
+    def is_looked_at(self, ids):
+        """Whether it matters what a number is, or what is in an element: Python has looked at these objects, or at a tensor of one."""
+        return not ids.isdisjoint(self.numbers) or not all(is_unread(made) for made, _ in self._made)
+
     def looked_at(self, ids):
-        """Places of the numbers that matter: Python has looked at these objects."""
+        """Places of the numbers that matter."""
         found = []
-        todo = [k for key, (_, k) in self.numbers.items() if key in ids] + [k for made, k in self._made if not is_unread(made)]
+        todo = [k for key, (_, k) in self.numbers.items() if key in ids] + [k for made, k in self._made if k is not None and not is_unread(made)]
         while todo:
             source = self.sources[todo.pop()]
             if type(source) is Place:

@@ -122,7 +122,7 @@ def _difference(expected, made):
         return f"issues {len(made.entries)} operations where {len(expected.entries)} were recorded"
     if expected.end is not made.end or expected.selects != made.selects:
         return "takes another branch than was recorded"
-    if not _same(expected.feeds, made.feeds) or not _same(expected.patches, made.patches) or expected.repeated != made.repeated or expected.numbers != made.numbers:
+    if not _same(expected.feeds, made.feeds) or not _same(expected.patches, made.patches) or expected.repeated != made.repeated or expected.numbers != made.numbers or expected.calls != made.calls:
         return "feeds other values than were recorded"
     if not _same(expected.result, made.result):
         return "gives another result than was recorded"

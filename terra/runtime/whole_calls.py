@@ -15,7 +15,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards, opening, quick_entries, user_layers, verification
+from terra.runtime import dispatch, fast_forward, guards, live_calls, opening, quick_entries, user_layers, verification
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
@@ -284,9 +284,8 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             missed = True
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arguments = (*args, *kwargs.values())
-    varying = None
-    if fewest == 1 and (runner.step.arrays or trial.numbers or trial.integers or runner.program.counters):
-        varying = Varying(runner.step, inputs, trial.numbers, trial.integers, arguments)
+    varying = Varying(runner.step, inputs, trial.numbers, trial.integers, arguments) if fewest == 1 else None
+    made = None  # by live calls
     try:
         for k, x in enumerate(arguments):
             if type(x) is float and (id(None), k) in trial.numbers:
@@ -307,15 +306,21 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     alternatives = trial.regions.get(signature, ())
     for region in () if missed else alternatives:
         if varying is not None:
-            numbers = evaluate(region.numbers, arguments)
+            if region.calls and made is None and region.guard.holds():
+                made = live_calls.make(region.calls)
+                live = region.calls
+            if region.calls and (made is None or region.calls != live):
+                continue
+            drawn = made.values if region.calls else ()
+            numbers = evaluate(region.numbers, arguments, drawn)
             if numbers is None:
                 continue
-            varying.repeat(region.repeated, numbers)
+            varying.repeat(region.repeated, numbers, drawn)
         if region.fits(runner, inputs):
             if runner.step.verifies:
                 expected = verification.candidates(runner, region, alternatives, inputs)
                 break
-            if fewest == 1 and not region.masks and not trial.carried and not trial.numbers:
+            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls):
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
@@ -326,13 +331,17 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 return result
             missed = True
             break
+    if made is not None:
+        made.undo()
     if expected is None and not missed and not trial.is_due():
         return call(*args, **kwargs)
     if varying is not None:
-        varying.repeat((), ())
+        varying.repeat((), (), ())
         renewed = varying.renewed()
         args, kwargs = renewed[:len(args)], dict(zip(kwargs, renewed[len(args):]))
     recording, observer = Recording(runner), Observer(runner, given, varying, inputs=inputs, carried=trial.carried)
+    if fewest == 1:
+        observer.recording = recording
     runner.step.shown = varying
     try:
         result = observer.run(called, args, kwargs)
@@ -368,7 +377,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             verification.note_impure(runner, expected, observer.reason)
         return result
     if varying is not None:
-        region.repeated, region.numbers = tuple(varying.repeated), tuple(varying.sources)
+        region.repeated, region.numbers, region.calls = tuple(varying.repeated), tuple(varying.sources), tuple(varying.calls)
     if expected is not None:
         trial.jumped()
         verification.compare(runner, expected, region)

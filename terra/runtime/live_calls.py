@@ -1,0 +1,203 @@
+"""Live calls: calls in a step that are made each time, also where the step is skipped, as they give something else each time.
+
+These are the next element of a `tf.data` iterator, and draws of Python's and NumPy's random numbers. They are made beforehand: nothing that a skipped step does could make a difference to them.
+What they give takes the place of what was given when the step was recorded, if it is of the same kind. If an element is not (the last batch is smaller), it is put back into its
+iterator, and the step runs.
+"""
+
+import random
+from typing import NamedTuple
+
+import numpy as np
+
+from terra.runtime import dispatch, iterators
+from terra.runtime import internals as tfi
+from terra.runtime.step import holds_numbers
+
+EagerTensor = tfi.EagerTensor
+_NEXT = frozenset(["__next__", "next", "get_next"])
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+_DRAWS = frozenset(
+    "random uniform gauss normalvariate expovariate betavariate triangular lognormvariate gammavariate vonmisesvariate paretovariate weibullvariate "
+    "rand randn random_sample normal standard_normal randint integers permutation beta binomial exponential gamma laplace poisson lognormal".split())
+_OF_ARRAYS = frozenset(["astype", *(f"__{side}{name}__" for side in ("", "r") for name in ("add", "sub", "mul", "truediv"))])
+_FIXED = frozenset([int, float, bool, type(None), str, type])
+
+
+class Call(NamedTuple):
+    """A call of an object's method that was made, and what identifies the kind of what it gave. `owner` is an integer if it is what live calls have given at that place."""
+
+    owner: object
+    name: str
+    args: tuple
+    kwargs: tuple
+    kind: tuple
+
+    def __eq__(self, other):
+        return type(other) is Call and self.owner is other.owner and self[1:] == other[1:]
+
+    __hash__ = None
+
+    @property
+    def size(self):
+        """How many tensors, arrays and numbers it gives."""
+        return _size(self.kind)
+
+    @property
+    def takes(self):
+        """Whether it takes an element from an iterator."""
+        return type(self.owner) is tfi.OwnedIterator
+
+    @property
+    def draws(self):
+        return type(self.owner) in _GENERATORS
+
+    def make(self, values):
+        owner = values[self.owner] if type(self.owner) is int else self.owner
+        return getattr(owner, self.name)(*self.args, **dict(self.kwargs))
+
+
+def takes_element(owner, name):
+    """Whether a method takes an element from an iterator of `tf.data`, and it does not matter when: no Python code runs in its pipeline, which uses no variable."""
+    if type(owner) is not tfi.OwnedIterator or name not in _NEXT:
+        return False
+    reach = iterators.reach_of_iterator(owner)
+    return reach is not None and not reach.handles
+
+
+def is_live(owner, name):
+    """Whether a method may be one of these calls."""
+    return type(owner) in _GENERATORS and name in _DRAWS or takes_element(owner, name)
+
+
+def draws(owner, name, args, kwargs):
+    """Whether a method draws random numbers of a kind that is known by these arguments."""
+    return type(owner) in _GENERATORS and name in _DRAWS and all(map(_is_fixed, (*args, *kwargs.values())))
+
+
+def calculates(name, args, kwargs):
+    """Whether a method of an array that a live call has given does nothing but calculate another one."""
+    return name in _OF_ARRAYS and all(map(_is_fixed, (*args, *kwargs.values())))
+
+
+def _is_fixed(x):
+    return all(map(_is_fixed, x)) if type(x) is tuple else type(x) in _FIXED or isinstance(x, np.dtype)
+
+
+def flat(value):
+    """The tensors, arrays and numbers that a call has given; None if there is anything else."""
+    found = []
+    return found if _flatten(value, found) else None
+
+
+def _flatten(value, found):
+    kind = type(value)
+    if kind is tuple or kind is dict:
+        return all(_flatten(x, found) for x in (value.values() if kind is dict else value))
+    if kind is not float and not (kind is EagerTensor and not vars(value)) and not (kind is np.ndarray and holds_numbers(value) and value.size):
+        return False
+    found.append(value)
+    return True
+
+
+def kind_of(value):
+    """What identifies the kind of what a call has given."""
+    kind = type(value)
+    if kind is tuple:
+        return kind, *map(kind_of, value)
+    if kind is dict:
+        return kind, tuple(value), *map(kind_of, value.values())
+    if kind is EagerTensor:
+        return kind, value._datatype_enum(), value._shape_tuple()
+    return (kind, value.dtype, value.shape) if kind is np.ndarray else (kind,)
+
+
+def _size(kind):
+    return sum(map(_size, kind[1 if kind[0] is tuple else 2:])) if kind[0] is tuple or kind[0] is dict else 1
+
+
+def rebuilt(value, parts):
+    """The same structure, with other tensors and numbers, from an iterator."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple([rebuilt(x, parts) for x in value])
+    return {key: rebuilt(x, parts) for key, x in value.items()} if kind is dict else next(parts)
+
+
+class Made(NamedTuple):
+    """What live calls have given, flat, and what takes them back: (iterator, element), (generator, its state before)."""
+
+    values: list
+    taken: list
+    states: list
+
+    def undo(self):
+        """Have it that the calls were not made."""
+        for iterator, element in reversed(self.taken):
+            put_back(iterator, element)
+        for owner, state in self.states:
+            _set_state(owner, state)
+
+
+def make(calls):
+    """What these calls give, if that is of the kinds that it was; else None, and it is as if they were not made.
+
+    The elements come first: they may be of other kinds.
+    """
+    values = {}
+    first, places = 0, []
+    for call in calls:
+        places.append(first)
+        first += call.size
+    made = Made([], [], [])
+    for k in sorted(range(len(calls)), key=lambda k: not calls[k].takes):
+        call = calls[k]
+        if call.draws and not any(call.owner is owner for owner, _ in made.states):
+            made.states.append((call.owner, _state_of(call.owner)))
+        try:
+            value = call.make(values)
+        except BaseException as error:
+            made.undo()
+            if call.takes and not isinstance(error, StopIteration):  # (that comes again)
+                put_back(call.owner, None, error)
+            if not isinstance(error, Exception):
+                raise
+            return None
+        if call.takes:
+            made.taken.append((call.owner, value))
+        if kind_of(value) != call.kind:
+            made.undo()
+            return None
+        values.update(enumerate(flat(value), places[k]))
+    made.values.extend(values[k] for k in range(len(values)))
+    return made
+
+
+def _state_of(owner):
+    kind = type(owner)
+    return owner.getstate() if kind is random.Random else owner.get_state(legacy=False) if kind is np.random.RandomState else owner.bit_generator.state
+
+
+def _set_state(owner, state):
+    kind = type(owner)
+    if kind is random.Random:
+        owner.setstate(state)
+    elif kind is np.random.RandomState:
+        owner.set_state(state)
+    else:
+        owner.bit_generator.state = state
+
+
+def put_back(iterator, element, error=None):
+    """Have the iterator give this element once more, or raise that error, before any other."""
+    def give():
+        if error is not None:
+            raise error
+        step = dispatch.active
+        if step is not None and step.is_running_here():
+            for x in flat(element) or ():
+                if type(x) is EagerTensor:
+                    step.data[id(x)] = x
+        return element
+
+    tfi.give_next(iterator, give)
