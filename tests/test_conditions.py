@@ -187,7 +187,7 @@ def test_what_only_one_of_the_ways_reads_is_changed():
     def change(k, parts):
         parts["factor"][0] = 2.0 + k // 20
 
-    compare(make, whole=45, fallbacks=4, change=change)
+    compare(make, whole=35, fallbacks=4, change=change)
 
 
 def test_a_condition_that_is_new_after_long():

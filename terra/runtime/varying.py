@@ -8,7 +8,7 @@ float, but each calculation makes a new object: before a run that is observed, e
 wherever the run uses it; and so are those that are calculated of it.
 """
 
-from types import CellType
+from types import CellType, MappingProxyType
 from typing import NamedTuple
 
 from terra.runtime import internals as tfi
@@ -141,7 +141,7 @@ class Becomes:
 class _Nothing:
     """No arrays and no numbers."""
 
-    numbers = places = integers = ()
+    numbers = places = integers = MappingProxyType({})
 
     def __contains__(self, array):
         return False

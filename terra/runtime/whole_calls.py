@@ -349,11 +349,13 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         runner.step.shown = None
     try:
         if runner.step.skeleton is not runner:
+            observer.release()
             raise Unskippable
         if fewest == 1:
             changed = trial.changed([*[(Place(None, k), x) for k, x in enumerate(arguments) if type(x) is float], *observer.reads.plain_numbers()])
             if changed:
                 trial.vary(changed)
+                observer.release()
                 return result
         reads = observer.finish(result)
         if not reads.hold_after_the_run():
