@@ -237,6 +237,9 @@ def in_a_try(x, b):
 USES = {
     "branches": lambda x, b: x * b if b > 0.02 else x - b,
     "tests": lambda x, b: x * b if b else x,
+    "chosen twice": lambda x, b: (x * b if b > 0.02 else x) + (1.0 if b * 10 <= 0.5 else 2.0),
+    "compared and kept": lambda x, b: (x, b >= 0.02, keeps(b == 0.05)),
+    "between": lambda x, b: x * b if 0.01 < b < 0.03 else x,
     "asks for what it is": lambda x, b: x * b if b is not None else x,
     "asks for its type": lambda x, b: x * b if isinstance(b, float) else x,
     "asks for its class": lambda x, b: x * b if type(b) is float else x,
@@ -306,6 +309,7 @@ def _raise(b):
 
 
 SKIPPED = [
+    "branches", "tests", "chosen twice", "compared and kept",
     "calculates", "changes its sign", "in place", "the smaller", "absolute", "rounded", "converted", "given", "given in a dict", "kept", "a cosine", "powers", "appended",
     "a data class", "twice as large",
     "asks for what it is", "asks for its type", "matmul", "a variable's", "subtracted twice", "through a function", "through a closure", "through a list", "through a dict", "through zip"]
@@ -715,6 +719,19 @@ def counted_by_hand():
     return trainer.step, lambda s, k: s(X[k % 3]), lambda: trainer.n
 
 
+def either_or():
+    """`or` gives what its operand is, not whether it is true."""
+    class Trainer:
+        n = 0
+
+        def step(self, x):
+            y = tf.abs(x) * float((self.n * 2) or 7.0) + float(self.n % 3 and 5)
+            self.n += 1
+            return y
+    trainer = Trainer()
+    return trainer.step, lambda s, k: s(X[k % 3]), lambda: trainer.n
+
+
 def looked_at_later():
     """What is calculated of a counter only, and has a name then."""
     class Trainer:
@@ -773,6 +790,6 @@ def test_what_is_calculated_of_counters(make, options):
     compare(make, n=48, **options)
 
 
-@pytest.mark.parametrize("make", [counted_by_hand, looked_at_later, divides_by_what_is_zero_at_times, counter_that_becomes_something_else])
+@pytest.mark.parametrize("make", [counted_by_hand, either_or, looked_at_later, divides_by_what_is_zero_at_times, counter_that_becomes_something_else])
 def test_other_counters(make):
     compare(make, whole=0, express=0, n=48)

@@ -394,7 +394,12 @@ class Prepared:
         gc.disable()  # a finalizer must not find a graph that was started, but is not in flight yet
         try:
             if runner.flights or runner.has_left_over:
-                runner.limit(0 if self._reads else max(options.run_ahead - 1, 0))
+                try:
+                    runner.limit(0 if self._reads else max(options.run_ahead - 1, 0))
+                except BaseException:
+                    if called is not None:
+                        called.undo()
+                    raise
             if not ran.read:  # Python has gone on without a look at the last step
                 ran.read, counts.waited_at_once = True, 0
             stats.steps += 1

@@ -127,6 +127,7 @@ def rebuilt(value, parts):
 class Made(NamedTuple):
     """What live calls have given, flat, and what takes them back: (iterator, element), (generator, its state before)."""
 
+    calls: tuple
     values: list
     taken: list
     states: list
@@ -149,7 +150,7 @@ def make(calls):
     for call in calls:
         places.append(first)
         first += call.size
-    made = Made([], [], [])
+    made = Made(calls, [], [], [])
     for k in sorted(range(len(calls)), key=lambda k: not calls[k].takes):
         call = calls[k]
         if call.draws and not any(call.owner is owner for owner, _ in made.states):

@@ -6,6 +6,7 @@ Operators look as deep as their operands go, so the containers in a container ar
 import abc
 import enum
 import functools
+import operator
 import warnings
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType, WrapperDescriptorType
 
@@ -61,6 +62,23 @@ class Operands:
         how = self.modulo if name == "Mod" else self.operand  # which formats strings, too
         return self.result(OPERATORS[name](how(left), how(right)))
 
+    def comparison(self, name, left, right):
+        """Operands are compared. What comes of a number that varies has to come of it again."""
+        answer = self._answer(OPERATORS[name], (left, right))
+        return answer if answer is not None else self.result(OPERATORS[name](self.compared(left), self.compared(right)))
+
+    def _answer(self, function, parts):
+        """What `function` tells of numbers, if one of them varies; else None."""
+        answer = self._varying.answers(function, parts) if self._varying.numbers else None
+        if answer is not None:
+            self._look_at_others(parts)
+        return answer
+
+    def _look_at_others(self, parts):
+        for x in parts:
+            if id(x) not in self._varying.numbers:
+                self.late.looked_at(x)
+
     def _of_arrays(self, name, left, right):
         """What an operator gives of a number and an array that came from a live call; None if it is none of these."""
         method = _METHODS.get(name)
@@ -78,9 +96,7 @@ class Operands:
         """What `function`, without side effects, gives for these operands, if it is a number that varies; else None."""
         value = self._varying.calculates(function, parts) if self._varying.numbers else None
         if value is not None:
-            for x in parts:
-                if id(x) not in self._varying.numbers:
-                    self.late.looked_at(x)
+            self._look_at_others(parts)
         return value
 
     def value(self, it):
@@ -138,6 +154,8 @@ class Operands:
 
     def truth(self, it):
         """`it` is tested."""
+        if type(it) is float and self._answer(operator.truth, (it,)) is not None:
+            return it
         self.late.looked_at(it)
         self.value(it)
         kind = type(it)

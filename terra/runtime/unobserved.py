@@ -6,7 +6,8 @@ import sys
 OPERATORS = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow,
     "USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert, "MatMult": operator.matmul,
-    "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor, "BitAnd": operator.and_}
+    "LShift": operator.lshift, "RShift": operator.rshift, "BitOr": operator.or_, "BitXor": operator.xor, "BitAnd": operator.and_,
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge}
 
 
 class Unobserved:
@@ -22,6 +23,8 @@ class Unobserved:
 
     def binary(self, name, left, right):
         return OPERATORS[name](left, right)
+
+    comparison = binary
 
     def unary(self, name, it):
         return OPERATORS[name](it)

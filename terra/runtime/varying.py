@@ -94,6 +94,21 @@ class Calculated:
     __hash__ = None
 
 
+class Answer(Calculated):
+    """What is told of numbers, and has to be told again."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, function, parts, answer):
+        super().__init__(function, parts)
+        self.answer = answer
+
+    def __eq__(self, other):
+        return type(other) is Answer and (self.function, self.parts, self.answer) == (other.function, other.parts, other.answer)
+
+    __hash__ = None
+
+
 def _code(function):
     return getattr(function, "__code__", function)
 
@@ -105,20 +120,23 @@ class Drawn(NamedTuple):
 
 
 def evaluate(sources, given, drawn):
-    """What these numbers are, a list of a `Place`, `Count`, `Drawn` or `Calculated` each, where the step has the arguments `given`, and live calls have given `drawn`; None if one of
-    them is no number, or the run would raise."""
+    """What these numbers are, a list of a `Place`, `Count`, `Drawn`, `Calculated` or `Answer` each, where the step has the arguments `given`, and live calls have given `drawn`; None if one of
+    them is no number, an answer is another one, or the run would raise."""
     values = []
     for source in sources:
         if type(source) is Drawn:
             value = drawn[source.place]
-        elif type(source) is not Calculated:
+        elif type(source) is Place or type(source) is Count:
             value = source.value(given)
         else:
             try:
                 value = source.function(*[values[part] if type(part) is int else part.number for part in source.parts])
             except (ArithmeticError, ValueError, TypeError):
                 return None
-        if type(value) is not (int if type(source) is Count else float):
+        if type(source) is Answer:
+            if value is not source.answer:
+                return None
+        elif type(value) is not (int if type(source) is Count else float):
             return None
         values.append(value)
     return values
@@ -286,6 +304,17 @@ class Varying:
         except (ArithmeticError, ValueError, TypeError):
             return None  # it will be raised again
         return self._number(value, Calculated(function, known)) if type(value) is float else None
+
+    def answers(self, function, parts):
+        """What `function` tells of these numbers, if one of them varies and it is True or False; else None."""
+        if not any(id(x) in self.numbers for x in parts):
+            return None
+        known = tuple(map(self._part, parts))
+        answer = function(*parts) if None not in known else None
+        if type(answer) is not bool:
+            return None
+        self.sources.append(Answer(function, known, answer))
+        return answer
 
     def is_place(self, holder, key):
         """Whether a number that varies is there."""

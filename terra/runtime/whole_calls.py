@@ -306,12 +306,13 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     alternatives = trial.regions.get(signature, ())
     for region in () if missed else alternatives:
         if varying is not None:
-            if region.calls and made is None and region.guard.holds():
-                made = live_calls.make(region.calls)
-                live = region.calls
-            if region.calls and (made is None or region.calls != live):
-                continue
-            drawn = made.values if region.calls else ()
+            if made is not None and made.calls != region.calls:
+                made = made.undo()
+            if region.calls and made is None:
+                made = live_calls.make(region.calls) if region.guard.holds() else None
+                if made is None:
+                    continue
+            drawn = () if made is None else made.values
             numbers = evaluate(region.numbers, arguments, drawn)
             if numbers is None:
                 continue
@@ -326,7 +327,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
                 except LookupError:
                     pass
-            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs)
+            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made)
             if result is not MISSED:
                 return result
             missed = True
@@ -401,9 +402,11 @@ def _forget_others(program, place):
             del program.trials[other]
 
 
-def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs):
+def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made=None):
     result = jump(runner, region, inputs, alternatives)
     if result is FELL_BACK:
+        if made is not None:
+            made.undo()
         return call(*args, **kwargs)
     if result is MISSED:
         return MISSED

@@ -194,7 +194,7 @@ class Observed(gast.NodeTransformer):
 
     def visit_BoolOp(self, node):
         *tested, last = node.values
-        node.values = [self._truth(x) for x in tested] + [self.visit(last)]
+        node.values = [self._shown("truth", x) for x in tested] + [self.visit(last)]  # (not only whether they are true, but what they are)
         return node
 
     def visit_Compare(self, node):
@@ -208,6 +208,9 @@ class Observed(gast.NodeTransformer):
                 return self.generic_visit(node)
             node.left, node.comparators = self._shown("identified", node.left), [self._shown("identified", x) for x in node.comparators]
             return node
+        if len(node.ops) == 1 and isinstance(node.ops[0], _COMPARING):
+            return expression(
+                "tls.observer.comparison(name, left, right)", node, tls=self._tls, name=_name_of(node.ops[0]), left=self.visit(node.left), right=self.visit(node.comparators[0]))
         identity = any(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops)
         node.left = self._shown("compared", node.left)
         node.comparators = [
