@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from examples import check, fit, fit_models, programs
+from examples import check, fit, fit_models, numbers, programs
 from examples.benchmark import loops, report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
@@ -426,16 +426,18 @@ def test_check_says_what_is_wrong(monkeypatch, capsys):
     assert "TERRA IS WRONG: step 0 gave 2.0, not 1.0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("main, titles", [(conditions, list(CONDITIONS)), (shapes, list(shapes_programs())[::3])], ids=["conditions", "shapes"])
+@pytest.mark.parametrize("main, titles", [(conditions, list(CONDITIONS)), (shapes, list(shapes_programs())[::3]), (numbers.main, list(numbers.PROGRAMS)[::3])], ids=["conditions", "shapes", "numbers"])
 def test_steps_that_take_turns(main, titles, capsys, monkeypatch):
     chosen = {title: program for title, program in shapes_programs().items() if title in titles}
     monkeypatch.setattr("examples.shapes.programs", lambda: chosen)
+    monkeypatch.setattr(numbers, "PROGRAMS", {title: program for title, program in numbers.PROGRAMS.items() if title in titles})
     assert main(["--steps", "16", "--quiet"]) == 0
     machine, _, header, *rows = capsys.readouterr().out.strip().splitlines()
     assert "TensorFlow" in machine and header.split("  ")[-1].strip() == "tf.fn/Terra"
     assert [row[:34].strip() for row in rows] == titles
     for row in rows:
-        eager, function, ours, ratio = map(float, row[34:].split())
+        eager, function, ours, ratio = map(float, row[34:].split()[:4])
+        assert ("tf.function is wrong" in row) == ("random" in row)
         assert min(eager, ours) > 0 and ratio == pytest.approx(function / ours, abs=0.2)
 
 
