@@ -120,13 +120,32 @@ def module():
 
 
 BETA = 0.5
+scalar = tf.Variable(0.5, dtype=tf.float64)
 
 
 def scaled(x):
     return x * BETA
 
 
-SOURCES = [argument, keyword, of_a_method, attribute, item, cell, module]
+def of_numpy():
+    """Such as `np.linspace` and `np.cos` give."""
+    class Trainer:
+        beta = np.float64(0.5)
+
+        def step(self, x, lr):
+            y = tf.abs(x) * self.beta + lr * x
+            scalar.assign(lr)
+            return y - tf.constant(lr, tf.float32) + tf.cast(lr, tf.float32) + tf.cast(scalar, tf.float32)
+
+    trainer = Trainer()
+
+    def call(step, k):
+        trainer.beta = np.float32(rate(k))
+        return step(X[k % 3], 0.5 * (1 + np.cos(np.pi * k / 50)))
+    return trainer.step, call, lambda: (trainer.beta, scalar)
+
+
+SOURCES = [argument, keyword, of_numpy, of_a_method, attribute, item, cell, module]
 
 
 @pytest.mark.parametrize("make", SOURCES)
@@ -324,6 +343,19 @@ def test_uses(name):
         holder.last, holder.all = None, []
         return lambda x, b: use(tf.abs(x), b), lambda s, k: s(X[k % 3], rate(k)), lambda: (holder.last, holder.all)
     compare(make, whole=10 if name in SKIPPED else 0, express=0)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize("name", USES)
+def test_uses_of_numbers_of_numpys(name, kind):
+    use = USES[name]
+
+    def make():
+        holder.last, holder.all = None, []
+        return lambda x, b: use(tf.abs(x), b), lambda s, k: s(X[k % 3], kind(rate(k))), lambda: (holder.last, holder.all)
+    if kind is np.float64 and name in ("a tensor", "a tensor of several", "stacked"):
+        return  # which are errors
+    compare(make, whole=10 if name in ("subtracted twice", "through a function", "through zip", "matmul") else 0, express=0)
 
 
 @pytest.mark.parametrize("name", USES)
@@ -555,7 +587,6 @@ def test_numbers_stay_floats_and_equal():
 # -- calls that make a tensor of a number ----------------------------------------------------------------------------------------
 
 weight, kept = tf.Variable([1.0, 2.0, 3.0]), keras.Variable(0.5)
-scalar = tf.Variable(0.5, dtype=tf.float64)
 CALLS = {
     "constant": lambda x, b: x * tf.constant(b) + tf.constant(b, dtype=tf.float32),
     "constant of another type": lambda x, b: tf.cast(x, tf.float64) * tf.constant(b, dtype="float64"),

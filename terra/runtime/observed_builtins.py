@@ -306,7 +306,7 @@ class Builtins:
             self.impure("makes a class")
         elif callee is type:
             self.note_class(args[0])
-        if callee is float and len(args) == 1 and id(args[0]) in self._varying.numbers:
+        if callee is float and len(args) == 1 and type(args[0]) is float and id(args[0]) in self._varying.numbers:
             return args[0]
         if callee is float and len(args) == 1 and self._is_own(args[0]):
             return self.late.read(self.runner, args[0], float)

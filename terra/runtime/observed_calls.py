@@ -226,16 +226,16 @@ class Calls:
         """Call a function that makes tensors of numbers among its arguments, of a type that is known beforehand."""
         numbers = self._varying.numbers
         if function in _CONSTANTS:
-            if len(args) == 1 and id(args[0]) in numbers and kwargs.keys() <= {"dtype"}:
-                dtype = kwargs.get("dtype")
-                made = self._varying.tensor(args[0], tfi.dtypes.float32 if dtype is None else tfi.dtypes.as_dtype(dtype))
+            if id(args[0] if args else None) in numbers and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"dtype"}:
+                dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
+                made = self._varying.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
                 if made is not args[0]:
                     return made
         elif function is tfi.tf.cast:
-            args = [*[self._varying.tensor(x, tfi.dtypes.float32) for x in args[:1]], *args[1:]]
+            args = [*[self._varying.tensor(x, _type_of(x)) if id(x) in numbers else x for x in args[:1]], *args[1:]]
         else:
             types = {x.dtype for x in args if type(x) in TENSORS or tfi.is_variable(x)}
-            if len(types) == 1 and all(id(x) in numbers or type(x) in TENSORS or type(x) is tfi.ResourceVariable for x in args):
+            if len(types) == 1 and all((type(x) is float and id(x) in numbers) or type(x) in TENSORS or type(x) is tfi.ResourceVariable for x in args):
                 args = [self._varying.tensor(x, *types) for x in args]
         return self._framework(function, form, *args, **kwargs)
 
@@ -308,6 +308,11 @@ class Calls:
                         return user_layers.call_directly(form, args, kwargs, observed)
                 self.impure(f"calls a layer whose call is a {type(call).__name__}")
         return form(*args, **kwargs)
+
+
+def _type_of(number):
+    """The type of the tensor that TensorFlow makes of a number."""
+    return tfi.dtypes.float32 if type(number) is float else tfi.dtypes.as_dtype(type(number))
 
 
 def _all_plain(value):

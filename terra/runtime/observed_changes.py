@@ -7,7 +7,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.effects import WITH_ITEMS, Effect, held_in, kind_of
 from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks, is_record
 from terra.runtime.unobserved import OPERATORS
-from terra.runtime.varying import Becomes
+from terra.runtime.varying import KINDS, Becomes
 
 _UNKNOWN = object()
 _COUNTING = frozenset(["Add", "Sub"])
@@ -56,7 +56,7 @@ class Changes:
         setter = getattr(defined(type(optimizer), "learning_rate"), "fset", None)
         variable = vars(optimizer).get("_learning_rate")
         if getattr(setter, "__module__", None) != "keras.src.optimizers.base_optimizer" or not is_frameworks(setter) or not tfi.is_variable(variable) \
-                or not (type(value) is float or type(value) in TENSORS):
+                or not (type(value) in KINDS or type(value) in TENSORS):
             self.impure("sets an attribute")
             optimizer.learning_rate = value
             return

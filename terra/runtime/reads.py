@@ -18,7 +18,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.effects import CONTENTS, Question, space_of
 from terra.runtime.kinds import TENSORS, defined, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
-from terra.runtime.varying import Place
+from terra.runtime.varying import KINDS, Place
 from terra.transform import convert
 
 _code = attrgetter("__code__")
@@ -224,15 +224,15 @@ class Reads:
                 self.cell(cell)
 
     def plain_numbers(self):
-        """(`Place`, value) of the floats and integers that were read where another one can be put."""
+        """(`Place`, value) of the numbers that were read where another one can be put."""
         for space, entries in self._entries.values():
             if type(space) is dict or type(space) is list:
                 for key, value in entries.items():
-                    if type(value) is float or type(value) is int:
-                        yield Place(space, key), value
+                    if type(value) is int or type(value) in KINDS:
+                        yield Place(space, key, type(value)), value
         for (function, _), (cell, value) in self._asked.items():
-            if function is _contents and (type(value) is float or type(value) is int):
-                yield Place(cell, CONTENTS), value
+            if function is _contents and (type(value) is int or type(value) in KINDS):
+                yield Place(cell, CONTENTS, type(value)), value
 
     def guard(self, guard, before):
         """What a skipped call depended on; `before`: the effects that there were until then."""

@@ -3,13 +3,15 @@
 A run of the step's code that gives an array to nothing but calls that make a tensor of it first thing, and with a number does nothing but to calculate, until it is an operand of a tensor,
 would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `whole_calls`).
 
-A number is a float: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
+A number is a float, Python's or NumPy's: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
 float, but each calculation makes a new object: before a run that is observed, each number is replaced by an object of its own with the same value, so that it is known again
-wherever the run uses it; and so are those that are calculated of it.
+wherever the run uses it; and so are those that are calculated of it (NumPy's, which may warn, are not followed that far).
 """
 
 from types import CellType, MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
 
 from terra.runtime import internals as tfi
 from terra.runtime.effects import held_in
@@ -17,28 +19,30 @@ from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
 _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
+KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in a way of their own
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
 class Place:
-    """Where a number is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds (`key` is that of `effects.CONTENTS`)."""
+    """Where a number of this kind is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds (`key` is that of
+    `effects.CONTENTS`)."""
 
-    __slots__ = ("holder", "key")
+    __slots__ = ("holder", "key", "kind")
 
-    def __init__(self, holder, key):
-        self.holder, self.key = holder, key
+    def __init__(self, holder, key, kind):
+        self.holder, self.key, self.kind = holder, key, kind
 
     @property
     def identity(self):
         return id(self.holder), self.key
 
     def __eq__(self, other):
-        return type(other) is Place and self.holder is other.holder and self.key == other.key
+        return type(other) is Place and self.holder is other.holder and self.key == other.key and self.kind is other.kind
 
     __hash__ = None
 
     def value(self, given):
-        """What is there now; `given`: the step's arguments, in order."""
+        """What is there now; None if there is nothing. `given`: the step's arguments, in order."""
         try:
             if type(self.holder) is CellType:
                 return self.holder.cell_contents
@@ -47,7 +51,7 @@ class Place:
             return None
 
     def holds_number(self, given):
-        return type(self.value(given)) is float
+        return type(self.value(given)) is self.kind
 
     def put(self, value):
         if type(self.holder) is CellType:
@@ -136,7 +140,7 @@ def evaluate(sources, given, drawn):
         if type(source) is Answer:
             if value is not source.answer:
                 return None
-        elif type(value) is not (int if type(source) is Count else float):
+        elif type(value) is not (source.kind if type(source) is Place else int if type(source) is Count else float):
             return None
         values.append(value)
     return values
@@ -282,14 +286,14 @@ class Varying:
 
     def _number(self, value, source):
         """An object of its own for a number."""
-        number = value * 1.0
+        number = value * 1.0 if type(value) is float else value.copy()
         self.numbers[id(number)] = number, len(self.sources)
         self.sources.append(source)
         return number
 
     def _part(self, x):
         """What a number is calculated of; None if it is not known to be one."""
-        known = self.numbers.get(id(x))
+        known = self.numbers.get(id(x)) if type(x) is float else None
         return known[1] if known is not None else Fixed(type(x), x) if type(x) is float or type(x) is int else None
 
     def calculates(self, function, parts):

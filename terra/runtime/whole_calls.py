@@ -22,7 +22,7 @@ from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.varying import A_NUMBER, Place, Varying, evaluate
+from terra.runtime.varying import A_NUMBER, KINDS, Place, Varying, evaluate
 from terra.transform import convert, instrument
 
 
@@ -83,7 +83,7 @@ class Attempts:
     def vary(self, numbers):
         """Have these numbers count as arguments from now on."""
         for place, value in numbers:
-            (self.numbers if type(value) is float else self.integers)[place.identity] = place
+            (self.integers if type(value) is int else self.numbers)[place.identity] = place
         self.regions.clear()
         self.quick, self.tries, self.next = None, 0, self.visits + 1
 
@@ -288,12 +288,12 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     made = None  # by live calls
     try:
         for k, x in enumerate(arguments):
-            if type(x) is float and (id(None), k) in trial.numbers:
+            if varying is not None and (id(None), k) in varying.places:
                 found.append(A_NUMBER)
             else:
                 _describe(runner, x, found, keep, inputs, given, varying)
         if varying is not None:
-            found += varying.places  # those that are numbers now
+            found += [(identity, place.kind) for identity, place in varying.places.items()]  # those that are numbers now
         n = len(found)
         for carried in trial.carried.values():
             _describe(runner, carried.value(), found, keep, inputs, given, None)
@@ -353,7 +353,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             observer.release()
             raise Unskippable
         if fewest == 1:
-            changed = trial.changed([*[(Place(None, k), x) for k, x in enumerate(arguments) if type(x) is float], *observer.reads.plain_numbers()])
+            changed = trial.changed([*[(Place(None, k, type(x)), x) for k, x in enumerate(arguments) if type(x) in KINDS], *observer.reads.plain_numbers()])
             if changed:
                 trial.vary(changed)
                 observer.release()
