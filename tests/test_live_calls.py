@@ -417,6 +417,20 @@ def test_draws_of_a_way_that_is_not_taken():
     compare(make)
 
 
+def test_draws_between_numbers_that_vary():
+    def make():
+        class Trainer:
+            def step(self, x, b):
+                return tf.abs(x) * random.uniform(-self.c, b) + np.random.uniform(b, 9.0) + tf.constant(np.random.rand(3).astype("float32") * self.c)
+        trainer = Trainer()
+
+        def call(step, k):
+            trainer.c = 1.0 + k // 4
+            return step(X[k % 3], 0.5 * k)
+        return trainer.step, call, lambda: ()
+    compare(make, whole=0, express=0)
+
+
 def test_a_generator_that_is_replaced():
     class Trainer:
         def step(self, x):

@@ -17,7 +17,7 @@ VALUES = (0.5, -0.25, 2.0, 0.0, 1.5, -3.0, 0.125)
 _numbers = itertools.count()
 
 numbers = st.recursive(
-    st.sampled_from(["b", "self.c", "self.n", "self.epoch", "self.table['d']", "0.5", "2", "3.0", "random.random()", "np.random.rand()"]),
+    st.sampled_from(["b", "self.c", "self.n", "self.epoch", "self.table['d']", "0.5", "2", "3.0", "random.random()", "np.random.rand()", "random.uniform(b, 2)", "np.random.normal(self.c, 1.0)"]),
     lambda inner: st.one_of(
         st.tuples(st.sampled_from(["({} + {})", "({} - {})", "({} * {})", "({} / ({} or 7.0))", "min({}, {})", "max({}, {})", "helper({}, {})"]), inner, inner).map(
             lambda x: x[0].format(*x[1:])),

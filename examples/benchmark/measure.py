@@ -291,7 +291,7 @@ class TerraMode(Mode):
             row.error = "no step was co-executed"
 
     def graph_alone_ms(self, steps):
-        """The physical limit: dispatch the step's graph and wait, without a skeleton. None where the step just made was not co-executed."""
+        """The physical limit: dispatch the step's graph and wait, without a skeleton. None where the step just made was not co-executed, or its graph cannot be run again."""
         run_graph_alone = self.step.run_graph_alone
         times = []
         try:
@@ -299,10 +299,13 @@ class TerraMode(Mode):
                 run_graph_alone(*self.batches[len(self.losses) % len(self.batches)])  # a whole step, whose inputs the next calls use again
         except RuntimeError:
             return None
-        for index in range(steps):
-            start = time.perf_counter()
-            run_graph_alone(*self.batches[index % len(self.batches)])
-            times.append(time.perf_counter() - start)
+        try:
+            for index in range(steps):
+                start = time.perf_counter()
+                run_graph_alone(*self.batches[index % len(self.batches)])
+                times.append(time.perf_counter() - start)
+        except tf.errors.OpError:  # what Python has sent that one step goes no more with the variables, which each run changes
+            return None
         return 1e3 * statistics.median(times)
 
 

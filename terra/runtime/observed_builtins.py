@@ -87,6 +87,8 @@ class Builtins:
         if recording is None or not (takes or live_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
             self.impure(f"calls {type(owner).__name__}.{name}")
             return getattr(owner, name)(*args, **kwargs)
+        for x in (*args, *kwargs.values()):
+            self._arguments(x)
         step.pause()  # it is no operation of the step's
         try:
             value = getattr(owner, name)(*args, **kwargs)

@@ -27,6 +27,7 @@ from terra.transform import convert, instrument
 
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
+_MOST_VARIED = 4  # times that numbers are found to vary without a jump in between: those of objects that are made anew always are others
 _MOST_TRIALS = 10_000  # places and shapes that are remembered
 _MOST_OWNERS = 4  # layers that are called at one place
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
@@ -38,7 +39,7 @@ _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its
 class Attempts:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen")
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen", "varied")
 
     def __init__(self, called):
         self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
@@ -53,6 +54,7 @@ class Attempts:
         self.integers = {}  # the same of integers, which are not: only what is asked about, or calculated of, them counts
         self.constants = set()  # identities of numbers that were looked at: each value is another call
         self.seen = {}  # identity -> (`Place`, value) of the numbers that the last run which was observed was given, or has read
+        self.varied = 0  # how often numbers were found to vary since the last jump
         self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
 
     @property
@@ -74,6 +76,8 @@ class Attempts:
 
         `numbers`: those that a run was given, or has read, [(Place, value)].
         """
+        if self.varied >= _MOST_VARIED:
+            return []
         known, self.seen = self.seen, {place.identity: (place, value) for place, value in numbers}
         return [
             (place, value) for identity, (place, value) in self.seen.items()
@@ -84,6 +88,7 @@ class Attempts:
         """Have these numbers count as arguments from now on."""
         for place, value in numbers:
             (self.integers if type(value) is int else self.numbers)[place.identity] = place
+        self.varied += 1
         self.regions.clear()
         self.quick, self.tries, self.next = None, 0, self.visits + 1
 
@@ -119,7 +124,7 @@ class Attempts:
 
     def jumped(self):
         self.jumps += 1
-        self.tries = 0
+        self.tries = self.varied = 0
 
 
 def run_step(step, function, args, kwargs):
