@@ -139,6 +139,8 @@ def _own_code(function, stats, programs):
         also = "".join(f", {text}" for text in _effects(whole))
         lines.append(f"The step's own code was skipped in {stats.whole_steps} steps: it does nothing but compute{also}, and nothing that it reads had changed.")
     if whole is not None and whole.regions:
+        if whole.numbers:
+            lines.append(f"Numbers that vary, and count as arguments: {', '.join(sorted(place.label(whole.parameters) for place in whole.numbers.values()))}.")
         return lines
     if whole is not None and whole.reason is not None:
         lines.append(f"The step's own code runs at each step, because it {whole.reason}.")

@@ -189,6 +189,15 @@ def fails_in_the_pipeline():
     return lambda: tf.reduce_sum(next(it)), lambda s, k: s(), lambda: ()
 
 
+def fails_at_the_second():
+    it = iter(dataset(2).map(lambda x, y: (tf.debugging.check_numerics(x / tf.cast((tf.reduce_min(y) + 46) % 48, tf.float32), "bad"), y)))
+
+    def step():
+        (x, _), (z, label) = next(it), next(it)
+        return tf.reduce_sum(x) - tf.reduce_sum(z), tf.reduce_sum(label)
+    return step, lambda s, k: s(), lambda: next(it)[1]
+
+
 def of_python():
     """Python code runs in the pipeline, which looks at what the steps leave."""
     state = {"n": 0.0}
@@ -266,7 +275,7 @@ def taken_in_between():
 
 
 @pytest.mark.parametrize("make", [
-    ends, caught, fails_in_the_pipeline, of_python, looked_at, after_other_things, sparse_elements, a_python_iterator, gives_what_it_takes, taken_in_between])
+    ends, caught, fails_in_the_pipeline, fails_at_the_second, of_python, looked_at, after_other_things, sparse_elements, a_python_iterator, gives_what_it_takes, taken_in_between])
 def test_other_iterators(make):
     compare(make, whole=0, express=0)
 

@@ -34,7 +34,7 @@ class Call(NamedTuple):
     kind: tuple
 
     def __eq__(self, other):
-        return type(other) is Call and self.owner is other.owner and self[1:] == other[1:]
+        return type(other) is Call and (self.owner is other.owner or (type(self.owner) is int and self.owner == other.owner)) and self[1:] == other[1:]
 
     __hash__ = None
 
@@ -158,9 +158,9 @@ def make(calls):
         try:
             value = call.make(values)
         except BaseException as error:
-            made.undo()
             if call.takes and not isinstance(error, StopIteration):  # (that comes again)
                 put_back(call.owner, None, error)
+            made.undo()  # (what is put back last comes first)
             if not isinstance(error, Exception):
                 raise
             return None

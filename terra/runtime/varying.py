@@ -41,6 +41,14 @@ class Place:
 
     __hash__ = None
 
+    def label(self, parameters):
+        """What the program calls it; `parameters`: the names of those of the step's function."""
+        if self.holder is None:
+            return parameters[self.key] if self.key < len(parameters) else f"argument {self.key + 1}"
+        if type(self.holder) is CellType:
+            return "what a closure holds"
+        return self.key if type(self.key) is str else f"[{self.key!r}]"
+
     def value(self, given):
         """What is there now; None if there is nothing. `given`: the step's arguments, in order."""
         try:

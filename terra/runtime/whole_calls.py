@@ -39,9 +39,10 @@ _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its
 class Attempts:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen", "varied")
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters")
 
     def __init__(self, called):
+        self.parameters = called.__code__.co_varnames[:called.__code__.co_argcount] if type(called) is FunctionType else ()
         self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
         self.visits = 0
         self.next = 2  # the first visit records what the framework does
