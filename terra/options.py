@@ -19,8 +19,8 @@ class Options:
     jit_compile: let XLA compile the pure stretches of the graph, in the background; no longer bitwise equal to eager. The compiled form is kept only if
         steps turn out to be faster with it. Meanwhile the loop of a Keras RNN layer is one operation, unless `loops` is "unroll". Steps that are cut into pieces
         (see `loops`) are not compiled.
-    fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute, keep values in attributes, lists and dicts, take
-        them up again, count and append. With "framework" all of the user's own code runs at each step; with False all of the framework's does, too.
+    fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute, keep values in attributes, lists, dicts and
+        outer variables, take them up again, count, append, take elements of `tf.data` iterators and draw random numbers. With "framework" all of the user's own code runs at each step; with False all of the framework's does, too.
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
         a loop with one or two counts and rolls the others; arguments whose structure comes again and again get a graph of their own, all unrolled.
     reduce_retracing: sizes of the step's tensor arguments that have varied are unknown to what is recorded, so that code which does not look at them is skipped
