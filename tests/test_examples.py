@@ -438,7 +438,7 @@ def test_steps_that_take_turns(main, titles, capsys, monkeypatch):
     for row in rows:
         eager, function, ours, ratio = map(float, row[34:].split()[:4])
         assert ("tf.function is wrong" in row) == ("random" in row)
-        assert min(eager, ours) > 0 and ratio == pytest.approx(function / ours, abs=0.2)
+        assert min(eager, ours) > 0 and ratio == pytest.approx(function / ours, abs=0.2, rel=0.05)
 
 
 @pytest.mark.parametrize("name, loop", [("MLP", "train_on_batch(arrays)"), ("GAN", "fit(dataset)")])
