@@ -389,3 +389,15 @@ def differ(make, given, steps, equal=np.testing.assert_array_equal, change=None,
             assert type(a) is type(b), (i, type(a), type(b))
             equal(a, b, err_msg=str(i))
     return step.stats()
+
+
+def check_skipped(step, n, whole, express, verify=False):
+    """That most of n steps were co-executed, and at least so many of them skipped as a whole, and by the express way; or compared, with `verify`. Returns the step."""
+    stats = step.stats()
+    assert stats.coexecuted_steps >= n // 2, (stats, terra.explain(step))
+    if verify:  # what would be skipped is made, and compared
+        assert stats.verified_calls > 0
+    else:
+        assert stats.whole_steps >= whole, terra.explain(step)
+        assert stats.express_steps >= express, stats
+    return step

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
+from harness import check_skipped
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 3), tf.float32) for k in range(3)]
 LEFT = ("state", "average", "pair", "old", "older", "table", "last", "steps", "flag", "extra")  # what `run` looks at
@@ -47,14 +48,7 @@ def compare(make, change=lambda trainer: None, at=(14,), whole=8, express=None, 
     expected, _ = run(make, lambda step: step, change, at, n, every)
     actual, step = run(make, lambda step: terra.coexecute(step, wait_for_graph=True, **options), change, at, n, every)
     assert actual == expected
-    stats = step.stats()
-    assert stats.coexecuted_steps >= n // 2, stats
-    if options.get("verify"):  # what would be skipped is made, and compared
-        assert stats.verified_calls > 0
-    else:
-        assert stats.whole_steps >= whole, terra.explain(step)
-        assert stats.express_steps >= (whole // 2 if express is None else express), stats
-    return step
+    return check_skipped(step, n, whole, whole // 2 if express is None else express, options.get("verify"))
 
 
 class Trainer:

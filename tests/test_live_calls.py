@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from harness import check_skipped
 
 N = 40
 DATA = np.random.RandomState(0).rand(64, 3).astype("float32")
@@ -40,14 +41,7 @@ def compare(make, whole=10, express=4, n=N, seed=lambda k: None, **options):
                 seen.append((type(error).__name__, str(error).split("}}")[-1].split(" [Op:")[0]))
         results.append((seen, plain(look()), random.random(), np.random.rand()))
     assert results[1] == results[0]
-    stats = step.stats()
-    assert stats.coexecuted_steps >= n // 2, (stats, terra.explain(step))
-    if options.get("verify"):
-        assert stats.verified_calls > 0
-    else:
-        assert stats.whole_steps >= whole, terra.explain(step)
-        assert stats.express_steps >= express, stats
-    return step
+    return check_skipped(step, n, whole, express, options.get("verify"))
 
 
 def dataset(batch=4, **kwargs):

@@ -195,7 +195,7 @@ class Question:
         """The same question in a call, where the run around it has had effects before (see `so_far`)."""
         parts = []
         for owner, name, more in self.parts:
-            before = effects.get((id(owner), name), 0) if owner is not None and more is not None else 0
+            before = effects.get((id(owner), name), 0) if owner is not None else 0  # (no float: those are asked about in the step's own function only)
             if type(before) is tuple:
                 owner, name, before = None, None, before[0]
             parts.append((owner, name, more + before))

@@ -30,7 +30,7 @@ from terra.runtime.step import holds_numbers
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import const_key, real
 from terra.runtime.values import dummy, unwaited
-from terra.runtime.varying import Place, evaluate, tensor_for
+from terra.runtime.varying import Place, tensor_for
 from terra.transform import edits
 
 EagerTensor = tfi.EagerTensor
@@ -41,6 +41,7 @@ MOST_NOTED = 64  # regions that are counted
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER = range(7)
 _GIVEN = object()  # marks an argument that the step gives back
 _NUMBER_OF = object()  # and a number that varies
+_NOTHING = live_calls.NOTHING_MADE, ()
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
 
@@ -202,6 +203,7 @@ class Prepared:
         self._checks = self._checks_of(region)
         if any(is_array and index >= self._n_arrays + self._n_carried for is_array, index, _ in self._checks):
             raise _Refused
+        self._varies = bool(region.calls or region.numbers or region.repeated)
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
         self._tensors = self._arrays = None
@@ -344,22 +346,15 @@ class Prepared:
         return (not region.draws or region.draws[1] == tfi.global_seed()) and region.guard.holds()
 
     def makes(self, given, arrays):
-        """What live calls have given, and the numbers that vary: (a `live_calls.Made` or None, a list), if these are as they were, else None. Tensors for them are appended to the
-        arrays. It is asked once all else fits."""
-        region = self.region
-        made, numbers = live_calls.make(region.calls) if region.calls else None, ()
-        if region.calls and made is None:
-            return None
-        drawn = () if made is None else made.values
-        if region.numbers:
-            numbers = evaluate(region.numbers, (*self._owner, *given), drawn)
-            if numbers is None:
-                if made is not None:
-                    made.undo()
-                return None
-        for use in region.repeated:
-            arrays.append(tensor_for(use, arrays, numbers, drawn))
-        return made, numbers
+        """`live_calls.make_for` the region; tensors are appended to the arrays. It is asked once all else fits."""
+        if not self._varies:
+            return _NOTHING
+        found = live_calls.make_for(self.region, (*self._owner, *given))
+        if found is not None:
+            made, numbers = found
+            for use in self.region.repeated:
+                arrays.append(tensor_for(use, arrays, numbers, made.values))
+        return found
 
     def _describe(self, x, found, tensors):
         """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
@@ -397,8 +392,7 @@ class Prepared:
                 try:
                     runner.limit(0 if self._reads else max(options.run_ahead - 1, 0))
                 except BaseException:
-                    if called is not None:
-                        called.undo()
+                    called.undo()
                     raise
             if not ran.read:  # Python has gone on without a look at the last step
                 ran.read, counts.waited_at_once = True, 0
@@ -423,8 +417,7 @@ class Prepared:
             except BaseException as error:  # of an earlier step, whose failure took this one with it; or of this one, which does nothing then
                 stats.steps -= 1
                 runner.forget_dispatched()
-                if called is not None:
-                    called.undo()
+                called.undo()
                 if self._reads and isinstance(error, _GRAPH_ERRORS):
                     if seeds is not None:
                         tfi.set_seed_state(seeds)

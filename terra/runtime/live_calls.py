@@ -13,6 +13,7 @@ import numpy as np
 from terra.runtime import dispatch, iterators
 from terra.runtime import internals as tfi
 from terra.runtime.step import holds_numbers
+from terra.runtime.varying import evaluate
 
 EagerTensor = tfi.EagerTensor
 _NEXT = frozenset(["__next__", "next", "get_next"])
@@ -127,7 +128,6 @@ def rebuilt(value, parts):
 class Made(NamedTuple):
     """What live calls have given, flat, and what takes them back: (iterator, element), (generator, its state before)."""
 
-    calls: tuple
     values: list
     taken: list
     states: list
@@ -140,17 +140,34 @@ class Made(NamedTuple):
             _set_state(owner, state)
 
 
+NOTHING_MADE = Made((), (), ())
+
+
+def make_for(region, given):
+    """(what the live calls of a region give, the numbers that vary, see `varying.evaluate`), where the step has the arguments `given`; None if they are not as they were, and it is as if
+    nothing was made."""
+    made = make(region.calls)
+    numbers = None if made is None else evaluate(region.numbers, given, made.values)
+    if numbers is not None:
+        return made, numbers
+    if made is not None:
+        made.undo()
+    return None
+
+
 def make(calls):
     """What these calls give, if that is of the kinds that it was; else None, and it is as if they were not made.
 
     The elements come first: they may be of other kinds.
     """
+    if not calls:
+        return NOTHING_MADE
     values = {}
     first, places = 0, []
     for call in calls:
         places.append(first)
         first += call.size
-    made = Made(calls, [], [], [])
+    made = Made([], [], [])
     for k in sorted(range(len(calls)), key=lambda k: not calls[k].takes):
         call = calls[k]
         if call.draws and not any(call.owner is owner for owner, _ in made.states):

@@ -4,7 +4,7 @@ import sys
 from types import CellType, ModuleType
 
 from terra.runtime import internals as tfi
-from terra.runtime.effects import CONTENTS, WITH_ITEMS, Question, held_in, space_of
+from terra.runtime.effects import WITH_ITEMS, Question, held_in, space_of
 from terra.runtime.kinds import TENSORS, defined, is_librarys_container
 from terra.runtime.regions import SCALARS
 
@@ -36,30 +36,16 @@ class Places:
         else:
             self.reads.entry(it, key, it[key])
 
-    def global_name(self, it, name):
-        """The global variable `name`, which the function sets as well, is read."""
-        return self._named(it, sys._getframe(1).f_globals, name)
-
-    def cell_name(self, it, cell):
-        """A variable of a function around, which the function sets as well, is read."""
-        return self._named(it, cell, CONTENTS)
-
-    def _named(self, it, owner, name):
+    def named(self, it, owner, name):
+        """A variable that is not the function's own, but which it sets as well, is read: the global one of this name among these, or what a cell holds."""
         if self.reason is None:
             if not self._is_place(owner, name) or (type(owner) is dict and name not in owner):
                 self.impure(f"reads the global variable {name}, which is kept elsewhere")
             self._take(owner, name)
         return it
 
-    def set_global(self, it, name):
-        """The global variable `name` is set."""
-        return self._set_name(it, sys._getframe(1).f_globals, name)
-
-    def set_cell(self, it, cell):
-        """A variable of a function around is set."""
-        return self._set_name(it, cell, CONTENTS)
-
-    def _set_name(self, it, owner, name):
+    def sets_name(self, it, owner, name):
+        """Such a variable is set."""
         if self.reason is None:
             if self._is_place(owner, name):
                 self._sets(owner, name)
@@ -107,9 +93,7 @@ class Places:
         value = None if asked is None else self._varying.counts(function, asked)
         if value is None:
             return None
-        for x, place in asked:
-            if place is None and id(x) not in self._varying.numbers:
-                self.late.looked_at(x)
+        self._look_at_others([x for x, place in asked if place is None])
         return [value]
 
     def _what_varies(self, names, owners):

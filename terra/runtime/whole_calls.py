@@ -22,7 +22,7 @@ from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
 from terra.runtime.step import Step, holds_numbers
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.varying import A_NUMBER, KINDS, Place, Varying, evaluate
+from terra.runtime.varying import A_NUMBER, KINDS, Place, Varying
 from terra.transform import convert, instrument
 
 
@@ -291,7 +291,6 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arguments = (*args, *kwargs.values())
     varying = Varying(runner.step, inputs, trial.numbers, trial.integers, arguments) if fewest == 1 else None
-    made = None  # by live calls
     try:
         for k, x in enumerate(arguments):
             if varying is not None and (id(None), k) in varying.places:
@@ -311,20 +310,18 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     signature, expected = tuple(found), None
     alternatives = trial.regions.get(signature, ())
     for region in () if missed else alternatives:
+        made = live_calls.NOTHING_MADE
         if varying is not None:
-            if made is not None and made.calls != region.calls:
-                made = made.undo()
-            if region.calls and made is None:
-                made = live_calls.make(region.calls) if region.guard.holds() else None
-                if made is None:
-                    continue
-            drawn = () if made is None else made.values
-            numbers = evaluate(region.numbers, arguments, drawn)
-            if numbers is None:
+            if region.calls and not region.guard.holds():
+                continue  # nothing is to be taken in vain
+            now = live_calls.make_for(region, arguments)
+            if now is None:
                 continue
-            varying.repeat(region.repeated, numbers, drawn)
+            made, numbers = now
+            varying.repeat(region.repeated, numbers, made.values)
         if region.fits(runner, inputs):
             if runner.step.verifies:
+                made.undo()
                 expected = verification.candidates(runner, region, alternatives, inputs)
                 break
             if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls):
@@ -337,9 +334,9 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             if result is not MISSED:
                 return result
             missed = True
-            break
-    if made is not None:
         made.undo()
+        if missed:
+            break
     if expected is None and not missed and not trial.is_due():
         return call(*args, **kwargs)
     if varying is not None:
@@ -408,11 +405,10 @@ def _forget_others(program, place):
             del program.trials[other]
 
 
-def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made=None):
+def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made=live_calls.NOTHING_MADE):
     result = jump(runner, region, inputs, alternatives)
     if result is FELL_BACK:
-        if made is not None:
-            made.undo()
+        made.undo()
         return call(*args, **kwargs)
     if result is MISSED:
         return MISSED

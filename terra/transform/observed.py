@@ -99,29 +99,22 @@ class Observed(gast.NodeTransformer):
         """(what of an object such a name stands for, an expression for the object), see `_place`."""
         if self.shown[node.id]:
             return gast.Constant(self.mangled(node.id), None), expression("tls.observer.globals()", node, tls=self._tls)
-        return gast.Constant("cell_contents", None), self._cell(node)
-
-    @staticmethod
-    def _cell(node):
-        return expression("(lambda: held).__closure__[0]", node, held=node.id)
+        return gast.Constant("cell_contents", None), expression("(lambda: held).__closure__[0]", node, held=node.id)
 
     def visit_Name(self, node):
         if node.id not in self.shown:
             return node
         if not isinstance(node.ctx, gast.Load):
             raise Unobservable(f"line {node.lineno} sets {node.id}, which is not its own, in an unusual way")
-        if self.shown[node.id]:
-            return self._show("global_name", node, name=gast.Constant(self.mangled(node.id), None))
-        return self._show("cell_name", node, cell=self._cell(node))
+        key, owner = self._variable(node)
+        return self._show("named", node, owner=owner, name=key)
 
     def _sets_names(self, value, targets):
         """A value that is assigned to these targets: it is shown that names which are not the function's own are set."""
         for target in targets:
             if isinstance(target, gast.Name) and target.id in self.shown:
-                if self.shown[target.id]:
-                    value = self._show("set_global", value, name=gast.Constant(self.mangled(target.id), None))
-                else:
-                    value = self._show("set_cell", value, cell=self._cell(target))
+                key, owner = self._variable(target)
+                value = self._show("sets_name", value, owner=owner, name=key)
         return value
 
     def visit_Attribute(self, node):
