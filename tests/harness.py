@@ -393,6 +393,8 @@ def differ(make, given, steps, equal=np.testing.assert_array_equal, change=None,
 
 def check_skipped(step, n, whole, express, verify=False):
     """That most of n steps were co-executed, and at least so many of them skipped as a whole, and by the express way; or compared, with `verify`. Returns the step."""
+    import terra
+
     stats = step.stats()
     assert stats.coexecuted_steps >= n // 2, (stats, terra.explain(step))
     if verify:  # what would be skipped is made, and compared
