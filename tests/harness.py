@@ -403,3 +403,38 @@ def check_skipped(step, n, whole, express, verify=False):
         assert stats.whole_steps >= whole, terra.explain(step)
         assert stats.express_steps >= express, stats
     return step
+
+
+def shown(x):
+    """What can be compared of a result: values with their types, in lists, tuples and dicts."""
+    if isinstance(x, dict):
+        return {k: shown(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [shown(v) for v in x]
+    if tf.is_tensor(x) or isinstance(x, (tf.Variable, np.ndarray)):
+        x = np.asarray(x)
+        return x.dtype.name, x.tolist()
+    return type(x).__name__, repr(x)
+
+
+def compare_steps(make, whole=10, express=4, n=40, seed=lambda k: None, **options):
+    """Runs n steps eagerly and co-executed: all that they give, and raise, must be the same, and so many steps skipped as `check_skipped` has it.
+
+    `make()` gives (a step, what calls it for step k, what is to be looked at in the end); `seed(k)` runs before step k.
+    """
+    import terra
+
+    results = []
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True, **options)):
+        tf.keras.utils.set_random_seed(3)
+        step, call, look = make()
+        step, seen = wrap(step), []
+        for k in range(n):
+            seed(k)
+            try:
+                seen.append(shown(call(step, k)))
+            except (StopIteration, ValueError, TypeError, tf.errors.OpError) as error:
+                seen.append((type(error).__name__, str(error).split("}}")[-1].split(" [Op:")[0]))
+        results.append((seen, shown(look()), random.random(), np.random.rand()))
+    assert results[1] == results[0]
+    return check_skipped(step, n, whole, express, options.get("verify"))

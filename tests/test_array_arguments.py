@@ -117,7 +117,7 @@ class Holder:
     kept = None
 
 
-# What a step does with its array beyond making a tensor of it: each must keep the step from being skipped, for the result depends on it.
+# What a step does with its array beyond making a tensor of it: each must keep the step from being skipped, for the result depends on it, unless it is calculated again.
 LOOKS = {
     "item": lambda x, w: w * float(x[0, 0]),
     "branch": lambda x, w: w * 2.0 if x[0, 0] > 0 else w * 3.0,
@@ -143,6 +143,9 @@ LOOKS = {
 }
 
 
+CALCULATED = frozenset(["item", "numpy function", "method", "slice", "transposed", "arithmetic", "in a function"])
+
+
 @pytest.mark.parametrize("name", LOOKS)
 def test_contents_are_looked_at(name):
     def make():
@@ -154,7 +157,10 @@ def test_contents_are_looked_at(name):
             return result
         return step, lambda: weights
     stats = differ(make, lambda i: (batch(i),))
-    assert stats.whole_steps == 0 or name == "branch on the tensor", stats  # there, what it reads decides what is skipped
+    if name in CALCULATED:
+        assert stats.whole_steps >= 10, stats
+    else:
+        assert stats.whole_steps == 0 or name == "branch on the tensor", stats  # there, what it reads decides what is skipped
     assert stats.coexecuted_steps >= 1 or name in ("integers as a shape", "branch"), stats
 
 

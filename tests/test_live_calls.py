@@ -8,40 +8,10 @@ import pytest
 import tensorflow as tf
 
 import terra
-from harness import check_skipped
+from harness import compare_steps
 
-N = 40
 DATA = np.random.RandomState(0).rand(64, 3).astype("float32")
 LABELS = np.arange(64)
-
-
-def plain(x):
-    if isinstance(x, dict):
-        return {k: plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [plain(v) for v in x]
-    if tf.is_tensor(x) or isinstance(x, (tf.Variable, np.ndarray)):
-        x = np.asarray(x)
-        return x.dtype.name, x.tolist()
-    return type(x).__name__, repr(x)
-
-
-def compare(make, whole=10, express=4, n=N, seed=lambda k: None, **options):
-    """Co-executed as eagerly. `make()` gives (a step, what calls it for step k, what is to be looked at in the end)."""
-    results = []
-    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True, **options)):
-        tf.keras.utils.set_random_seed(3)
-        step, call, look = make()
-        step, seen = wrap(step), []
-        for k in range(n):
-            seed(k)
-            try:
-                seen.append(plain(call(step, k)))
-            except (StopIteration, ValueError, TypeError, tf.errors.OpError) as error:
-                seen.append((type(error).__name__, str(error).split("}}")[-1].split(" [Op:")[0]))
-        results.append((seen, plain(look()), random.random(), np.random.rand()))
-    assert results[1] == results[0]
-    return check_skipped(step, n, whole, express, options.get("verify"))
 
 
 def dataset(batch=4, **kwargs):
@@ -117,13 +87,13 @@ ITERATORS = [in_a_closure, in_an_attribute, as_an_argument, by_methods, two_of_t
 
 @pytest.mark.parametrize("make", ITERATORS)
 def test_the_next_element(make):
-    compare(make)
+    compare_steps(make)
 
 
 @pytest.mark.parametrize("options", [{"verify": True}, {"run_ahead": 0}])
 @pytest.mark.parametrize("make", [in_a_closure, two_of_them])
 def test_with_options(make, options):
-    compare(make, **options)
+    compare_steps(make, **options)
 
 
 def the_last_batch_is_smaller():
@@ -144,7 +114,7 @@ def batches_of_many_sizes():
 @pytest.mark.parametrize("options", [{}, {"verify": True}])
 @pytest.mark.parametrize("make", [the_last_batch_is_smaller, batches_of_many_sizes])
 def test_elements_of_other_shapes_are_put_back(make, options):
-    compare(make, whole=4, express=0, n=80, **options)
+    compare_steps(make, whole=4, express=0, n=80, **options)
 
 
 def ends():
@@ -271,7 +241,7 @@ def taken_in_between():
 @pytest.mark.parametrize("make", [
     ends, caught, fails_in_the_pipeline, fails_at_the_second, of_python, looked_at, after_other_things, sparse_elements, a_python_iterator, gives_what_it_takes, taken_in_between])
 def test_other_iterators(make):
-    compare(make, whole=0, express=0)
+    compare_steps(make, whole=0, express=0)
 
 
 def test_an_element_that_was_put_back_comes_as_an_optional_too():
@@ -378,7 +348,7 @@ def test_draws(name):
     def make():
         reseed()
         return lambda x: tf.identity(use(x)) + 1.0, lambda s, k: s(X[k % 3]), lambda: (RNG.random(), STATE.rand(), PYTHON.random())
-    compare(make, n=60, seed=lambda k: k == 45 and (np.random.seed(5), random.seed(6)))
+    compare_steps(make, n=60, seed=lambda k: k == 45 and (np.random.seed(5), random.seed(6)))
 
 
 @pytest.mark.parametrize("name", ["several", "scaled", "generator", "branches", "drawn in one way only"])
@@ -388,7 +358,7 @@ def test_draws_verified(name):
     def make():
         reseed()
         return lambda x: tf.identity(use(x)) + 1.0, lambda s, k: s(X[k % 3]), lambda: (RNG.random(), STATE.rand(), PYTHON.random())
-    compare(make, verify=True)
+    compare_steps(make, verify=True)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -398,7 +368,7 @@ def test_other_draws(name):
     def make():
         reseed()
         return lambda x: use(x), lambda s, k: s(X[k % 3]), lambda: ()
-    compare(make, whole=0, express=0)
+    compare_steps(make, whole=0, express=0)
 
 
 def test_draws_are_taken_back_where_the_element_is_another_one():
@@ -410,14 +380,14 @@ def test_draws_are_taken_back_where_the_element_is_another_one():
             noise = np.random.rand(3).astype("float32")
             return tf.reduce_mean(next(it) * scale + tf.constant(noise))
         return step, lambda s, k: s(), rest(it)
-    compare(make, whole=8, express=0, n=64)
+    compare_steps(make, whole=8, express=0, n=64)
 
 
 def test_draws_of_a_way_that_is_not_taken():
     """Which way it is depends on an argument: numbers that were drawn for another one are taken back."""
     def make():
         return lambda x, b: tf.abs(x) * (random.random() if b > 0 else 2.0), lambda s, k: s(X[k % 3], float((k * 7) % 5 - 2)), lambda: ()
-    compare(make)
+    compare_steps(make)
 
 
 def test_draws_between_numbers_that_vary():
@@ -431,7 +401,7 @@ def test_draws_between_numbers_that_vary():
             trainer.c = 1.0 + k // 4
             return step(X[k % 3], 0.5 * k)
         return trainer.step, call, lambda: ()
-    compare(make, whole=0, express=0)
+    compare_steps(make, whole=0, express=0)
 
 
 def test_a_generator_that_is_replaced():
@@ -448,4 +418,4 @@ def test_a_generator_that_is_replaced():
                 trainer.rng = np.random.default_rng(k) if k == 16 else random.Random(2)
             return step(X[k % 3])
         return trainer.step, call, lambda: trainer.rng.random()
-    compare(make)
+    compare_steps(make)

@@ -644,14 +644,6 @@ def with_statements(which):
     def shared_list(x):
         return x * 1.0, rows
 
-    def generator(x):
-        def items():
-            CALLS.append("begun")
-            yield x
-            CALLS.append("ended")
-
-        return sum(items())
-
     def imported(x):
         import colorsys  # noqa: PLC0415
 
@@ -678,7 +670,7 @@ def with_statements(which):
     return step, lambda: [total.numpy(), described.calls, counting.calls, s["n"], len(rows)]
 
 
-STATEMENTS = ["attribute", "class_attribute", "item", "deleted", "outside_list", "context", "layer", "raising", "caught", "captured", "shared_list", "generator",
+STATEMENTS = ["attribute", "class_attribute", "item", "deleted", "outside_list", "context", "layer", "raising", "caught", "captured", "shared_list",
               "imported", "lazily", "every_third"]
 
 

@@ -286,6 +286,9 @@ class OpenEnd(View):
     def as_data(self, array):
         return self.step.as_data(array)
 
+    def as_shown(self, array, dtype):
+        return self.step.as_shown(array, dtype)
+
     def with_batches(self, args):
         with self.step.lock:
             return args if self.step.closed else self.step.with_batches(args)

@@ -121,14 +121,14 @@ class Express:
             return MISSED
         names, given = tuple(kwargs), (*args, *kwargs.values()) if kwargs else args
         for k, prepared in enumerate(self.prepared):
-            tensors, arrays = [], []
-            if not prepared.fits(names, given, tensors, arrays):
+            tensors, arrays, held = [], [], []
+            if not prepared.fits(names, given, tensors, arrays, held):
                 continue
             function._note_last_step()
             options = function.options
             if not options.wait_for_graph and policy.wants_sample():
                 return MISSED
-            made = prepared.makes(given, arrays)
+            made = prepared.makes(given, arrays, held)
             if made is None:
                 continue
             if k:
@@ -324,13 +324,13 @@ class Prepared:
 
     # -- a step ----------------------------------------------------------------------------------------------------------------
 
-    def fits(self, names, given, tensors, arrays):
-        """Whether a step with these arguments is like this one; its tensors and arrays are appended."""
-        if names != self._names or not _alike(self._pattern, given, tensors, arrays):
+    def fits(self, names, given, tensors, arrays, held):
+        """Whether a step with these arguments is like this one; its tensors, tensors that hold what its arrays `held`, and these are appended."""
+        if names != self._names or not _alike(self._pattern, given, tensors, held):
             return False
         region = self.region
-        if arrays:
-            arrays[:] = [tfi.eager_constant(x, None) for x in arrays]
+        if held:
+            arrays += [tfi.eager_constant(x, None) for x in held]
         if self._carried:
             found = []
             for carried in self._carried:
@@ -345,11 +345,11 @@ class Prepared:
                 return False
         return (not region.draws or region.draws[1] == tfi.global_seed()) and region.guard.holds()
 
-    def makes(self, given, arrays):
-        """`live_calls.make_for` the region; tensors are appended to the arrays. It is asked once all else fits."""
+    def makes(self, given, arrays, held):
+        """`live_calls.make_for` the region; tensors are appended to those of the arrays. It is asked once all else fits."""
         if not self._varies:
             return _NOTHING
-        found = live_calls.make_for(self.region, (*self._owner, *given))
+        found = live_calls.make_for(self.region, (*self._owner, *given), held)
         if found is not None:
             made, numbers = found
             for use in self.region.repeated:

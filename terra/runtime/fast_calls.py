@@ -154,8 +154,12 @@ def _replaced(position, name, x, args, kwargs):
 
 def _convert_constant(step, args, kwargs):
     x, *others = *args, *kwargs.values()
-    if args and step.varies(x) and kwargs.keys() <= {"dtype"} and (not others or (len(others) == 1 and _is_type_of(x, others[0]))):
-        return (step.as_data(x), *args[1:]), kwargs
+    if args and step.varies(x) and kwargs.keys() <= {"dtype"} and len(others) <= 1:
+        if not others or _is_type_of(x, others[0]):
+            return (step.as_data(x), *args[1:]), kwargs
+        made = step.as_shown(x, others[0])
+        if made is not None:
+            return (made, *args[1:]), kwargs
     return args, kwargs
 
 
@@ -247,7 +251,10 @@ def _converted(x, array):
     step = dispatch.active
     if step is None or array.dtype.kind != "f" or not x.dtype.is_floating or tfi.promotes() or not step.takes_tensors():
         return x, array
-    return x, step.as_data(array) if x.dtype.as_numpy_dtype == array.dtype.type else tfi.eager_constant(array, x.dtype)
+    if x.dtype.as_numpy_dtype == array.dtype.type:
+        return x, step.as_data(array)
+    made = step.as_shown(array, x.dtype)
+    return x, tfi.eager_constant(array, x.dtype) if made is None else made
 
 
 _OPERATED = (tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable)

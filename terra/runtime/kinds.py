@@ -22,7 +22,6 @@ VARIABLE_METHODS = frozenset([
     "assign", "assign_add", "assign_sub", "read_value", "value", "sparse_read", "gather_nd", "batch_scatter_update",
     *[f"scatter_{name}" for name in ("add", "sub", "update", "max", "min", "mul", "div", "nd_add", "nd_sub", "nd_update", "nd_max", "nd_min")]])  # of variables, which run operations
 
-METHODS_OF_ARRAYS = frozenset("all any argmax argmin astype copy cumsum dot flatten item max mean min prod ravel repeat reshape round squeeze std sum tolist transpose var".split())
 
 
 def is_numpys(kind):

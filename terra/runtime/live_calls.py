@@ -1,10 +1,12 @@
 """Live calls: calls in a step that are made each time, also where the step is skipped, as they give something else each time.
 
-These are the next element of a `tf.data` iterator, and draws of Python's and NumPy's random numbers. They are made beforehand: nothing that a skipped step does could make a difference to them.
+These are the next element of a `tf.data` iterator, draws of Python's and NumPy's random numbers, and what NumPy calculates of arrays that vary (see `array_calculations`). They are made
+beforehand: nothing that a skipped step does could make a difference to them.
 What they give takes the place of what was given when the step was recorded, if it is of the same kind. If an element is not (the last batch is smaller), it is put back into its
 iterator, and the step runs.
 """
 
+import functools
 import random
 from typing import NamedTuple
 
@@ -12,21 +14,23 @@ import numpy as np
 
 from terra.runtime import dispatch, iterators
 from terra.runtime import internals as tfi
+from terra.runtime.array_calculations import NOT_STRICTLY, Calculation, strictly
 from terra.runtime.step import holds_numbers
-from terra.runtime.varying import evaluate
+from terra.runtime.varying import KINDS, evaluate, number_at
 
 EagerTensor = tfi.EagerTensor
 _NEXT = frozenset(["__next__", "next", "get_next"])
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _DRAWS = frozenset(
     "random uniform gauss normalvariate expovariate betavariate triangular lognormvariate gammavariate vonmisesvariate paretovariate weibullvariate "
-    "rand randn random_sample normal standard_normal randint integers permutation beta binomial exponential gamma laplace poisson lognormal".split())
-_OF_ARRAYS = frozenset(["astype", *(f"__{side}{name}__" for side in ("", "r") for name in ("add", "sub", "mul", "truediv"))])
+    "rand randn random_sample normal standard_normal randint integers permutation choice beta binomial exponential gamma laplace poisson lognormal chisquare dirichlet f "
+    "geometric gumbel hypergeometric logistic logseries multinomial multivariate_normal negative_binomial pareto power rayleigh standard_cauchy standard_exponential "
+    "standard_gamma standard_t vonmises wald weibull zipf".split())
 _FIXED = frozenset([int, float, bool, type(None), str, type])
 
 
 class Call(NamedTuple):
-    """A call of an object's method that was made, and what identifies the kind of what it gave. `owner` is an integer if it is what live calls have given at that place."""
+    """A call of an object's method that was made, and what identifies the kind of what it gave."""
 
     owner: object
     name: str
@@ -35,7 +39,7 @@ class Call(NamedTuple):
     kind: tuple
 
     def __eq__(self, other):
-        return type(other) is Call and (self.owner is other.owner or (type(self.owner) is int and self.owner == other.owner)) and self[1:] == other[1:]
+        return type(other) is Call and self.owner is other.owner and self[1:] == other[1:]
 
     __hash__ = None
 
@@ -53,9 +57,8 @@ class Call(NamedTuple):
     def draws(self):
         return type(self.owner) in _GENERATORS
 
-    def make(self, values):
-        owner = values[self.owner] if type(self.owner) is int else self.owner
-        return getattr(owner, self.name)(*self.args, **dict(self.kwargs))
+    def make(self, values, arrays, number):
+        return getattr(self.owner, self.name)(*self.args, **dict(self.kwargs))
 
 
 def takes_element(owner, name):
@@ -76,11 +79,6 @@ def draws(owner, name, args, kwargs):
     return type(owner) in _GENERATORS and name in _DRAWS and all(map(_is_fixed, (*args, *kwargs.values())))
 
 
-def calculates(name, args, kwargs):
-    """Whether a method of an array that a live call has given does nothing but calculate another one."""
-    return name in _OF_ARRAYS and all(map(_is_fixed, (*args, *kwargs.values())))
-
-
 def _is_fixed(x):
     return all(map(_is_fixed, x)) if type(x) is tuple else type(x) in _FIXED or isinstance(x, np.dtype)
 
@@ -95,7 +93,7 @@ def _flatten(value, found):
     kind = type(value)
     if kind is tuple or kind is dict:
         return all(_flatten(x, found) for x in (value.values() if kind is dict else value))
-    if kind is not float and not (kind is EagerTensor and not vars(value)) and not (kind is np.ndarray and holds_numbers(value) and value.size):
+    if kind not in KINDS and not (kind is EagerTensor and not vars(value)) and not (kind is np.ndarray and holds_numbers(value) and value.size):
         return False
     found.append(value)
     return True
@@ -143,10 +141,10 @@ class Made(NamedTuple):
 NOTHING_MADE = Made((), (), ())
 
 
-def make_for(region, given):
-    """(what the live calls of a region give, the numbers that vary, see `varying.evaluate`), where the step has the arguments `given`; None if they are not as they were, and it is as if
-    nothing was made."""
-    made = make(region.calls)
+def make_for(region, given, arrays):
+    """(what the live calls of a region give, the numbers that vary, see `varying.evaluate`), where the step has the arguments `given`, with these arrays among them; None if they are not as they
+    were, and it is as if nothing was made."""
+    made = make(region.calls, given, arrays, region.numbers)
     numbers = None if made is None else evaluate(region.numbers, given, made.values)
     if numbers is not None:
         return made, numbers
@@ -155,14 +153,20 @@ def make_for(region, given):
     return None
 
 
-def make(calls):
-    """What these calls give, if that is of the kinds that it was; else None, and it is as if they were not made.
+def make(calls, given, arrays, sources):
+    """What these calls give, if that is of the kinds that it was; else None, and it is as if they were not made. `sources`: of the numbers that vary.
 
     The elements come first: they may be of other kinds.
     """
     if not calls:
         return NOTHING_MADE
+    with strictly() if any(type(call) is Calculation for call in calls) else NOT_STRICTLY:
+        return _make(calls, given, arrays, sources)
+
+
+def _make(calls, given, arrays, sources):
     values = {}
+    number = functools.partial(number_at, sources=sources, given=given, drawn=values)
     first, places = 0, []
     for call in calls:
         places.append(first)
@@ -173,7 +177,7 @@ def make(calls):
         if call.draws and not any(call.owner is owner for owner, _ in made.states):
             made.states.append((call.owner, _state_of(call.owner)))
         try:
-            value = call.make(values)
+            value = call.make(values, arrays, number)
         except BaseException as error:
             if call.takes and not isinstance(error, StopIteration):  # (that comes again)
                 put_back(call.owner, None, error)

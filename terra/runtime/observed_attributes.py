@@ -12,8 +12,9 @@ import numpy as np
 
 from terra.runtime import fast_forward, guards, live_calls
 from terra.runtime import internals as tfi
+from terra.runtime.array_calculations import METHODS
 from terra.runtime.effects import GROWING
-from terra.runtime.kinds import LISTS, METHODS_OF_ARRAYS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys, is_record
+from terra.runtime.kinds import LISTS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys, is_record
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
@@ -33,6 +34,10 @@ class Attributes:
         if self.reason is not None:
             return it
         kind = type(it)
+        if name == "T" and kind is np.ndarray:
+            value = self.by_numpy(np.transpose, (it,))
+            if value is not None:
+                return _answer(name, value)
         self.late.looked_at(it)
         computed = name in _COMPUTED and guards.is_stock_kind(kind)
         if (kind in TENSORS or kind in PLAIN or guards.is_librarys(kind)) and not computed:
@@ -95,9 +100,11 @@ class Attributes:
             elif name in ("trainable", "name", "path"):
                 self.reads.variable(it)
         elif issubclass(kind, np.ndarray):
-            if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS_OF_ARRAYS and (name != "T" or it in self._varying):
+            if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS and (name != "T" or it in self._varying):
                 self.impure(f"asks an array for {name}")
-            if it not in self._varying:
+            if name in ("shape", "dtype", "ndim", "size"):
+                self.looks_at_shape(it)
+            elif it not in self._varying:
                 self._look_into(it)
         elif kind is FunctionType or kind is MethodType or kind is BuiltinFunctionType:
             if name not in ("__name__", "__qualname__"):

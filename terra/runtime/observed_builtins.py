@@ -10,8 +10,9 @@ import numpy as np
 
 from terra.runtime import internals as tfi
 from terra.runtime import live_calls
+from terra.runtime.array_calculations import FUNCTIONS, METHODS, writes
 from terra.runtime.effects import GROWING, Append
-from terra.runtime.kinds import ITERATORS, LISTS, METHODS_OF_ARRAYS, TENSORS, is_librarys_container, is_record, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, TENSORS, is_librarys_container, is_record, makes_named_tuples
 from terra.runtime.recording import random_state
 from terra.runtime.regions import SCALARS
 
@@ -23,16 +24,10 @@ _REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
 _FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
 _FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
 _CALCULATING = frozenset(map(id, [abs, round, divmod, pow]))
-NUMPY = frozenset(map(id, [
-    np.zeros, np.ones, np.full, np.arange, np.eye, np.linspace, np.array, np.asarray, np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.concatenate,
-    np.stack, np.reshape, np.transpose, np.repeat, np.tile, np.meshgrid, np.where, np.clip, np.argmax, np.expand_dims, np.squeeze, np.sqrt, np.isscalar,
-    np.ndim, np.shape]))
 _MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "
                       "intersection_update difference_update symmetric_difference_update".split())
 
 
-# The place of the argument `out` of numpy's functions.
-_OUT = {"prod": 3, "sum": 3, "mean": 3, "cumsum": 3, "clip": 3, "max": 2, "amax": 2, "min": 2, "amin": 2, "argmax": 2, "concatenate": 2}
 # Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
 _COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
 _JOINING = frozenset(
@@ -57,7 +52,7 @@ class Builtins:
             return functools.partial(self._reduce, callee)
         if id(callee) in _ITERATING or id(callee) in _FORMATTING or callee is callable:
             return functools.partial(self._on_one, callee)
-        if id(callee) in _CALCULATING or id(callee) in NUMPY or owner is math:
+        if id(callee) in _CALCULATING or id(callee) in FUNCTIONS or owner is math:
             return functools.partial(self._on_plain, callee)
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
@@ -72,8 +67,8 @@ class Builtins:
                     self.impure("changes a container that it has not made")
             else:
                 self._look_into(owner)
-        elif type(owner) is np.ndarray and callee.__name__ in METHODS_OF_ARRAYS:
-            if self._varying.place_of_drawn(owner) is None:
+        elif type(owner) is np.ndarray and callee.__name__ in METHODS:
+            if owner not in self._varying:
                 self.operand(owner)
             return functools.partial(self._on_array, callee)
         elif type(owner) not in (str, bytes, int, float, tuple, range):
@@ -109,19 +104,6 @@ class Builtins:
         self._bear(made)
         return made
 
-    def of_drawn_array(self, array, name, /, *args, **kwargs):
-        """What a method of an array gives that came from a live call: the same, if it does nothing but calculate; else None."""
-        place = self._varying.place_of_drawn(array) if self.reason is None else None
-        if place is None or not live_calls.calculates(name, args, kwargs):
-            return None
-        self._numpy()
-        value = getattr(array, name)(*args, **kwargs)
-        if type(value) is not np.ndarray or value is array or not live_calls.flat(value):
-            return None
-        for x in args:
-            self.late.looked_at(x)
-        return self._drawn(value, place.place, name, args, kwargs)
-
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
         callee(*args, **kwargs)
@@ -134,10 +116,13 @@ class Builtins:
             value = self.calculates(callee, args)
             if value is not None:
                 return value
-        if "out" in kwargs or len(args) > (callee.nin if isinstance(callee, np.ufunc) else _OUT.get(callee.__name__, 10)):
-            self.impure(f"has {callee.__name__} write into an array")
-        if isinstance(callee, np.ufunc) or id(callee) in NUMPY:
+        if isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS:
+            value = self.by_numpy(callee, args, kwargs)
+            if value is not None:
+                return value
             self._numpy()
+        if writes(callee, args, kwargs):
+            self.impure(f"has {callee.__name__} write into an array")
         if id(callee) not in _CALCULATING:  # those run operations on tensors
             self.values((args, kwargs))
         for x in (*args, *kwargs.values()):
@@ -150,13 +135,14 @@ class Builtins:
 
     def _on_array(self, callee, /, *args, **kwargs):
         """Call a method of an array."""
-        value = self.of_drawn_array(callee.__self__, callee.__name__, *args, **kwargs)
+        array, name = callee.__self__, callee.__name__
+        value = self.by_numpy(name, (array, *args), kwargs)
         if value is not None:
             return value
-        if self._varying.place_of_drawn(callee.__self__) is not None:
-            self.operand(callee.__self__)
-        if len(args) > 1 and callee.__name__ not in ("reshape", "transpose"):
-            self.impure(f"has {callee.__name__} perhaps write into an array")
+        if array in self._varying:
+            self.operand(array)
+        if writes(name, (array, *args), kwargs):
+            self.impure(f"has {name} perhaps write into an array")
         return self._on_plain(callee, *args, **kwargs)
 
     def _element(self, it):
@@ -211,6 +197,9 @@ class Builtins:
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and live_calls.takes_element(args[0], "__next__"):
             return self._live(args[0], "__next__")
+        if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
+            self.looks_at_shape(args[0])
+            return len(args[0])
         for x in args:
             if id(callee) in _FORMATTING:
                 self.formatted(x)
@@ -308,8 +297,8 @@ class Builtins:
             self.impure("makes a class")
         elif callee is type:
             self.note_class(args[0])
-        if callee is float and len(args) == 1 and type(args[0]) is float and id(args[0]) in self._varying.numbers:
-            return args[0]
+        if callee is float and len(args) == 1 and id(args[0]) in self._varying.numbers:
+            return args[0] if type(args[0]) is float else self._on_plain(float, *args)
         if callee is float and len(args) == 1 and self._is_own(args[0]):
             return self.late.read(self.runner, args[0], float)
         if callee in (set, frozenset, dict):

@@ -1,6 +1,9 @@
 """What the observer makes of calls: of the framework's, which must be skipped, and of the user's, which are observed in turn."""
 
+import dis
 import functools
+import inspect
+import weakref
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
 
@@ -8,8 +11,8 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_calls, quiet_functions, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_frameworks
-from terra.runtime.observed_builtins import NUMPY
+from terra.runtime.array_calculations import FUNCTIONS
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks
 from terra.transform import convert
 from terra.transform.observed import Unobservable
 
@@ -52,7 +55,7 @@ class Calls:
                 if self._varying.numbers and callee in _CONVERTING:
                     return functools.partial(self._converting, callee, form)
                 return functools.partial(self._framework, callee, form)
-            if id(callee) in NUMPY:
+            if id(callee) in FUNCTIONS:
                 return functools.partial(self._on_plain, callee)
             return self._user_function(callee, form, instrumented)
         if kind is MethodType:
@@ -69,7 +72,7 @@ class Calls:
             return functools.partial(self._framework, None, form)
         if type(form) is user_layers.Wrapped:
             return functools.partial(self._layer, callee, form)
-        if (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is callee) or id(callee) in NUMPY:
+        if (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is callee) or id(callee) in FUNCTIONS:
             return functools.partial(self._on_plain, callee)
         self.note_class(callee)
         call = self._found(kind.__mro__, "__call__", None)
@@ -146,6 +149,26 @@ class Calls:
 
     def _user_function(self, function, form, instrumented=False):
         """The observed form of a user's function; `instrumented`: of one that keeps its locations, though `function` itself may not."""
+        observed = self._observed_function(function, form, instrumented)
+        if observed is None or self.reason is not None or not function.__code__.co_flags & inspect.CO_GENERATOR:
+            return observed
+        return functools.partial(self._generating, observed, _cleans_up(convert.own_code(function.__code__)))
+
+    def _generating(self, function, cleans_up, /, *args, **kwargs):
+        """Call a generator function. The generator is held weakly: one that is left before its end is closed as soon as nobody needs it any more. If it has something to do then, it is not
+        held by iterators over it, either."""
+        if cleans_up and not self._lets_go:
+            self._lets_go = True
+            for key in [key for key, it in self._born.items() if type(it) in ITERATORS]:
+                del self._born[key]
+        made = function(*args, **kwargs)
+        key, born = id(made), self._born
+        born[key] = weakref.ref(made, lambda _: born.pop(key, None))
+        if cleans_up:
+            self._generators.append(born[key])
+        return made
+
+    def _observed_function(self, function, form, instrumented):
         if id(function) in self._born:
             return function
         try:
@@ -308,6 +331,18 @@ class Calls:
                         return user_layers.call_directly(form, args, kwargs, observed)
                 self.impure(f"calls a layer whose call is a {type(call).__name__}")
         return form(*args, **kwargs)
+
+
+_HANDLING = frozenset(["PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH"])
+_cleaning = {}  # id of a code object -> (it, whether it has a `try` or a `with`)
+
+
+def _cleans_up(code):
+    """Whether code of a generator runs when it is closed."""
+    known = _cleaning.get(id(code))
+    if known is None:
+        known = _cleaning[id(code)] = code, any(i.opname in _HANDLING for i in dis.get_instructions(code))
+    return known[1]
 
 
 def _type_of(number):

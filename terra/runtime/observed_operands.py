@@ -27,7 +27,6 @@ _HARMLESS = frozenset(f"__{name}__" for name in (
     "init new call module doc dict weakref qualname annotations annotate annotate_func init_subclass class_getitem slots orig_bases parameters setattr "
     "delattr setstate getstate reduce reduce_ex enter exit static_attributes firstlineno abstractmethods match_args dataclass_fields dataclass_params "
     "subclasshook post_init del set_name copy deepcopy type_params").split())
-_METHODS = {"Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv"}
 _SLOTS = (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, str, tuple, dict, type(None))
 
 
@@ -55,8 +54,8 @@ class Operands:
             if value is not None:
                 return value
             left, right = self._varying.beside(name, left, right)
-        if type(left) is np.ndarray or type(right) is np.ndarray:
-            value = self._of_arrays(name, left, right)
+        if self.is_numpys(left) or self.is_numpys(right):
+            value = self.by_numpy(OPERATORS[name], (left, right))
             if value is not None:
                 return value
         how = self.modulo if name == "Mod" else self.operand  # which formats strings, too
@@ -65,6 +64,8 @@ class Operands:
     def comparison(self, name, left, right):
         """Operands are compared. What comes of a number that varies has to come of it again."""
         answer = self._answer(OPERATORS[name], (left, right))
+        if answer is None and (type(left) is np.ndarray or type(right) is np.ndarray):
+            answer = self.by_numpy(OPERATORS[name], (left, right))
         return answer if answer is not None else self.result(OPERATORS[name](self.compared(left), self.compared(right)))
 
     def _answer(self, function, parts):
@@ -79,17 +80,8 @@ class Operands:
             if id(x) not in self._varying.numbers:
                 self.late.looked_at(x)
 
-    def _of_arrays(self, name, left, right):
-        """What an operator gives of a number and an array that came from a live call; None if it is none of these."""
-        method = _METHODS.get(name)
-        if method is None:
-            return None
-        if type(left) is np.ndarray:
-            return self.of_drawn_array(left, f"__{method}__", right)
-        return self.of_drawn_array(right, f"__r{method}__", left) if type(left) is float or type(left) is int else None
-
     def unary(self, name, it):
-        value = self.calculates(OPERATORS[name], (it,))
+        value = self.by_numpy(OPERATORS[name], (it,)) if self.is_numpys(it) else self.calculates(OPERATORS[name], (it,))
         return value if value is not None else self.result(OPERATORS[name](self.operand(it)))
 
     def calculates(self, function, parts):

@@ -17,8 +17,9 @@ import numpy as np
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.effects import Carried, holds_tensors, so_far, space_of
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, is_librarys_container, is_record, makes_named_tuples, plain
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
+from terra.runtime.observed_arrays import Arrays, Indexed
 from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
@@ -32,7 +33,7 @@ from terra.runtime.varying import NOTHING_VARIES
 from terra.transform import convert
 
 
-class Observer(Attributes, Places, Changes, Calls, Builtins, Operands):
+class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
     """Observes one run."""
 
     def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):
@@ -50,6 +51,8 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Operands):
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
+        self._generators = []  # weak references to those that the run has made, and that have something to do when they are closed
+        self._lets_go = False  # whether there was one: then iterators are not held
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.late = LateReads(self._varying)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
@@ -94,6 +97,8 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Operands):
                         self.impure(f"sets {effect.name}, which is kept elsewhere")
                     elif effect.added is None and effect.value() is not result:
                         self._check_result(effect.value(), seen)
+        if any(made is not None and made.gi_frame is not None for made in [reference() for reference in self._generators]):
+            self.impure("leaves a generator that is not at its end")
         needed = self._varying.why_needed() or (self.late.looks_at_numbers() and "looks at a number that varies")
         if needed:
             self.impure(needed)
@@ -244,7 +249,8 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Operands):
     # -- operands --------------------------------------------------------------------------------------------------------------
 
     def fresh(self, it):
-        self._born[id(it)] = it
+        if not self._lets_go or type(it) not in ITERATORS:
+            self._born[id(it)] = it
         return it
 
     def result(self, it):
@@ -278,11 +284,16 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Operands):
     iterated = container
 
     def mapping(self, it):
-        """An item or slice of `it` is taken, or it is merged into a dict."""
+        """An item or slice of `it` is taken."""
+        if type(it) is np.ndarray and self._varying.has_arrays and self.reason is None:
+            self._before = len(self.runner.log)
+            return Indexed(self, it)
+        return self.items(it)
+
+    def items(self, it):
+        """`it` is merged into a dict."""
         self._keys(it)
         return self.container(it)
-
-    items = mapping
 
     def subscript(self, it, key):
         """The item `key`, a constant, of `it` is taken."""

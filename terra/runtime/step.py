@@ -131,6 +131,12 @@ class Step:
             return tfi.eager_constant(array, None)
         return self.hold_data(tensor_of(array))
 
+    def as_shown(self, array, dtype):
+        """The tensor of this floating type that TensorFlow makes of an array which varies, in a run that is observed; else None."""
+        if self.shown is None or type(dtype) is not tfi.tf.DType or not dtype.is_floating or array.dtype.kind not in "iuf" or not holds_numbers(array):
+            return None
+        return self.shown.tensor_of(array, dtype)
+
     def hold_data(self, tensor):
         """Take the tensor for data, though Python holds it; returns it."""
         self.data[id(tensor)] = tensor

@@ -131,6 +131,40 @@ class Drawn(NamedTuple):
     place: int
 
 
+class Given(NamedTuple):
+    """The array of this number among those that the step is given."""
+
+    index: int
+
+
+class Itself(NamedTuple):
+    """A live call that gives one of these arrays as it is."""
+
+    given: Given
+    kind: tuple
+    size = 1
+    takes = draws = False
+
+    def make(self, values, arrays, number):
+        return arrays[self.given.index]
+
+
+class Varies(NamedTuple):
+    """The number at this place among the sources of those that vary."""
+
+    place: int
+
+
+def number_at(place, sources, given, drawn):
+    """What one of these numbers is, as `evaluate` tells it; something else, or an error, where that tells that there is none."""
+    source = sources[place]
+    if type(source) is Drawn:
+        return drawn[source.place]
+    if type(source) is Place or type(source) is Count:
+        return source.value(given)
+    return source.function(*[number_at(part, sources, given, drawn) if type(part) is int else part.number for part in source.parts])
+
+
 def evaluate(sources, given, drawn):
     """What these numbers are, a list of a `Place`, `Count`, `Drawn`, `Calculated` or `Answer` each, where the step has the arguments `given`, and live calls have given `drawn`; None if one of
     them is no number, an answer is another one, or the run would raise."""
@@ -148,7 +182,7 @@ def evaluate(sources, given, drawn):
         if type(source) is Answer:
             if value is not source.answer:
                 return None
-        elif type(value) is not (source.kind if type(source) is Place else int if type(source) is Count else float):
+        elif type(source) is not Drawn and type(value) is not (source.kind if type(source) is Place else int if type(source) is Count else float):
             return None
         values.append(value)
     return values
@@ -172,15 +206,16 @@ class _Nothing:
     """No arrays and no numbers."""
 
     numbers = places = integers = MappingProxyType({})
+    has_arrays = False
+
+    def part_for(self, x):
+        return None
 
     def __contains__(self, array):
         return False
 
     def is_place(self, holder, key):
         return False
-
-    def place_of_drawn(self, array):
-        return None
 
     def is_looked_at(self, ids):
         return False
@@ -205,7 +240,8 @@ def tensor_for(use, tensors, numbers, drawn):
     if type(use) is Drawn:
         x = drawn[use.place]
         return x if type(x) is tfi.EagerTensor else tfi.eager_constant(x, None)
-    return tfi.eager_constant(numbers[use[0]], use[1])
+    of, dtype = use
+    return tfi.eager_constant(drawn[of.place] if type(of) is Drawn else numbers[of], dtype)
 
 
 class Varying:
@@ -220,7 +256,7 @@ class Varying:
         self._step, self._inputs = step, inputs
         self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
         self._used = set()  # these places, of those that were used already
-        self.repeated = []  # for each further use one of these, or (place of a number among the sources, type of the tensor), or `Drawn`
+        self.repeated = []  # for each further use one of these, or `Drawn`, or (`Drawn` or the place of a number among the sources, type of the tensor)
         self.calls = []  # the live ones
         self._n_drawn = 0  # how much they have given
         self._drawn = {}  # id of an array that they have given -> (it, `Drawn`)
@@ -238,6 +274,27 @@ class Varying:
 
     def ids(self):
         return set(self._tensors)
+
+    @property
+    def has_arrays(self):
+        """Whether arrays vary."""
+        return bool(self._tensors or self._drawn)
+
+    def arrays(self):
+        """The arrays among the arguments, each once."""
+        return [array for array, _, _ in self._tensors.values()]
+
+    def part_for(self, x):
+        """What an array, or a number, that varies is in a calculation; None if it is none."""
+        if id(x) in self._drawn:
+            return self._drawn[id(x)][1]
+        if id(x) in self._tensors:
+            return Given(list(self._tensors).index(id(x)))
+        known = self.numbers.get(id(x))
+        if known is None:
+            return None
+        source = self.sources[known[1]]
+        return source if type(source) is Drawn else Varies(known[1])
 
     def describe(self, runner, array, found):
         known = self._tensors.get(id(array))
@@ -258,11 +315,14 @@ class Varying:
             made = tensor_for(use, foreign, numbers, drawn)
             foreign.append(alias_of(made) if type(use) is int else self._step.hold_data(noted(made)))
 
-    def tensor_of(self, array):
-        """A tensor that stands for an array; None if the array is none of these, or its contents have changed."""
+    def tensor_of(self, array, dtype=None):
+        """A tensor that stands for an array; None if the array is none of these, or its contents have changed. `dtype`: a floating type, if it is to have that."""
+        if id(array) in self._tensors and dtype is not None:
+            self.drawn(Itself(Given(list(self._tensors).index(id(array))), (np.ndarray, array.dtype, array.shape)), [array])
         if id(array) in self._drawn:
             self._converted += 1
-            made = self._stand_in(tfi.eager_constant(array, None), self._drawn[id(array)][1])
+            use = self._drawn[id(array)][1]
+            made = self._stand_in(tfi.eager_constant(array, dtype), use if dtype is None else (use, dtype))
             self._made.append((made, None))
             return made
         known = self._tensors.get(id(array))
@@ -387,7 +447,7 @@ class Varying:
         for x in given:
             place = Drawn(self._n_drawn)
             self._n_drawn += 1
-            if type(x) is float:
+            if type(x) in KINDS:
                 x = self._number(x, place)
             elif type(x) is tfi.EagerTensor:
                 x = self._stand_in(x, place)
@@ -396,10 +456,6 @@ class Varying:
                 self._drawn[id(x)] = x, place
             parts.append(x)
         return parts
-
-    def place_of_drawn(self, array):
-        """Where among what live calls have given an array is; None if it is not of one."""
-        return self._drawn.get(id(array), (None, None))[1]
 
     # -- the end ---------------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ observed again a few times, further and further apart: a step that prints at eve
 """
 
 import contextlib
+import inspect
 import weakref
 from operator import is_
 from types import FunctionType, MethodType
@@ -141,7 +142,7 @@ def run_step(step, function, args, kwargs):
         return function(*args, **kwargs)
     if type(function) is MethodType:
         function, args = function.__func__, (function.__self__, *args)
-    if type(function) is not FunctionType:
+    if type(function) is not FunctionType or function.__code__.co_flags & _SUSPENDED:
         return function(*args, **kwargs)
     return _attempt(runner, function, function, args, kwargs, function, 1)
 
@@ -200,7 +201,7 @@ def of_function(there, callee, form):
         function = form.__func__
     else:
         return form
-    if type(function) is not FunctionType or function.__closure__ is not None or _looks_at_frames(function.__code__):
+    if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & _SUSPENDED or _looks_at_frames(function.__code__):
         return form  # a closure may be made anew at each step
     made = _wrap(function)
     if there.target is function:
@@ -208,6 +209,7 @@ def of_function(there, callee, form):
     return made if type(callee) is FunctionType else MethodType(made, form.__self__)
 
 
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # functions whose code does not run when they are called
 _FRAMES = frozenset(["_getframe", "currentframe", "stack", "warn", "warnings", "inspect", "traceback", "f_back", "stacklevel"])
 _looking = {}  # id of a code object -> (it, whether it may look at the frame that has called it)
 
@@ -314,7 +316,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if varying is not None:
             if region.calls and not region.guard.holds():
                 continue  # nothing is to be taken in vain
-            now = live_calls.make_for(region, arguments)
+            now = live_calls.make_for(region, arguments, varying.arrays())
             if now is None:
                 continue
             made, numbers = now

@@ -17,7 +17,7 @@ from .templates import expression, statements
 __all__ = ["Observed", "Unobservable"]
 
 _REFUSED = (
-    gast.Yield, gast.YieldFrom, gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
+    gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
 _REFUSED_NAMES = frozenset(["Match", "TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
 _COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)
 _CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.Div, gast.FloorDiv, gast.Mod)
@@ -356,6 +356,13 @@ class Observed(gast.NodeTransformer):
     def _visit_defaults(self, args):
         args.defaults = self._visit_list(args.defaults)
         args.kw_defaults = [d and self.visit(d) for d in args.kw_defaults]
+
+    def visit_YieldFrom(self, node):
+        if self._is_own(node.value):
+            node.value.args = [self._shown("iterated", x) for x in node.value.args]
+        else:
+            node.value = self._shown("iterated", node.value)
+        return node
 
     # --- calls ---
 
