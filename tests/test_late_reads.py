@@ -1,6 +1,7 @@
 """Steps that read numbers only to give them back are skipped; steps that look at them are not, however they do it."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -56,7 +57,107 @@ RETURNED = {
     "then more is computed": lambda t, x: (float(t), tf.sin(x)),
     "appended": lambda t, x: [v for v in [float(t), float(t + 1.0)]],
     "not even returned": lambda t, x: (tf.cos(x), [float(t)][1:])[0],
+    "an array": lambda t, x: tf.exp(x).numpy(),
+    "arrays": lambda t, x: {"all": [tf.exp(x).numpy(), tf.exp(x).numpy()], "sum": float(t)},
+    "an array by a function": lambda t, x: relayed(relayed(tf.exp(x).numpy())),
+    "calculated": lambda t, x: np.argmax(tf.exp(x).numpy(), axis=-1),
+    "calculated by a method": lambda t, x: [tf.exp(x).numpy().argmax(-1), float(t)],
+    "calculated of a number": lambda t, x: t.numpy() * np.float32(2.0) + 1,
+    "calculated of several": lambda t, x: np.mean(tf.exp(x).numpy() == tf.nn.relu(x).numpy()) + np.float64(t.numpy()),
+    "calculated, and so is what it is calculated of": lambda t, x: _with_its_mean(tf.exp(x).numpy()),
+    "calculated of a list": lambda t, x: np.stack([t.numpy(), x[0, 1].numpy()]),
+    "calculated of an item": lambda t, x: np.round(tf.exp(x).numpy()[0, 1] * 10.0),
+    "not even returned, though calculated": lambda t, x: (np.sum(tf.exp(x).numpy()), tf.cos(x))[1],
 }
+
+
+def _with_its_mean(array):
+    return array, np.mean(array)
+
+
+def an_integer(x):
+    return int(tf.argmax(tf.tanh(x[0])))
+
+
+def an_integer_of_a_number(x):
+    return int(np.argmax(tf.tanh(x[0])))
+
+
+def an_integer_of_what_is_calculated(x):
+    return int(np.argmax(tf.sin(x).numpy()))
+
+
+def a_truth_value(x):
+    total = tf.reduce_sum(tf.tanh(x))
+    if x.shape[0] == 2:
+        return bool(total > 1.0)
+    return False
+
+
+def of_a_branch(x):
+    total = tf.reduce_sum(x)
+    if total > 3.0:
+        return int(total)
+    return int(total * 2.0)
+
+
+def of_something_else(x):
+    try:
+        return int(tf.reduce_sum(tf.abs(x)))
+    finally:
+        x = None
+        for _ in range(1):
+            return 1  # noqa: B012
+
+
+class Agent:
+    n = 0
+
+    def __call__(self, x):
+        self.n = 3
+        return int(tf.reduce_sum(tf.abs(x)))
+
+
+INTEGERS = {"an_integer": 8, "an_integer_of_what_is_calculated": 8, "an_integer_of_a_number": 0, "a_truth_value": 8, "of_a_branch": 0, "of_something_else": 0}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_that_are_the_result(name):
+    function = globals()[name]
+    step = terra.coexecute(function, wait_for_graph=True)
+    for k in range(24):
+        expected, actual = function(X[k % 5]), step(X[k % 5])
+        assert (type(actual), actual) == (type(expected), expected)
+    assert step.stats().coexecuted_steps >= 12 and step.stats().whole_steps >= INTEGERS[name]
+
+
+def test_an_integer_of_a_method_beside_the_same_number():
+    agent = Agent()
+    step = terra.coexecute(agent.__call__, wait_for_graph=True)
+    for k in range(24):
+        agent.n = 0
+        assert step(X[k % 5]) == int(tf.reduce_sum(tf.abs(X[k % 5]))) and agent.n == 3
+    assert step.stats().whole_steps >= 8
+
+
+def test_what_numpy_warns_of_late():
+    """The warning tells the step's own line, and the step is the same otherwise."""
+    def step(x):
+        y = tf.reduce_sum(tf.tanh(x), 1).numpy()
+        return np.divide(y, 0.0), np.log(y)
+
+    def runs(step):
+        found = []
+        for k in range(24):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                found.append([repr(v) for v in step(X[k % 5] - 1.0)])
+            found.append(sorted({(str(w.message), w.category, w.lineno) for w in caught}))
+        return found
+
+    step_ = terra.coexecute(step, wait_for_graph=True)
+    assert runs(step) == runs(step_)
+    assert step_.stats().coexecuted_steps >= 12
 
 
 @pytest.mark.parametrize("name", RETURNED)
@@ -124,6 +225,19 @@ LOOKED_AT = {
     "assigned": lambda t, x: tf.Variable(1.0).assign(float(t)) + 0.0,
     "one of two reads": lambda t, x: (float(t), float(t) > 1.0),
     "sliced": lambda t, x: x[:int(float(t)) % 2 + 1],
+    "an integer that is something else in the end": lambda t, x: _something_else(t),
+    "an integer of a function": lambda t, x: _integer(t) + 1,
+    "an integer of itself": lambda t, x: _again(t, 1),
+    "an integer that another function takes": lambda t, x: [3, 2, 1, 0][_integer(t) % 4],
+    "calculated and looked at": lambda t, x: "more" if np.argmax(tf.exp(x[0]).numpy()) else "less",
+    "calculated, one of two looked at": lambda t, x: _one_looked_at(tf.exp(x).numpy()),
+    "calculated, and what it is calculated of looked at": lambda t, x: _source_looked_at(tf.exp(x).numpy()),
+    "calculated of an array that is changed": lambda t, x: _changed_afterwards(tf.exp(x).numpy()),
+    "a view": lambda t, x: _with_a_view(tf.exp(x).numpy()),
+    "a shape that depends on data": lambda t, x: np.add(tf.boolean_mask(x, x > t).numpy(), 1.0),
+    "an index that depends on data": lambda t, x: np.arange(5)[np.argmax(tf.exp(x).numpy(), -1)],
+    "an array in two places": lambda t, x: _in_two_places(tf.exp(x).numpy()),
+    "a mask": lambda t, x: _where(tf.exp(x).numpy()),
     "small integer": lambda t, x: (int(tf.round(t)), 1, 2, 0),
     "stored": lambda t, x: _stored(float(t)),
     "array twice": lambda t, x: [tf.exp(x).numpy()] * 2,
@@ -156,6 +270,58 @@ def _first(x):
 def _changed(array):
     array[0, 0] = 7.0
     return array
+
+
+def _integer(t):
+    return int(t * 2.0)
+
+
+def _again(t, n):
+    if n == 0:
+        return int(t)
+    return bool(_again(t, n - 1))
+
+
+def _something_else(t):
+    try:
+        return int(t)
+    finally:
+        return 1  # noqa: B012
+
+
+def _one_looked_at(array):
+    a, b = np.argmax(array[0]), np.argmax(array[1])
+    return a, ("second" if b else "first")
+
+
+def _source_looked_at(array):
+    mean = np.mean(array)
+    return mean, tf.zeros(int(array[0, 0]) % 3 + 1)
+
+
+def _changed_afterwards(array):
+    most = np.argmax(array)
+    array[0, 0] = 100.0
+    return most, np.argmax(array)
+
+
+def _with_a_view(array):
+    view = array[0]
+    view += 1.0
+    return array, view
+
+
+class Both:
+    last = None
+
+
+def _in_two_places(array):
+    Both.last = array
+    return array
+
+
+def _where(array):
+    return array[array > 1.0]
 
 
 def _unpacked(values):

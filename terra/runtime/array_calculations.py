@@ -6,11 +6,16 @@ when the step was recorded, if it is an array of the same type and shape.
 
 import contextlib
 import functools
+import operator
+import sys
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime.varying import Drawn, Given, Varies
+from terra.runtime import frames
+from terra.runtime.late_reads import Late, LateCalculation
+from terra.runtime.parts import Drawn, Given, Kept, Nested, Part, Varies
 
 _FIXED = frozenset([int, float, bool, complex, type(None), str, type, type(Ellipsis)])
 FUNCTIONS = frozenset(map(id, [
@@ -30,27 +35,6 @@ _OUT = {
     "concatenate": 2, "stack": 2, "any": 2, "all": 2, "round": 2, "around": 2, "median": 2, "dot": 2, "outer": 2}
 
 
-class Kept:
-    """An array that is the same object each time, whatever is in it."""
-
-    __slots__ = ("array",)
-
-    def __init__(self, array):
-        self.array = array
-
-    def __eq__(self, other):
-        return type(other) is Kept and self.array is other.array
-
-    __hash__ = None
-
-
-class Nested(NamedTuple):
-    """A list or tuple of such parts."""
-
-    kind: type
-    parts: tuple
-
-
 class Calculation(NamedTuple):
     """What `function` gives for these arguments (of which each is `Drawn`, `Given`, `Varies`, `Kept`, `Nested` or a fixed value), and what identifies the kind of that. A function that is a name
     is a method of the first argument."""
@@ -62,17 +46,90 @@ class Calculation(NamedTuple):
     size = 1
     takes = draws = False
 
-    def make(self, values, arrays, number):
-        args = [_filled(x, values, arrays, number) for x in self.args]
-        kwargs = {name: _filled(x, values, arrays, number) for name, x in self.kwargs}
+    def make(self, values, arrays, number, read=None):
+        """`values`: what live calls have given; `arrays`: those that the step is given; `number(place)`: one that varies; `read(part)`: what was read of a tensor, or calculated of that."""
+        args = [_filled(x, values, arrays, number, read) for x in self.args]
+        kwargs = {name: _filled(x, values, arrays, number, read) for name, x in self.kwargs}
         return calculate(self.function, args, kwargs)
+
+    @property
+    def takes_arrays(self):
+        """Whether an array that the step is given is among its parts."""
+        return any(type(part) is Given for part in _flat((*self.args, *dict(self.kwargs).values())))
+
+    def with_parts(self, found):
+        """The same, with `found(x)` in the place of each `Part(x)`."""
+        return self._replace(args=tuple([_with_part(x, found) for x in self.args]), kwargs=tuple([(name, _with_part(x, found)) for name, x in self.kwargs]))
 
 
 def calculate(function, args, kwargs):
     return getattr(args[0], function)(*args[1:], **kwargs) if type(function) is str else function(*args, **kwargs)
 
 
-def _filled(part, values, arrays, number):
+def _with_part(part, found):
+    if type(part) is Nested:
+        return Nested(part.kind, tuple([_with_part(x, found) for x in part.parts]))
+    return found(part.value) if type(part) is Part else part
+
+
+def _flat(parts):
+    for part in parts:
+        if type(part) is Nested:
+            yield from _flat(part.parts)
+        else:
+            yield part
+
+
+def parts_of(calculation):
+    """The `Late` among its parts, and theirs."""
+    for part in _flat((*calculation.args, *dict(calculation.kwargs).values())):
+        if type(part) is LateCalculation:
+            yield from parts_of(part.calculation)
+        elif type(part) is Late:
+            yield part
+
+
+def calculate_late(late, values, arrays, number, read):
+    """What a `LateCalculation` gives, once all is known."""
+    def read_part(part):
+        return calculate_late(part, values, arrays, number, read) if type(part) is LateCalculation else read(part)
+
+    return warned(late.calculation.make, (values, arrays, number, read_part), {}, late.place)
+
+
+class Line:
+    """A line of the user's code that calculates."""
+
+    __slots__ = ("filename", "lineno", "namespace")
+
+    def __init__(self):
+        frame = sys._getframe(1)
+        while not frames.is_users(frame) and frame.f_back is not None:
+            frame = frame.f_back
+        self.filename, self.lineno, self.namespace = frame.f_code.co_filename, frame.f_lineno, frame.f_globals
+
+
+def warned(function, args, kwargs, line=None):
+    """What a function of NumPy's gives, which warns as if that line had called it; by default the user's that runs now."""
+    told = _Told()
+    with np.errstate(call=told, **{name: "log" for name, mode in np.geterr().items() if mode == "warn"}):
+        value = function(*args, **kwargs)
+    if told:
+        line = line or Line()
+        for message in told:
+            warnings.warn_explicit(
+                message, RuntimeWarning, line.filename, line.lineno, line.namespace.get("__name__"), line.namespace.setdefault("__warningregistry__", {}))
+    return value
+
+
+class _Told(list):
+    """What NumPy would warn of."""
+
+    def write(self, message):
+        self.append(message.removeprefix("Warning: ").rstrip("\n"))
+
+
+def _filled(part, values, arrays, number, read):
     kind = type(part)
     if kind is Drawn:
         return values[part.place]
@@ -80,9 +137,11 @@ def _filled(part, values, arrays, number):
         return arrays[part.index]
     if kind is Varies:
         return number(part.place)
+    if kind is Late or kind is LateCalculation:
+        return read(part)
     if kind is Kept:
         return part.array
-    return part.kind([_filled(x, values, arrays, number) for x in part.parts]) if kind is Nested else part
+    return part.kind([_filled(x, values, arrays, number, read) for x in part.parts]) if kind is Nested else part
 
 
 def writes(function, args, kwargs):
@@ -92,6 +151,21 @@ def writes(function, args, kwargs):
     if type(function) is str:
         return len(args) > 2 and function not in _SHAPED_BY
     return len(args) > (function.nin if isinstance(function, np.ufunc) else _OUT.get(getattr(function, "__name__", None), 10))
+
+
+# What raises nothing but for the shapes and types that it is given: it may be calculated when the step is over.
+_NEVER_RAISING = frozenset(map(id, [
+    int, float, bool, np.float32, np.float64, operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.pos, operator.eq, operator.ne, operator.lt, operator.le, operator.gt,
+    operator.ge, operator.and_, operator.or_, np.prod, np.sum, np.mean, np.max, np.min, np.argmax, np.argmin, np.concatenate, np.stack, np.reshape, np.transpose, np.clip, np.expand_dims,
+    np.squeeze, np.flip, np.std, np.var, np.median, np.isclose, np.allclose, np.array_equal, np.any, np.all, np.round, np.add, np.subtract, np.multiply, np.divide, np.exp, np.log, np.sqrt,
+    np.abs, np.square, np.maximum, np.minimum, np.equal, np.not_equal, np.greater, np.less, np.isnan, np.isfinite, np.sign, np.tanh])) | {
+    "all", "any", "argmax", "argmin", "astype", "copy", "flatten", "max", "mean", "min", "prod", "round", "std", "sum", "var"}
+
+
+def never_raises(function, args):
+    """Whether a calculation raises no error for the sake of what is in the arrays."""
+    return id(function) in _NEVER_RAISING or function in _NEVER_RAISING or (
+        function is operator.getitem and all(map(is_fixed, args[1] if type(args[1]) is tuple else args[1:])))
 
 
 def is_fixed(x):

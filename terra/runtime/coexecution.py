@@ -241,8 +241,9 @@ class Coexecuted:
         return made
 
     def _one_step(self, args, kwargs):
-        if self.program is not None and self.program.express is not None and self.program.express.prepared:
-            result = self.program.express.attempt(args, kwargs)
+        program = self.program  # another thread may put a new one in its place
+        if program is not None and program.express is not None and program.express.prepared:
+            result = program.express.attempt(args, kwargs)
             if result is not express_steps.MISSED:
                 return result
         self._note_last_step()
@@ -325,7 +326,11 @@ class Coexecuted:
             self._begin_anew()
         remove_left()
         if generation.retired:
-            generation.remove_retired()
+            try:
+                generation.remove_retired()
+            except BaseException:  # of an earlier step: this one has not begun
+                stats.steps -= 1
+                raise
         if self.program is not None and self.program.compiled is not None:
             self.program.compiled.advance(self.options.wait_for_graph)
         if self.pieces is not None and kind is Step:

@@ -20,14 +20,15 @@ import numpy as np
 from terra.fallback.replay import Record
 from terra.runtime import dispatch, guards, interrupts, live_calls, opschema, whole_calls
 from terra.runtime import internals as tfi
+from terra.runtime.array_calculations import calculate_late, parts_of
 from terra.runtime.fast_forward import Known
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.kinds import is_librarys_container, plain
-from terra.runtime.late_reads import Late, Received
+from terra.runtime.late_reads import Late, LateCalculation, Received
+from terra.runtime.parts import Drawn
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, Number, scalar, this_steps
-from terra.runtime.step import holds_numbers
-from terra.runtime.tensor import TerraTensor, make_tensor
+from terra.runtime.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tracer import const_key, real
 from terra.runtime.values import dummy, unwaited
 from terra.runtime.varying import Place, tensor_for
@@ -40,7 +41,7 @@ TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those li
 MOST_NOTED = 64  # regions that are counted
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER = range(7)
 _GIVEN = object()  # marks an argument that the step gives back
-_NUMBER_OF = object()  # and a number that varies
+_NUMBER_OF, _DRAWN, _LATER = object(), object(), object()  # and a number that varies, what a live call has given, and what is calculated in the end
 _NOTHING = live_calls.NOTHING_MADE, ()
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
@@ -107,15 +108,15 @@ class Express:
     def attempt(self, args, kwargs):
         """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
         function, program = self.function, self.program
-        generation, policy = function.generation, function.policy
-        if generation.thread is not None or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
+        generation, policy, options = function.generation, function.policy, function.options
+        if (generation.thread is not None and (options.wait_for_graph or not generation.thread.is_alive())) or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
                 or function.turnover.wants_traces:
             return MISSED
         compiled = program.compiled
         if compiled is not None:
             if compiled.reason is not None:
                 return MISSED
-            compiled.advance(function.options.wait_for_graph)
+            compiled.advance(options.wait_for_graph)
         if not self.may_run_here() or _watchers or not _tape_set_is_empty() or self._callbacks or guards.is_traced() \
                 or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self._modules_version:
             return MISSED
@@ -125,7 +126,6 @@ class Express:
             if not prepared.fits(names, given, tensors, arrays, held):
                 continue
             function._note_last_step()
-            options = function.options
             if not options.wait_for_graph and policy.wants_sample():
                 return MISSED
             made = prepared.makes(given, arrays, held)
@@ -133,7 +133,7 @@ class Express:
                 continue
             if k:
                 self.prepared.insert(0, self.prepared.pop(k))
-            return prepared.step(function, program, options, tensors, arrays, *made)
+            return prepared.step(function, program, options, tensors, arrays, held, *made)
         return MISSED
 
     def may_run_here(self):
@@ -306,6 +306,12 @@ class Prepared:
             self._made.append((*made, index))
             self._templates.append(template)
             return len(self._made) - 1
+        if kind is LateCalculation:
+            if any(part.node.fetched < 0 for part in parts_of(template.calculation)):
+                raise _Refused
+            return _LATER, template
+        if kind is Drawn:
+            return _DRAWN, template.place
         if kind is tuple or kind is list:
             return kind, [self._result_of(region, x) for x in template]
         if kind is dict:
@@ -381,7 +387,7 @@ class Prepared:
             return False
         return True
 
-    def step(self, function, program, options, tensors, arrays, called, numbers):
+    def step(self, function, program, options, tensors, arrays, given, called, numbers):
         """Make the step, for which live calls have given `called`; returns its result."""
         stats, counts, ran = function._stats, function.counts, self._ran
         start = time.perf_counter()
@@ -435,8 +441,9 @@ class Prepared:
                     t._owner = flight
                 dispatch.install()
             self._note(function, stats, counts, single_threaded)
-            result = made[self._result] if self._only else _build(self._result, made, tensors, numbers)
-            left = [result if how is RESULT else _build(how, made, tensors, numbers) for _, how in self._effects]
+            known = made, tensors, numbers, called.values, given, outputs
+            result = made[self._result] if self._only else _build(self._result, known)
+            left = [result if how is RESULT else _build(how, known) for _, how in self._effects]
             for (effect, _), value in zip(self._effects, left):
                 effect.have(value)
         finally:
@@ -516,22 +523,28 @@ def _is_number(index, x, found):
     return True
 
 
-def _build(how, made, tensors, numbers):
+def _build(how, known):
+    """What a step gives or leaves; `known`: the tensors that it has made, those that it was given, numbers that vary, what live calls have given, its arrays, and the graph's outputs."""
     kind = type(how)
     if kind is int:
-        return made[how]
+        return known[0][how]
     if kind is list:
         return how[0]
     kind, parts = how
     if kind is _GIVEN:
-        return tensors[parts]
+        return known[1][parts]
     if kind is _NUMBER_OF:
-        return numbers[parts]
+        return known[2][parts]
+    if kind is _DRAWN:
+        return known[3][parts]
+    if kind is _LATER:
+        _, _, numbers, drawn, arrays, outputs = known
+        return calculate_late(parts, drawn, arrays, numbers.__getitem__, lambda part: part.how(outputs[part.node.fetched]))
     if kind is dict:
-        return {key: _build(x, made, tensors, numbers) for key, x in parts}
+        return {key: _build(x, known) for key, x in parts}
     if kind is tuple or kind is list:
-        return kind([_build(x, made, tensors, numbers) for x in parts])
-    return kind(_build(parts, made, tensors, numbers))
+        return kind([_build(x, known) for x in parts])
+    return kind(_build(parts, known))
 
 
 def prepare(function, step, skeleton, args, kwargs):
@@ -541,7 +554,7 @@ def prepare(function, step, skeleton, args, kwargs):
         return
     if program.express is None:
         program.express = Express(function, program)
-    elif function.generation.thread is not None:  # until there is a new graph, steps take their ordinary way
+    elif function.generation.thread is not None:  # there may be another graph in a moment
         return
     known = program.express
     if not known.is_worth_preparing(region):

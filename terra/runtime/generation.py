@@ -275,10 +275,11 @@ class Generation:
         return [*self.retired, *([] if program is None else [program])]
 
     def remove_retired(self):
-        """Remove the functions of programs that no step in flight uses."""
-        if runner.flights:
-            return
+        """Remove the functions of programs that are used no more, once the steps in flight have landed (some may use them): that is waited for, which is as rare as new graphs are."""
         busy = [program for program in self.retired if program.compiled is not None and program.compiled.busy]
+        if len(busy) == len(self.retired):
+            return
+        runner.limit(0)
         retired, self.retired = [program for program in self.retired if program not in busy], busy
         for program in retired:
             if program.compiled is not None:

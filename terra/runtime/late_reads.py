@@ -1,13 +1,18 @@
-"""Late reads: numbers that a step reads of tensors only to give them back, as in `return float(loss)`.
+"""Late reads: numbers and arrays that a step reads of tensors only to give them back, as in `return float(loss)`.
 
 They are others at each step, so a step that reads them could never be skipped, if it looked at them. Where it does not, they are read when it is skipped,
 too. The observer is shown the operands of nearly all that the step's code does: a number that becomes one, other than to be bound, returned or put into a list,
-tuple or dict, is not late any more. Only numbers of tensors without dimensions are late: arrays can be changed, viewed and taken apart in too many ways.
+tuple or dict, is not late any more. An array is given back once: it can be changed.
+
+What NumPy calculates of them, as in `return np.argmax(logits.numpy(), -1)`, is late as well.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+
+from terra.runtime.parts import Drawn, Part
+from terra.runtime.tensor import holds_numbers
 
 
 class Late(NamedTuple):
@@ -15,6 +20,19 @@ class Late(NamedTuple):
 
     node: object  # of the fetch
     how: object
+
+
+class LateCalculation(NamedTuple):
+    """What NumPy calculates of what a call has read, and gives back without a look at it: an `array_calculations.Calculation`, with `Late` and `LateCalculation` among its parts, and where it
+    stands in the program."""
+
+    calculation: object
+    place: object
+
+    def __eq__(self, other):
+        return type(other) is LateCalculation and self.calculation == other.calculation
+
+    __hash__ = None
 
 
 class Received(NamedTuple):
@@ -25,13 +43,16 @@ class Received(NamedTuple):
 
 
 class LateReads:
-    """Numbers that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id.
+    """Numbers and arrays that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id.
 
     `varying`: the numbers that the run was given (see `Varying`): it is noted which of them are looked at.
     """
 
     def __init__(self, varying):
         self.held = {}
+        self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of), by id
+        self.last = None  # (what the run gives, if it is an integer or a truth value that was not looked at; as in `held`, or as in `calculated`)
+        self._open = set()  # ids of arrays whose shapes depend on data
         self._varying = varying
         self._numbers = varying.numbers
         self._seen = set()
@@ -41,14 +62,34 @@ class LateReads:
         before = runner.step.counts.fetches + len(runner.read_twice)
         value = how(tensor)
         n = runner.step.counts.fetches + len(runner.read_twice) - before
-        if n and tensor._shp == () and isinstance(value, (float, np.number)):  # others, such as `np.True_`, may be shared, or taken apart
+        if n and (holds_numbers(value) if type(value) is np.ndarray else isinstance(value, (float, np.number))):  # others, such as `np.True_`, may be shared
             self.held[id(value)] = value, tensor._key, how, n
+            if type(tensor._shp) is not tuple:
+                self._open.add(id(value))
         return value
 
+    def read_last(self, runner, tensor, how):
+        """The same for what the run gives."""
+        before = runner.step.counts.fetches + len(runner.read_twice)
+        value = how(tensor)
+        self.last = value, (value, tensor._key, how, runner.step.counts.fetches + len(runner.read_twice) - before), None
+        return value
+
+    def part_for(self, x):
+        """What a number, or an array of a known shape, that was not looked at is in a calculation; None if it was."""
+        return Part(x) if id(x) in self.calculated or (id(x) in self.held and id(x) not in self._open) else None
+
     def looked_at(self, value):
-        self.held.pop(id(value), None)
+        if self.held.pop(id(value), None) is None and id(value) in self.calculated:
+            for part in self.calculated.pop(id(value))[3]:
+                self.looked_at(part)
         if id(value) in self._numbers:
             self._seen.add(id(value))
+
+    def drawn(self, array):
+        """Where live calls have given an array that the run gives or keeps; None if they have not."""
+        part = self._varying.part_for(array)
+        return part if type(part) is Drawn else None
 
     def number(self, value):
         """The place, among those that vary, of a number that the run gives or keeps; None if it is none of them."""
@@ -64,5 +105,6 @@ class LateReads:
 
     def times(self, key):
         """How often the value of this key was read so."""
-        return sum(n for _, k, _, n in self.held.values() if k is key)
+        last = self.last[1] if self.last is not None else None
+        return sum(n for _, k, _, n in (*self.held.values(), *([last] if last is not None else ())) if k is key)
 

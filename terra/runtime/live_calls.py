@@ -15,7 +15,7 @@ import numpy as np
 from terra.runtime import dispatch, iterators
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import NOT_STRICTLY, Calculation, strictly
-from terra.runtime.step import holds_numbers
+from terra.runtime.tensor import holds_numbers
 from terra.runtime.varying import KINDS, evaluate, number_at
 
 EagerTensor = tfi.EagerTensor

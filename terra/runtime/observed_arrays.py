@@ -1,26 +1,30 @@
 """What the observer makes of calculations on arrays that vary, see `array_calculations`."""
 
+import functools
 import operator
+import sys
+import warnings
 
 import numpy as np
 
-from terra.runtime.array_calculations import Calculation, Kept, Nested, calculate, is_fixed, strictly, writes
+from terra.runtime.array_calculations import Calculation, Line, calculate, is_fixed, never_raises, strictly, warned, writes
 from terra.runtime.live_calls import kind_of
-from terra.runtime.step import holds_numbers
+from terra.runtime.parts import Kept, Nested, Part
+from terra.runtime.tensor import holds_numbers
 from terra.runtime.varying import KINDS
 
 _NOT_KNOWN = object()
-_NUMBERS = frozenset([np.float64, np.float32])
+_NUMPYS = (np.ndarray, np.generic, int, float, complex)
 
 
 class Arrays:
     """The part of the Observer for arrays that vary."""
 
     def by_numpy(self, function, args, kwargs={}):  # noqa: B006 (it is not changed)
-        """What a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies: an array, or a number, that varies, too. None if that
-        is not known."""
-        varying = self._varying
-        if self.reason is not None or not (varying.has_arrays or varying.numbers) or writes(function, args, kwargs):
+        """What a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies, or was read of a tensor of this step, and was not
+        looked at: an array, or a number, of that kind, too. None if that is not known."""
+        varying, late = self._varying, self.late
+        if self.reason is not None or not (varying.has_arrays or varying.numbers or late.held) or writes(function, args, kwargs):
             return None
         found, sources = [], []
         parts = tuple([self._part_of(x, found, sources) for x in args])
@@ -32,19 +36,53 @@ class Arrays:
                 value = calculate(function, args, kwargs)
         except Exception:  # the code itself is to raise it, or to be warned
             return None
+        parts_read = [part.value for part in sources if type(part) is Part]
+        if parts_read:
+            return self._late(Calculation(function, parts, named, ()), value, args, found, parts_read)
         if type(value) not in KINDS and (type(value) is not np.ndarray or not holds_numbers(value) or not value.size):
             return None
         self._numpy()
         for x in found:
             self.late.looked_at(x)
-        if any(value is x for x in found):
+        if any(value is x for x in args):
             return value
         return varying.drawn(Calculation(function, parts, named, kind_of(value)), [value])[0]
+
+    def _late(self, calculation, value, args, found, parts):
+        """This was calculated of what was read, and not looked at so far."""
+        kind = type(value)
+        if (not isinstance(value, np.number) if kind is not np.ndarray else value.base is not None or not holds_numbers(value)) or not never_raises(calculation.function, args) \
+                or not _only_warns():
+            return None
+        self._numpy()
+        for x in found:
+            self.late.looked_at(x)
+        self.late.calculated[id(value)] = value, calculation, Line(), parts
+        return value
+
+    def returning(self, form):
+        """What to call in place of a conversion whose result is what the calling function returns."""
+        if self.reason is None and type(form) is functools.partial and form.func == self._convert and sys._getframe(1).f_back.f_code is self.run_code:
+            return functools.partial(self._convert_last, *form.args)
+        return form
+
+    def _convert_last(self, kind, /, *args):
+        """Make an integer, or a truth value, which is what the run gives."""
+        x = args[0] if len(args) == 1 else None
+        if self.reason is None and (kind is int or kind is bool):
+            if self._is_own(x):
+                return self.late.read_last(self.runner, x, kind)
+            part = self.late.part_for(x)
+            if part is not None and isinstance(x, (np.generic, float)):
+                value = kind(x)
+                self.late.last = value, None, (value, Calculation(kind, (part,), (), ()), Line(), [x])
+                return value
+        return self._convert(kind, *args)
 
     def is_numpys(self, x):
         """Whether it is an array, or a number of NumPy's that varies."""
         kind = type(x)
-        return kind is np.ndarray or (kind in _NUMBERS and self._varying.part_for(x) is not None)
+        return kind is np.ndarray or (isinstance(x, np.number) and (self._varying.part_for(x) is not None or self.late.part_for(x) is not None))
 
     def looks_at_shape(self, array):
         """Python looks at the shape or the type of an array: those of arrays that vary are the same in each run."""
@@ -58,26 +96,41 @@ class Arrays:
         if value is None:
             self.container(array)
             return array[index]
-        self._varying.given -= sum(type(x) is np.ndarray and x in self._varying for x in (index if type(index) is tuple else (index,)))  # `index` has counted them
+        counted = sum(type(x) is np.ndarray and x in self._varying for x in (index if type(index) is tuple else (index,)))  # by `index`
+        if counted:
+            self._varying.given -= counted
         return value
 
+    @staticmethod
+    def operated(function, *operands):
+        """What an operator gives."""
+        if any(isinstance(x, (np.ndarray, np.generic)) for x in operands) and all(isinstance(x, _NUMPYS) for x in operands):
+            return warned(function, operands, {})
+        return function(*operands)
+
     def _part_of(self, x, found, sources):
-        """What stands for an argument in a `Calculation`. Arrays and fixed values in it are appended to what was found, whatever varies to the sources."""
+        """What stands for an argument in a `Calculation`. What stays the same is appended to what was found, and the others to the sources."""
         kind = type(x)
         if kind is list or kind is tuple:
             self._look_into(x)
             parts = tuple([self._part_of(y, found, sources) for y in x])
             return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else Nested(kind, parts)
-        source = self._varying.part_for(x)
+        source = self._varying.part_for(x) or self.late.part_for(x)
         if source is not None:
             sources.append(source)
         elif kind is np.ndarray:
-            source = Kept(x)
+            source = Kept(x, id(x) in self._born)
         else:
             source = x if is_fixed(x) else _NOT_KNOWN
-        if source is x or kind is np.ndarray:
+        if source is x or type(source) is Kept:
             found.append(x)
         return source
+
+
+def _only_warns():
+    """Whether NumPy raises nothing where it calculates something odd."""
+    return "raise" not in np.geterr().values() and not any(
+        f[0] == "error" and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) for f in warnings.filters)
 
 
 def _type_and_shape(array):

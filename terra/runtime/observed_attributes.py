@@ -34,6 +34,8 @@ class Attributes:
         if self.reason is not None:
             return it
         kind = type(it)
+        if kind is np.ndarray and name in METHODS and self.late.part_for(it) is not None:
+            return it
         if name == "T" and kind is np.ndarray:
             value = self.by_numpy(np.transpose, (it,))
             if value is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from terra.runtime import internals as tfi
 from terra.runtime import live_calls
-from terra.runtime.array_calculations import FUNCTIONS, METHODS, writes
+from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, TENSORS, is_librarys_container, is_record, makes_named_tuples
 from terra.runtime.recording import random_state
@@ -43,7 +43,8 @@ class Builtins:
 
     def _builtin_function(self, callee, form):
         owner = callee.__self__
-        self.late.looked_at(owner)
+        if type(owner) is not np.ndarray or callee.__name__ not in METHODS:
+            self.late.looked_at(owner)
         if callee is isinstance or callee is issubclass:
             return functools.partial(self._is_instance, callee)
         if callee is hasattr or callee is getattr:
@@ -68,8 +69,6 @@ class Builtins:
             else:
                 self._look_into(owner)
         elif type(owner) is np.ndarray and callee.__name__ in METHODS:
-            if owner not in self._varying:
-                self.operand(owner)
             return functools.partial(self._on_array, callee)
         elif type(owner) not in (str, bytes, int, float, tuple, range):
             self.impure(f"calls {callee.__qualname__}")
@@ -116,7 +115,7 @@ class Builtins:
             value = self.calculates(callee, args)
             if value is not None:
                 return value
-        if isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS:
+        if isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS or (id(callee) in _CALCULATING and any(map(self.is_numpys, args))):
             value = self.by_numpy(callee, args, kwargs)
             if value is not None:
                 return value
@@ -128,7 +127,8 @@ class Builtins:
         for x in (*args, *kwargs.values()):
             if not isinstance(x, type):
                 self._element(x)
-        result = callee(*args, **kwargs)
+        calculates = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS or type(getattr(callee, "__self__", None)) is np.ndarray
+        result = warned(callee, args, kwargs) if calculates else callee(*args, **kwargs)
         if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or id(result.base) in self._born):
             return result  # a number; or an array that was there before, or looks into one
         return self.fresh(result)
@@ -139,8 +139,7 @@ class Builtins:
         value = self.by_numpy(name, (array, *args), kwargs)
         if value is not None:
             return value
-        if array in self._varying:
-            self.operand(array)
+        self.operand(array)
         if writes(name, (array, *args), kwargs):
             self.impure(f"has {name} perhaps write into an array")
         return self._on_plain(callee, *args, **kwargs)

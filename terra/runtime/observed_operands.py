@@ -59,14 +59,14 @@ class Operands:
             if value is not None:
                 return value
         how = self.modulo if name == "Mod" else self.operand  # which formats strings, too
-        return self.result(OPERATORS[name](how(left), how(right)))
+        return self.result(self.operated(OPERATORS[name], how(left), how(right)))
 
     def comparison(self, name, left, right):
         """Operands are compared. What comes of a number that varies has to come of it again."""
         answer = self._answer(OPERATORS[name], (left, right))
         if answer is None and (type(left) is np.ndarray or type(right) is np.ndarray):
             answer = self.by_numpy(OPERATORS[name], (left, right))
-        return answer if answer is not None else self.result(OPERATORS[name](self.compared(left), self.compared(right)))
+        return answer if answer is not None else self.result(self.operated(OPERATORS[name], self.compared(left), self.compared(right)))
 
     def _answer(self, function, parts):
         """What `function` tells of numbers, if one of them varies; else None."""
@@ -82,7 +82,7 @@ class Operands:
 
     def unary(self, name, it):
         value = self.by_numpy(OPERATORS[name], (it,)) if self.is_numpys(it) else self.calculates(OPERATORS[name], (it,))
-        return value if value is not None else self.result(OPERATORS[name](self.operand(it)))
+        return value if value is not None else self.result(self.operated(OPERATORS[name], self.operand(it)))
 
     def calculates(self, function, parts):
         """What `function`, without side effects, gives for these operands, if it is a number that varies; else None."""

@@ -83,6 +83,8 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
                 return self._layer(called.layer, called, *args, **kwargs)
             return self._user_function(called, called)(*args, **kwargs)
 
+    run_code = run.__code__
+
     def finish(self, result):
         """The run gave `result`: the sealed reads. Raises Unskippable if it was not pure."""
         if self.reason is None:
@@ -285,7 +287,7 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
 
     def mapping(self, it):
         """An item or slice of `it` is taken."""
-        if type(it) is np.ndarray and self._varying.has_arrays and self.reason is None:
+        if type(it) is np.ndarray and self.reason is None and (self.recording is not None or self.late.held):  # what the index is, is not known yet
             self._before = len(self.runner.log)
             return Indexed(self, it)
         return self.items(it)

@@ -10,7 +10,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.kinds import is_record
-from terra.runtime.late_reads import Late, LateReads, Received
+from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
@@ -19,7 +19,7 @@ from terra.runtime.regions import (
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
 from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
-from terra.runtime.varying import NOTHING_VARIES
+from terra.runtime.varying import KINDS, NOTHING_VARIES
 
 EagerTensor = tfi.EagerTensor
 _NOTHING_LATE = LateReads(NOTHING_VARIES)
@@ -79,6 +79,7 @@ class Recording:
         self.unused = set(self.places.values())
         self.used_arguments = set()
         self.made = set()
+        self.arrays = set()  # ids of those that it gives
         self.region = region = Region()
         region.patches, region.feeds, region.checks = [], [], []
         region.by_value = runner.by_value[self.by_value:]
@@ -104,7 +105,7 @@ class Recording:
         region.needs = self._needs()
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
-        region.result = self._template(result)
+        region.result = self._late_entry(*late.last[1:]) if late.last is not None and late.last[0] is result else self._template(result)
         region.effects = [e.described(self._left(e, result)) for e in effects]
         region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
@@ -280,11 +281,16 @@ class Recording:
 
     def _template(self, value):
         kind = type(value)
-        if id(value) in self.late.held:
-            _, key, how, _ = self.late.held[id(value)]
-            return Late(self.read[key], how)
-        if kind is float and self.late.number(value) is not None:
+        late = self._late(value)
+        if late is not None:
+            if kind is np.ndarray and id(value) in self.arrays:
+                raise Unskippable("gives an array twice that it has read")
+            self.arrays.add(id(value))
+            return late
+        if kind in KINDS and self.late.number(value) is not None:
             return Number(self.late.number(value))
+        if kind is np.ndarray and self.late.drawn(value) is not None:
+            return self.late.drawn(value)
         if kind is TerraTensor or kind is EagerTensor:
             attached = getattr(value, "__dict__", None)
             if attached and attached.get("_handle_data", self) is None:
@@ -313,6 +319,19 @@ class Recording:
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])
         raise Unskippable(f"gives an object of type {kind.__name__}")
+
+    def _late(self, x):
+        """What a number or an array is that was read, or calculated of such, and not looked at; None if it is none."""
+        held, calculated = self.late.held.get(id(x)), self.late.calculated.get(id(x))
+        return None if held is None and calculated is None else self._late_entry(held, calculated)
+
+    def _late_entry(self, held, calculated):
+        if held is not None:
+            _, key, how, _ = held
+            return Late(self.read[key], how)
+        _, calculation, place, _ = calculated
+        self.region.takes_arrays |= calculation.takes_arrays
+        return LateCalculation(calculation.with_parts(self._late), place)
 
     def _left(self, effect, result):
         """What an effect leaves."""

@@ -9,8 +9,10 @@ import sys
 
 from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
+from terra.runtime.array_calculations import calculate_late
 from terra.runtime.backward import Record
-from terra.runtime.late_reads import Late, Received
+from terra.runtime.late_reads import Late, LateCalculation, Received
+from terra.runtime.parts import Drawn
 from terra.runtime.program import ValueKey
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor
@@ -141,7 +143,7 @@ class Same:
 class Inputs:
     """The tensors among the arguments of a call."""
 
-    __slots__ = ("values", "foreign", "indices", "fed", "masks", "numbers")
+    __slots__ = ("values", "foreign", "indices", "fed", "masks", "numbers", "drawn", "arrays")
 
     def known_elsewhere(self, runner, reads):
         """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
@@ -154,6 +156,7 @@ class Inputs:
         self.fed = set()  # keys of tensors that were fed before
         self.masks = []  # (tensor, its mask), of each of them
         self.numbers = ()  # those that vary, see `varying`
+        self.drawn = self.arrays = ()  # what live calls have given; the arrays that the step is given
 
     def describe(self, runner, x, found):
         """Append what identifies the tensor `x`, and what is attached to it, to `found`."""
@@ -263,7 +266,7 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers", "calls")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers", "calls", "takes_arrays")
 
     def __init__(self):
         self.carried = ()  # what identifies what the attributes hold that count as arguments
@@ -272,6 +275,7 @@ class Region:
         self.repeated = ()  # see `varying.Varying`
         self.numbers = ()  # its `sources`
         self.calls = ()  # the live ones, see `live_calls`
+        self.takes_arrays = False  # whether what it gives is calculated of arrays that the step is given
         self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 
@@ -375,6 +379,10 @@ def _rebuild(template, runner, region, inputs):
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step
     if kind is Late:
         return template.how(runner.received[template.node])
+    if kind is LateCalculation:
+        return calculate_late(template, inputs.drawn, inputs.arrays, inputs.numbers.__getitem__, lambda part: part.how(runner.received[part.node]))
+    if kind is Drawn:
+        return inputs.drawn[template.place]
     if kind is Received:
         tensor = runner.placeholder(template.key, region.shapes)
         if tensor._value is None:

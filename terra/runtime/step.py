@@ -4,24 +4,15 @@ import sys
 import time
 from threading import get_ident
 
-import numpy as np
-
 from terra.runtime import dispatch, frames, iterators, location, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.python_runner import PythonRunner
-from terra.runtime.tensor import tensor_of
+from terra.runtime.tensor import holds_numbers, tensor_of
 from terra.runtime.tracer import collect_args
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
-_NUMBERS = frozenset([np.bool_, *(getattr(np, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)), np.float16, np.float32, np.float64])
-
-
-def holds_numbers(array):
-    """Whether TensorFlow has a type for what is in an array, and the array is known by that and its shape, but for its contents."""
-    return array.dtype.type in _NUMBERS and array.dtype.isnative
-
 
 class Counts:
     """What a step counts."""

@@ -251,6 +251,14 @@ class Noted:
         self.reads += 1
 
 
+_NUMBERS = frozenset([np.bool_, *(getattr(np, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)), np.float16, np.float32, np.float64])
+
+
+def holds_numbers(array):
+    """Whether TensorFlow has a type for what is in an array, and the array is known by that and its shape, but for its contents."""
+    return array.dtype.type in _NUMBERS and array.dtype.isnative
+
+
 def tensor_of(array):
     """The tensor that TensorFlow makes of an array of numbers, as a TerraTensor."""
     return noted(tfi.eager_constant(array, None))

@@ -15,6 +15,7 @@ import numpy as np
 
 from terra.runtime import internals as tfi
 from terra.runtime.effects import held_in
+from terra.runtime.parts import Drawn, Given, Varies
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
@@ -125,18 +126,6 @@ def _code(function):
     return getattr(function, "__code__", function)
 
 
-class Drawn(NamedTuple):
-    """What live calls (see `live_calls`) give at this place: a tensor, an array or a number."""
-
-    place: int
-
-
-class Given(NamedTuple):
-    """The array of this number among those that the step is given."""
-
-    index: int
-
-
 class Itself(NamedTuple):
     """A live call that gives one of these arrays as it is."""
 
@@ -147,12 +136,6 @@ class Itself(NamedTuple):
 
     def make(self, values, arrays, number):
         return arrays[self.given.index]
-
-
-class Varies(NamedTuple):
-    """The number at this place among the sources of those that vary."""
-
-    place: int
 
 
 def number_at(place, sources, given, drawn):
@@ -310,7 +293,7 @@ class Varying:
         foreign = self._inputs.foreign
         del foreign[len(foreign) - len(self.repeated):]
         self.repeated = list(uses)
-        self._inputs.numbers = numbers
+        self._inputs.numbers, self._inputs.drawn, self._inputs.arrays = numbers, drawn, self.arrays()
         for use in uses:
             made = tensor_for(use, foreign, numbers, drawn)
             foreign.append(alias_of(made) if type(use) is int else self._step.hold_data(noted(made)))

@@ -21,8 +21,8 @@ from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
-from terra.runtime.step import Step, holds_numbers
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.step import Step
+from terra.runtime.tensor import TerraTensor, holds_numbers
 from terra.runtime.varying import A_NUMBER, KINDS, Place, Varying
 from terra.transform import convert, instrument
 
@@ -326,7 +326,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 made.undo()
                 expected = verification.candidates(runner, region, alternatives, inputs)
                 break
-            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls):
+            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls or region.takes_arrays):
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives

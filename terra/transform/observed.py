@@ -41,6 +41,7 @@ class Observed(gast.NodeTransformer):
     def observe(self, tree):
         """The tree of a FunctionDef or Lambda, changed in place."""
         self.shown = self._declared_names(tree)
+        self._returns_in_finally = any(isinstance(x, gast.Return) for node in gast.walk(tree) if isinstance(node, gast.Try) for y in node.finalbody for x in gast.walk(y))
         if isinstance(tree, gast.Lambda):
             tree.body = self.visit(tree.body)
         else:
@@ -397,6 +398,16 @@ class Observed(gast.NodeTransformer):
         return node
 
     # --- statements ---
+
+    def visit_Return(self, node):
+        self.generic_visit(node)
+        call = node.value
+        if isinstance(call, gast.Call) and self._is_own(call) and getattr(call.func, "attr", None) == "leave" and isinstance(call.args[0], gast.Call):
+            call = call.args[0]
+        callee = call.func.args[-1] if isinstance(call, gast.Call) and isinstance(call.func, gast.Call) and call.func.args else None
+        if getattr(callee, "id", None) in ("int", "bool") and not self._returns_in_finally:
+            call.func = self._show("returning", call.func)
+        return node
 
     def visit_Assign(self, node):
         if self._is_own(node.targets[0]):
