@@ -260,4 +260,4 @@ def test_random_calculations(program, tmp_path_factory):
         space = {"np": np, "tf": tf, "net": net, "rng": np.random.default_rng(2), "__name__": "program"}
         exec(code, space)
         return space["step"], lambda s, k: s(BATCHES[k % 5].copy(), 0.5 + k), functools.partial(space["rng"].random, 2)
-    compare_steps(make, n=24, whole=6, express=0)
+    compare_steps(make, n=40, whole=2, express=0)

@@ -137,6 +137,18 @@ def _type_and_shape(array):
     return f"{array.dtype.str}{array.shape}"
 
 
+class Known:
+    """Stands in for a container of which the item is known."""
+
+    __slots__ = ("_item",)
+
+    def __init__(self, item):
+        self._item = item
+
+    def __getitem__(self, key):
+        return self._item
+
+
 class Indexed:
     """Stands in for an array of which an item or slice is taken."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from terra.runtime import fast_forward, guards, live_calls
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import METHODS
-from terra.runtime.effects import GROWING
+from terra.runtime.effects import GROWING, held_in
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys, is_record
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
@@ -40,6 +40,10 @@ class Attributes:
             value = self.by_numpy(np.transpose, (it,))
             if value is not None:
                 return _answer(name, value)
+        if (id(it), name) in self.runner.program.counters and self._looked_up(it, name) is held_in(it, name):
+            number = self.counter(it, name)
+            if number is not None:
+                return _answer(name, number)
         self.late.looked_at(it)
         computed = name in _COMPUTED and guards.is_stock_kind(kind)
         if (kind in TENSORS or kind in PLAIN or guards.is_librarys(kind)) and not computed:

@@ -254,6 +254,11 @@ class Calls:
                 made = self._varying.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
                 if made is not args[0]:
                     return made
+        elif function is tfi.tf.cast and type(args[0] if args else None) is int:
+            dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
+            made = args[0] if dtype is None else self._varying.tensor(args[0], tfi.dtypes.as_dtype(dtype))  # the host casts it: no operation is issued
+            if type(made) is not int:
+                return made
         elif function is tfi.tf.cast:
             args = [*[self._varying.tensor(x, _type_of(x)) if id(x) in numbers else x for x in args[:1]], *args[1:]]
         else:
@@ -347,7 +352,7 @@ def _cleans_up(code):
 
 def _type_of(number):
     """The type of the tensor that TensorFlow makes of a number."""
-    return tfi.dtypes.float32 if type(number) is float else tfi.dtypes.as_dtype(type(number))
+    return tfi.dtypes.float32 if type(number) is float else tfi.dtypes.int32 if type(number) is int else tfi.dtypes.as_dtype(type(number))
 
 
 def _all_plain(value):

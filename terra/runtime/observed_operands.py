@@ -146,7 +146,7 @@ class Operands:
 
     def truth(self, it):
         """`it` is tested."""
-        if type(it) is float and self._answer(operator.truth, (it,)) is not None:
+        if (type(it) is float or type(it) is int) and self._answer(operator.truth, (it,)) is not None:
             return it
         self.late.looked_at(it)
         self.value(it)

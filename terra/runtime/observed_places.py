@@ -7,6 +7,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.effects import WITH_ITEMS, Question, held_in, space_of
 from terra.runtime.kinds import TENSORS, defined, is_librarys_container
 from terra.runtime.regions import SCALARS
+from terra.runtime.varying import SHARED
 
 _UNKNOWN = object()
 _ANSWERS = {True: object(), False: object()}
@@ -36,8 +37,24 @@ class Places:
         else:
             self.reads.entry(it, key, it[key])
 
+    def counter(self, owner, name):
+        """A number that stands for the counter that is there, which is handed on as it is; None if there is none, or it cannot be told from others."""
+        if self.reason is not None or self.recording is None or (id(owner), name) not in self.runner.program.counters or not self._varies(owner, name):
+            return None
+        value, effect = held_in(owner, name), self.effects.get((id(owner), name))
+        if type(value) is not int or not self._may_set(owner, name):
+            return None
+        if type(owner) in WITH_ITEMS:
+            self._keys(owner)
+        if 0 <= value < SHARED:
+            self.too_early = max(self.too_early, SHARED - value)
+        return self._varying.counter(owner, name, value, 0 if effect is None else effect.added)
+
     def named(self, it, owner, name):
         """A variable that is not the function's own, but which it sets as well, is read: the global one of this name among these, or what a cell holds."""
+        number = self.counter(owner, name)
+        if number is not None:
+            return number
         if self.reason is None:
             if not self._is_place(owner, name) or (type(owner) is dict and name not in owner):
                 self.impure(f"reads the global variable {name}, which is kept elsewhere")
@@ -75,6 +92,12 @@ class Places:
         asked = self._what_varies(names, owners)
         if asked is None:
             return None
+        if any(id(value) in self._varying.numbers for value, _ in asked):
+            try:
+                answer = None if any(place is not None for _, place in asked) else self._answer(function, [value for value, _ in asked])
+            except ArithmeticError:
+                return None
+            return None if answer is None else _ANSWERS[answer]
         parts = []
         for value, place in asked:
             if place is None:
@@ -98,7 +121,7 @@ class Places:
 
     def _what_varies(self, names, owners):
         """[(value, None, or its place as in a `Question`)] of what is asked about; None if none of it counts or varies, or it cannot be told."""
-        if self.reason is not None or not (self.runner.program.counters or self._varying.places or self._varying.integers):
+        if self.reason is not None or not (self.runner.program.counters or self._varying.places or self._varying.integers or self._varying.numbers):
             return None
         places = list(map(self._place_of, owners, names))
         if None in places or not any(self._varies(owner, name) for owner, name in places):
@@ -106,7 +129,7 @@ class Places:
         found = []
         for owner, name in places:
             place = None
-            if self._varies(owner, name):
+            if name is not None and self._varies(owner, name):
                 if (id(owner), name) in self.runner.program.counters:
                     if not self._may_set(owner, name):
                         return None
@@ -129,8 +152,10 @@ class Places:
 
     def _varies(self, owner, name):
         """Whether what is there, an attribute or item, is a counter, or a number that varies, and the run has not set it."""
+        if name is None:
+            return id(owner) in self._varying.numbers
         effect = self.effects.get((id(owner), name))
-        if name is None or (effect is not None and effect.added is None):
+        if effect is not None and effect.added is None:
             return False
         return (id(owner), name) in self.runner.program.counters or self._varying.is_place(space_of(owner), name)
 

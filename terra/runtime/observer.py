@@ -19,7 +19,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.effects import Carried, holds_tensors, so_far, space_of
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
-from terra.runtime.observed_arrays import Arrays, Indexed
+from terra.runtime.observed_arrays import Arrays, Indexed, Known
 from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
@@ -45,6 +45,7 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
         self._varying = NOTHING_VARIES if varying is None else varying  # arrays, and numbers, that are not to matter
         self.reads = Reads(self._varying.places)
         self.reason = None  # why the run is impure
+        self.too_early = 0  # runs after which a counter that was handed on can be told from other integers
         self.passing = False  # whether that may be different the next time
         self.jumped = []  # (region, the effects until then: see `effects.so_far`) of calls that were jumped over
         self.entered = 0  # calls of the framework's that were not
@@ -301,6 +302,9 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
         """The item `key`, a constant, of `it` is taken."""
         if self.reason is not None or not self._is_place(it, key):
             return self.mapping(it)
+        number = self.counter(it, key)
+        if number is not None:
+            return Known(number)
         self._before = len(self.runner.log)
         self._keys(it)
         self._take(it, key)

@@ -19,7 +19,7 @@ from terra.runtime.regions import (
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
 from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
-from terra.runtime.varying import KINDS, NOTHING_VARIES
+from terra.runtime.varying import NOTHING_VARIES, may_vary
 
 EagerTensor = tfi.EagerTensor
 _NOTHING_LATE = LateReads(NOTHING_VARIES)
@@ -287,7 +287,7 @@ class Recording:
                 raise Unskippable("gives an array twice that it has read")
             self.arrays.add(id(value))
             return late
-        if kind in KINDS and self.late.number(value) is not None:
+        if may_vary(value) and self.late.number(value) is not None:
             return Number(self.late.number(value))
         if kind is np.ndarray and self.late.drawn(value) is not None:
             return self.late.drawn(value)

@@ -3,7 +3,7 @@
 A run of the step's code that gives an array to nothing but calls that make a tensor of it first thing, and with a number does nothing but to calculate, until it is an operand of a tensor,
 would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `whole_calls`).
 
-A number is a float, Python's or NumPy's: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
+A number is a float, Python's or NumPy's, or a large integer: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
 float, but each calculation makes a new object: before a run that is observed, each number is replaced by an object of its own with the same value, so that it is known again
 wherever the run uses it; and so are those that are calculated of it (NumPy's, which may warn, are not followed that far).
 """
@@ -20,7 +20,8 @@ from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
 _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
-KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in a way of their own
+KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
+SHARED = 257  # Python has one object for each integer below, from which it cannot be told where it came from
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
@@ -60,7 +61,8 @@ class Place:
             return None
 
     def holds_number(self, given):
-        return type(self.value(given)) is self.kind
+        value = self.value(given)
+        return type(value) is self.kind and (self.kind is not int or _is_large(value))
 
     def put(self, value):
         if type(self.holder) is CellType:
@@ -96,13 +98,13 @@ class Count(NamedTuple):
 class Calculated:
     """A number that `function`, without side effects, calculates of others: of those at these places in a list, or `Fixed` ones."""
 
-    __slots__ = ("function", "parts")
+    __slots__ = ("function", "parts", "kind")
 
-    def __init__(self, function, parts):
-        self.function, self.parts = function, parts
+    def __init__(self, function, parts, kind=float):
+        self.function, self.parts, self.kind = function, parts, kind
 
     def __eq__(self, other):  # functions of observed code are made anew in each run
-        return type(other) is Calculated and self.parts == other.parts and _code(self.function) == _code(other.function)
+        return type(other) is Calculated and self.parts == other.parts and self.kind is other.kind and _code(self.function) == _code(other.function)
 
     __hash__ = None
 
@@ -117,7 +119,7 @@ class Answer(Calculated):
         self.answer = answer
 
     def __eq__(self, other):
-        return type(other) is Answer and (self.function, self.parts, self.answer) == (other.function, other.parts, other.answer)
+        return type(other) is Answer and self.parts == other.parts and self.answer is other.answer and _code(self.function) == _code(other.function)
 
     __hash__ = None
 
@@ -136,6 +138,15 @@ class Itself(NamedTuple):
 
     def make(self, values, arrays, number):
         return arrays[self.given.index]
+
+
+def may_vary(value):
+    """Whether it is a number of a kind that is followed wherever it is given to."""
+    return type(value) in KINDS or _is_large(value)
+
+
+def _is_large(value):
+    return type(value) is int and not -6 < value < SHARED
 
 
 def number_at(place, sources, given, drawn):
@@ -165,7 +176,7 @@ def evaluate(sources, given, drawn):
         if type(source) is Answer:
             if value is not source.answer:
                 return None
-        elif type(source) is not Drawn and type(value) is not (source.kind if type(source) is Place else int if type(source) is Count else float):
+        elif type(source) is not Drawn and type(value) is not (int if type(source) is Count else source.kind):
             return None
         values.append(value)
     return values
@@ -207,6 +218,9 @@ class _Nothing:
         return []
 
     def counts(self, function, asked):
+        return None
+
+    def counter(self, owner, name, value, more):
         return None
 
     def why_needed(self):
@@ -337,14 +351,14 @@ class Varying:
 
     def _number(self, value, source):
         """An object of its own for a number."""
-        number = value * 1.0 if type(value) is float else value.copy()
+        number = value * 1.0 if type(value) is float else -(-value) if type(value) is int else value.copy()
         self.numbers[id(number)] = number, len(self.sources)
         self.sources.append(source)
         return number
 
     def _part(self, x):
         """What a number is calculated of; None if it is not known to be one."""
-        known = self.numbers.get(id(x)) if type(x) is float else None
+        known = self.numbers.get(id(x)) if type(x) is float or type(x) is int else None
         return known[1] if known is not None else Fixed(type(x), x) if type(x) is float or type(x) is int else None
 
     def calculates(self, function, parts):
@@ -358,7 +372,7 @@ class Varying:
             value = function(*parts)
         except (ArithmeticError, ValueError, TypeError):
             return None  # it will be raised again
-        return self._number(value, Calculated(function, known)) if type(value) is float else None
+        return self._number(value, Calculated(function, known, type(value))) if type(value) is float or _is_large(value) else None
 
     def answers(self, function, parts):
         """What `function` tells of these numbers, if one of them varies and it is True or False; else None."""
@@ -371,12 +385,16 @@ class Varying:
         self.sources.append(Answer(function, known, answer))
         return answer
 
+    def counter(self, owner, name, value, more):
+        """A number that stands for what a counter is now, which is handed on; None if it cannot be told from others."""
+        return self._number(value, Count(owner, name, more)) if _is_large(value) else None
+
     def is_place(self, holder, key):
         """Whether a number that varies is there."""
         return (id(holder), key) in self.places or (id(holder), key) in self.integers
 
     def counts(self, function, asked):
-        """What `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float; else None."""
+        """What `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float or a large integer; else None."""
         parts, counts = [], []
         for value, place in asked:
             if place is None:
@@ -390,10 +408,10 @@ class Varying:
             value = function(*[value for value, _ in asked])
         except (ArithmeticError, ValueError, TypeError):
             return None
-        if type(value) is not float:
+        if type(value) is not float and not _is_large(value):
             return None
         self.sources += counts
-        return self._number(value, Calculated(function, tuple(parts)))
+        return self._number(value, Calculated(function, tuple(parts), type(value)))
 
     def beside(self, name, left, right):
         """The operands of the operator `name`, with a tensor in the place of a number beside one."""

@@ -23,7 +23,7 @@ from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor, holds_numbers
-from terra.runtime.varying import A_NUMBER, KINDS, Place, Varying
+from terra.runtime.varying import A_NUMBER, SHARED, Place, Varying, may_vary
 from terra.transform import convert, instrument
 
 
@@ -34,13 +34,15 @@ _MOST_OWNERS = 4  # layers that are called at one place
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
 _DEEPEST = 100  # of the containers in an argument
 _NO_INPUTS = Inputs()
+_GROWING = 4  # calls in a row with growing integers, after which that is believed
 _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
 
 
 class Attempts:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters")
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
+                 "given", "growing")
 
     def __init__(self, called):
         self.parameters = called.__code__.co_varnames[:called.__code__.co_argcount] if type(called) is FunctionType else ()
@@ -57,15 +59,21 @@ class Attempts:
         self.constants = set()  # identities of numbers that were looked at: each value is another call
         self.seen = {}  # identity -> (`Place`, value) of the numbers that the last run which was observed was given, or has read
         self.varied = 0  # how often numbers were found to vary since the last jump
+        self.given = []  # integers among the arguments of the last call
+        self.growing = 0  # calls in a row of which each was given a larger integer than the one before, but none that could be told from others: it is too early to look at them
         self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
 
     @property
     def given_up(self):
         return self.tries >= _MOST_TRIES
 
-    def is_due(self):
+    def is_due(self, arguments):
         self.visits += 1
-        return self.visits >= self.next and not self.given_up
+        if self.given_up:
+            return False
+        before, self.given = self.given, [x for x in arguments if type(x) is int]
+        self.growing = self.growing + 1 if len(before) == len(self.given) and any(a < b < SHARED for a, b in zip(before, self.given)) else 0
+        return self.visits >= self.next and self.growing < _GROWING
 
     def _tried(self):
         self.tries += 1
@@ -89,7 +97,7 @@ class Attempts:
     def vary(self, numbers):
         """Have these numbers count as arguments from now on."""
         for place, value in numbers:
-            (self.integers if type(value) is int else self.numbers)[place.identity] = place
+            (self.integers if type(value) is int and place.holder is not None else self.numbers)[place.identity] = place
         self.varied += 1
         self.regions.clear()
         self.quick, self.tries, self.next = None, 0, self.visits + 1
@@ -106,6 +114,9 @@ class Attempts:
             self.carried.update((carried.key, carried) for carried in observer.carries)
             self.regions.clear()
             self.quick = None
+        if observer.too_early:
+            self.next = self.visits + observer.too_early
+            return
         self._tried()
         # What is passing is recorded in between, which may take a while.
         self.next = self.visits + (2 if observer.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
@@ -339,7 +350,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         made.undo()
         if missed:
             break
-    if expected is None and not missed and not trial.is_due():
+    if expected is None and not missed and not trial.is_due(arguments):
         return call(*args, **kwargs)
     if varying is not None:
         varying.repeat((), (), ())
@@ -358,7 +369,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             observer.release()
             raise Unskippable
         if fewest == 1:
-            changed = trial.changed([*[(Place(None, k, type(x)), x) for k, x in enumerate(arguments) if type(x) in KINDS], *observer.reads.plain_numbers()])
+            changed = trial.changed([*[(Place(None, k, type(x)), x) for k, x in enumerate(arguments) if may_vary(x)], *observer.reads.plain_numbers()])
             if changed:
                 trial.vary(changed)
                 observer.release()

@@ -232,7 +232,7 @@ class Observed(gast.NodeTransformer):
         return self._asking("counted", node, self._arithmetic(node, found), found)
 
     def _asking(self, how, node, asked, found):
-        if asked is None or all(isinstance(x, gast.Name) and x.id not in self.shown for x in found):
+        if asked is None or (all(isinstance(x, gast.Name) and x.id not in self.shown for x in found) and not (found and _is_of_integers(how, asked))):
             return None
         arguments = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
         function = gast.Lambda(gast.arguments(arguments, [], None, [], [], None, []), asked)
@@ -507,6 +507,12 @@ class Observed(gast.NodeTransformer):
                 raise Unobservable(f"line {node.lineno} unpacks or stores what a context gives")
         node.body = self._visit_list(node.body)
         return node
+
+
+def _is_of_integers(how, asked):
+    """Whether arithmetic with names may have small integers in the middle of it, of which only Python's own evaluation tells where they came from."""
+    kinds = (gast.FloorDiv, gast.Mod) if how == "counted" else gast.operator
+    return any(isinstance(node, gast.BinOp) and isinstance(node.op, kinds) for node in gast.walk(asked))
 
 
 def _name_of(operator):
