@@ -1,4 +1,4 @@
-"""Steps with Python numbers that are others each time, and calls that give something else each time: eager, tf.function and Terra in one run.
+"""Steps with Python numbers that are others each time, NumPy's calculations, and calls that give something else each time: eager, tf.function and Terra in one run.
 
     python -m examples.numbers [--steps N] [--quiet]
 
@@ -78,6 +78,52 @@ class NumpyNoise(Trainer):
         return self.train(x + noise, y)
 
 
+class SampledBatch(Trainer):
+    """A batch that NumPy picks out of all examples, and scales."""
+
+    def __init__(self):
+        super().__init__()
+        self.images, self.labels = map(np.concatenate, zip(*batches()))
+        self.images = (self.images * 255).astype(np.uint8)
+
+    def step(self, x, y, rate):
+        rows = self.numpy.integers(0, len(self.images), 64)
+        return self.train((self.images[rows] / 255).astype(np.float32), self.labels[rows])
+
+
+class Mixup(Trainer):
+    def step(self, x, y, rate):
+        share, order = self.numpy.beta(0.4, 0.4), self.numpy.permutation(64)
+        mixed = share * x + (1.0 - share) * tf.gather(x, order)
+        with tf.GradientTape() as tape:
+            logits = self.model(mixed, training=True)
+            loss = share * self.loss_fn(y, logits) + (1.0 - share) * self.loss_fn(tf.gather(y, order), logits)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.model.trainable_variables), self.model.trainable_variables))
+        return loss
+
+
+class Generated(Trainer):
+    """The parts of a batch come out of a generator."""
+
+    def parts(self, x, y):
+        for k in range(4):
+            scale = self.numpy.uniform(0.9, 1.1)
+            yield x[16 * k:16 * k + 16] * scale, y[16 * k:16 * k + 16]
+
+    def step(self, x, y, rate):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([self.loss_fn(labels, self.model(images, training=True)) for images, labels in self.parts(x, y)]) / 4.0
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.model.trainable_variables), self.model.trainable_variables))
+        return loss
+
+
+class Action(Trainer):
+    """What an agent does: an observation in, an integer out."""
+
+    def step(self, x, y, rate):
+        return int(tf.argmax(self.model(x[:1])[0]))
+
+
 class NextBatch(Trainer):
     def step(self, x, y, rate):
         x, y = next(self.batches)
@@ -91,6 +137,10 @@ PROGRAMS = {
     "a branch on random.random()": RandomFlip,
     "noise of NumPy's": NumpyNoise,
     "next(iterator) in the step": NextBatch,
+    "a batch sampled by NumPy": SampledBatch,
+    "mixup": Mixup,
+    "a generator": Generated,
+    "an action, as an integer": Action,
 }
 
 

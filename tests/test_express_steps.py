@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import types
 
 import keras
 import numpy as np
@@ -814,3 +815,32 @@ def test_nobody_is_active_behind_an_express_step():
     for _ in range(12):
         float(step(tf.constant(1.0)))
     assert dispatch.active is None and step.stats().express_steps >= 4
+
+
+def test_graphs_of_the_past_go_away_in_a_loop_that_never_waits():
+    """As long as there are any, steps take their ordinary way; and there are always steps in flight where nothing is read."""
+    w = tf.Variable(tf.fill([300, 300], 0.01))
+
+    @terra.coexecute(wait_for_graph=True)
+    def step(x):
+        y = x
+        for _ in range(8):
+            y = tf.tanh(tf.matmul(y, w))
+        w.assign_sub(1e-6 * y)
+        return y
+
+    x = tf.ones([300, 300])
+    for _ in range(20):
+        last = step(x)
+    assert runner.flights and step.stats().express_steps > 0
+    step.generation.retired.append(types.SimpleNamespace(compiled=None, forms=[]))
+    before = step.stats().express_steps
+    for _ in range(6):
+        last = step(x)
+        if not step.generation.retired:
+            break
+    assert not step.generation.retired
+    for _ in range(6):
+        last = step(x)
+    assert step.stats().express_steps >= before + 6
+    assert np.isfinite(last.numpy()).all()
