@@ -15,6 +15,17 @@ def schedule(i, top=0.1):
     return top * min(1.0, i / 1000) * (1.0 + math.cos(math.pi * i / 5000))
 
 
+ROWS = np.random.RandomState(5).rand(500, 3).astype(np.float32)
+
+
+def rows(x, i):
+    return tf.abs(x) * tf.reduce_sum(tf.constant(ROWS[i:i + 4])) + tf.constant(ROWS[i - 3:i, 1:][0, 0])
+
+
+def rows_and_columns(x, i):
+    return tf.matmul(ROWS[i:i + 2, ::2], ROWS[:2, i % 7:i % 7 + 2] if i < 0 else tf.abs(x)[:, :2])
+
+
 def every_hundredth(x, i):
     if i % 100 == 0:
         return tf.abs(x) * 2.0
@@ -62,7 +73,7 @@ def absolute(x, i):
     return tf.abs(x) * math.sqrt(abs(-i)) - max(i, 310)
 
 
-ARGUMENTS = [lambda x, i: tf.abs(x) * schedule(i), every_hundredth, warm_up, staircase, kept, two_thirds, by_a_closure, truth, numpy_function, absolute, lambda x, i: tf.abs(x) * i - i,
+ARGUMENTS = [lambda x, i: tf.abs(x) * schedule(i), every_hundredth, warm_up, staircase, kept, rows, rows_and_columns, two_thirds, by_a_closure, truth, numpy_function, absolute, lambda x, i: tf.abs(x) * i - i,
              lambda x, i: tf.abs(x) * tf.cast(i, tf.float32), lambda x, i: tf.abs(x) * tf.constant(i, tf.float32)]
 
 
@@ -114,12 +125,23 @@ LOOKED_AT = {
     "key": lambda x, i: (tf.abs(x), {i: 1}),
     "a tensor": lambda x, i: tf.abs(x) * tf.cast(tf.constant(i), tf.float32),
     "a shape": lambda x, i: tf.ones([i - 298]) + tf.abs(x)[0, 0],
+    "a slice of a tensor": lambda x, i: tf.abs(x)[:i - 298],
+    "a slice of a list": lambda x, i: tf.add_n([tf.abs(x)] * 50)[:i - 298] + float(len([1.0] * 400)) + sum([1.0] * 400, 0.0) * 0.0 + sum(([1.0] * 400)[:i]),
+    "rows, and looked at": lambda x, i: (tf.abs(x) + tf.constant(ROWS[i:i + 1]), str(i)),
+    "a slice that is set": lambda x, i: tf.abs(x) + tf.constant(_set(i)),
+    "rows of a growing number": lambda x, i: tf.reduce_sum(tf.constant(ROWS[:i])) + tf.abs(x),
     "bits": lambda x, i: tf.abs(x) * float(i & 3),
     "integers of tensors": lambda x, i: tf.cast(tf.abs(x) * 10.0, tf.int32) + i,
     "identity": lambda x, i: tf.abs(x) * (2.0 if i is holder else 1.0),
     "a method": lambda x, i: tf.abs(x) * i.bit_length(),
     "formatted": lambda x, i: (tf.abs(x), "%d" % i),
 }
+
+
+def _set(i):
+    array = np.zeros(3, np.float32)
+    array[i - 340:] = 1.0
+    return array
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)

@@ -141,7 +141,10 @@ def _filled(part, values, arrays, number, read):
         return read(part)
     if kind is Kept:
         return part.array
-    return part.kind([_filled(x, values, arrays, number, read) for x in part.parts]) if kind is Nested else part
+    if kind is Nested:
+        parts = [_filled(x, values, arrays, number, read) for x in part.parts]
+        return slice(*parts) if part.kind is slice else part.kind(parts)
+    return part
 
 
 def writes(function, args, kwargs):

@@ -275,9 +275,9 @@ def attempt(runner, function, owner, args, kwargs, call):
     place = (runner.node, function, id(owner), runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
-        if runner.step.shown is None or not runner.step.shown.has_arrays:
+        if not is_another_matter(runner):
             return _enter(runner, call)  # it was never skippable
-        known = None  # with the tensors that stand for arrays now, it may be
+        known = None
     if known:
         result = quick_entries.jump(runner, known, args, kwargs)
         if result is not quick_entries.MISSED:
@@ -286,6 +286,12 @@ def attempt(runner, function, owner, args, kwargs, call):
     if region is not None:
         quick_entries.learn(runner, place, region, args, kwargs, express=False)
     return result
+
+
+def is_another_matter(runner):
+    """Whether a call that was never skippable may be so now: in a run that is observed, where tensors stand for arrays that vary."""
+    shown = runner.step.shown
+    return shown is not None and shown.has_arrays
 
 
 def _enter(runner, call):

@@ -24,7 +24,7 @@ class Arrays:
         """What a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies, or was read of a tensor of this step, and was not
         looked at: an array, or a number, of that kind, too. None if that is not known."""
         varying, late = self._varying, self.late
-        if self.reason is not None or not (varying.has_arrays or varying.numbers or late.held) or writes(function, args, kwargs):
+        if self._is_over() or not (varying.has_arrays or varying.numbers or late.held) or writes(function, args, kwargs):
             return None
         found, sources = [], []
         parts = tuple([self._part_of(x, found, sources) for x in args])
@@ -96,10 +96,18 @@ class Arrays:
         if value is None:
             self.container(array)
             return array[index]
+        self._bounds.clear()
         counted = sum(type(x) is np.ndarray and x in self._varying for x in (index if type(index) is tuple else (index,)))  # by `index`
         if counted:
             self._varying.given -= counted
         return value
+
+    def bound(self, it):
+        """`it` is a bound of a slice: that of an array may be a number that varies."""
+        if id(it) in self._varying.numbers:
+            self._bounds.append(it)
+            return it
+        return self.operand(it)
 
     @staticmethod
     def operated(function, *operands):
@@ -114,6 +122,9 @@ class Arrays:
         if kind is list or kind is tuple:
             self._look_into(x)
             parts = tuple([self._part_of(y, found, sources) for y in x])
+            return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else Nested(kind, parts)
+        if kind is slice:
+            parts = tuple([self._part_of(y, found, sources) for y in (x.start, x.stop, x.step)])
             return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else Nested(kind, parts)
         source = self._varying.part_for(x) or self.late.part_for(x)
         if source is not None:

@@ -35,8 +35,8 @@ class Calls:
         return form if self._is_over() else self._callee(callee, form, True)
 
     def _is_over(self):
-        """Whether nothing is observed any more. With numbers that vary, calls are still to be recorded with the tensors that stand for them."""
-        return self.reason is not None and not (self.passing and self._varying.numbers)
+        """Whether nothing is observed any more. With numbers and arrays that vary, calls are still to be recorded with the tensors that stand for them."""
+        return self.reason is not None and not (self.passing and (self._varying.numbers or self._varying.has_arrays))
 
     def builtin(self, callee):
         """What to call in place of a builtin, or of anything that is called by code which is not instrumented."""

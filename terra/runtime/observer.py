@@ -63,6 +63,7 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
         self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
         self.carries = []  # `Carried`, of those that should
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
+        self._bounds = []  # numbers that vary, and are bounds of the slice that is about to be taken
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
         self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
@@ -264,6 +265,8 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
 
     def item(self, it):
         """`it` is an item of something, which was there before."""
+        while self._bounds:
+            self.late.looked_at(self._bounds.pop())
         length = len(self.runner.log)
         if length != self._before and (not self._skipped or self._skipped[-1][0] < self._before):
             self._skipped.append((self._before, length - self._before))
@@ -288,7 +291,7 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
 
     def mapping(self, it):
         """An item or slice of `it` is taken."""
-        if type(it) is np.ndarray and self.reason is None and (self.recording is not None or self.late.held):  # what the index is, is not known yet
+        if type(it) is np.ndarray and not self._is_over() and (self.recording is not None or self.late.held):  # what the index is, is not known yet
             self._before = len(self.runner.log)
             return Indexed(self, it)
         return self.items(it)

@@ -40,7 +40,7 @@ class Kept:
 
 
 class Nested(NamedTuple):
-    """A list or tuple of such parts."""
+    """A list, tuple or slice of such parts."""
 
     kind: type
     parts: tuple

@@ -148,9 +148,11 @@ def attempt(runner, function, args, kwargs, call=None, shared=False):
     if call is None:
         call = lambda: function(*args, **kwargs)  # noqa: E731
     if known is False:
-        if runner.observer is not None:
-            runner.observer.entered += 1
-        return call()
+        if not fast_forward.is_another_matter(runner):
+            if runner.observer is not None:
+                runner.observer.entered += 1
+            return call()
+        known = None
     result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared)
     if region is not None:
         learn(runner, place, region, args, kwargs, shared)

@@ -19,7 +19,7 @@ class Unobserved:
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = inplace = fresh = context = _same
     assigned = removed = changed = inplace_attribute = augmented = subscript = answer = _same
     formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
-    named = sets_name = returning = _same
+    named = sets_name = returning = bound = _same
 
     def binary(self, name, left, right):
         return OPERATORS[name](left, right)

@@ -158,7 +158,7 @@ class Observed(gast.NodeTransformer):
             for field in ("lower", "upper", "step"):
                 part = getattr(node, field)
                 if part is not None:
-                    setattr(node, field, self._shown("operand", part))
+                    setattr(node, field, self._shown("bound", part))
             return node
         if isinstance(node, gast.Tuple):
             node.elts = [self._index(x) for x in node.elts]
