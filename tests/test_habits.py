@@ -789,7 +789,7 @@ def losses_that_are_asked_for():
     return lambda wrapped, k: wrapped(X[k % 3]), lambda x: tf.reduce_sum(model(x)) + sum(model.losses)
 
 
-NEVER_SKIPPED = ["function_that_outlives_its_step", "transposed_argument", "objects_with_attributes_of_their_own_making", "losses_that_are_asked_for"]
+NEVER_SKIPPED = ["function_that_outlives_its_step", "objects_with_attributes_of_their_own_making", "losses_that_are_asked_for"]
 
 
 @pytest.mark.parametrize("name", TRAPS)
