@@ -1,12 +1,15 @@
 """The transform, statement by statement: same behaviour as the original, and the user's lines."""
 
+import ast
 import contextlib
 import functools
 import inspect
 import sys
 import warnings
 
-from terra.transform import instrument, is_instrumented, reason, to_code
+import pytest
+
+from terra.transform import instrument, is_instrumented, reason, source, to_code
 from transform_checks import check, located, op
 
 
@@ -259,13 +262,24 @@ def test_lambdas_and_nested_functions():
 
 def test_several_lambdas_on_a_line():
     pair = (lambda x: op(x) + 1), (lambda x: op(x) * 2)
-    if sys.version_info >= (3, 11):
-        assert [instrument(f)(5) for f in pair] == [6, 10]
-        assert all(is_instrumented(instrument(f)) for f in pair)
-    else:
-        assert [instrument(f)(5) for f in pair] == [6, 10]
+    assert [instrument(f)(5) for f in pair] == [6, 10]
+    assert all(is_instrumented(instrument(f)) for f in pair)
     nested = lambda x: (lambda y: op(x) + op(y))  # noqa: E731
     assert instrument(nested)(1)(2) == 3 and instrument(nested(1))(2) == 3
+    hidden = lambda x: op(x) + (lambda x: op(-x))(x) + (lambda x: op(x) * 3)(x)  # noqa: E731
+    assert instrument(hidden)(5) == 15 and is_instrumented(instrument(hidden))
+
+
+def test_lambdas_on_a_line_are_told_apart_without_columns(monkeypatch):
+    """Python 3.10 keeps none, and later versions do not if they are told so."""
+    monkeypatch.setattr(source, "_narrowest", lambda code, candidates: candidates)
+    y = 1
+    bodies = "op(x) + 1", "op(x) + 2", "op(x) + y", "(lambda x: op(x) + 4)(x)", "op(x) + 5.0", "op(x) + 5"
+    functions = lambda x: op(x) + 1, lambda x: op(x) + 2, lambda x: op(x) + y, lambda x: (lambda x: op(x) + 4)(x), lambda x: op(x) + 5.0, lambda x: op(x) + 5
+    assert [f(5) for f in functions] == [6, 7, 6, 9, 10, 10] and [ast.unparse(source.find(f)[0].body) for f in functions] == [*bodies]
+    for f in [lambda x: op(x) + 1, lambda x: op(x) + 1]:
+        with pytest.raises(source.NoSource, match="look the same"):
+            source.find(f)
 
 
 def test_decorators_run_once_and_wrapped_functions_are_reached():

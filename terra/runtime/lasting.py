@@ -13,7 +13,7 @@ from types import FunctionType
 
 from terra.runtime.kinds import TENSORS, is_librarys
 from terra.runtime.regions import SCALARS
-from terra.transform.factory import codes_within
+from terra.transform.source import codes_within
 
 _OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
 _OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it

@@ -16,9 +16,9 @@ from typing import NamedTuple, Optional
 
 from ..runtime import location
 from . import classes, policy, wrappers
-from .factory import Factory, NothingToDo, codes_within
+from .factory import Factory, NothingToDo
 from .observed import Unobservable
-from .source import NoSource
+from .source import NoSource, codes_within
 
 OUTSIDE = location.OUTSIDE
 prepared = classes.prepared

@@ -17,7 +17,6 @@ import copy
 import inspect
 import sys
 import types
-import warnings
 
 import gast
 
@@ -101,13 +100,7 @@ class Factory:
         scope, inner_qualname = _scope(_bare(target), self._ancestors, original.co_freevars)
         module = ast.Module([scope], [])
         ast.fix_missing_locations(module)
-        flags = original.co_flags & _FUTURE_FLAGS
-        # The user's own syntax warnings have been given already. (`catch_warnings` would make Python forget all warnings that it has given, and give them again.)
-        filters, warnings.filters = warnings.filters, [("ignore", None, Warning, None, 0)]
-        try:
-            compiled = compile(module, original.co_filename, "exec", flags=flags, dont_inherit=True)
-        finally:
-            warnings.filters = filters
+        compiled = source.compiled(module, original.co_filename, original.co_flags & _FUTURE_FLAGS)
         code = _find(compiled, original.co_name, original.co_firstlineno)
         if code is None or not _fits(code, original):
             raise source.NoSource(f"the source of {qualname} does not match its code: has the file changed?")
@@ -282,11 +275,3 @@ def _finished(code, old_prefix, new_prefix, extra_flags=0):
     if hasattr(code, "co_qualname") and code.co_qualname.startswith(old_prefix):
         changes["co_qualname"] = new_prefix + code.co_qualname[len(old_prefix):]
     return code.replace(**changes)
-
-
-def codes_within(code):
-    """`code` and all code objects nested in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from codes_within(const)

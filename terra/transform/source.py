@@ -7,8 +7,10 @@ decide what private names and ``__class__`` mean). One parsed file is kept per f
 
 import ast
 import linecache
+import types
+import warnings
 
-__all__ = ["NoSource", "find"]
+__all__ = ["NoSource", "compiled", "find"]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MAX_FILES = 64
@@ -24,6 +26,8 @@ class _File:
 
     def __init__(self, text, filename):
         self.text = text
+        self._filename = filename
+        self._lambdas = None
         self.by_line = {}
         try:
             tree = ast.parse(text, filename)
@@ -39,6 +43,21 @@ class _File:
                     self.by_line.setdefault(first_line(child), []).append((child, ancestors))
                 inside = ancestors + (child,)
             self._collect(child, inside)
+
+    def code_of_lambda(self, node):
+        """What Python compiles a lambda of the file to, at another line; None if it does not compile it (a constant condition)."""
+        if self._lambdas is None:
+            tree = ast.parse(self.text, self._filename)  # another one, since it is changed
+            far, places, self._lambdas = self.text.count("\n") + 2, [], {}
+            for found in ast.walk(tree):
+                if isinstance(found, ast.Lambda):  # each is put on a line of its own, where its code is found
+                    places.append(_span(found)[0])
+                    found.lineno += far * len(places)
+                    found.end_lineno += far * len(places)
+            for code in codes_within(compiled(tree, self._filename, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+                if code.co_firstlineno >= far:
+                    self._lambdas[places[code.co_firstlineno // far - 1]] = code
+        return self._lambdas.get(_span(node)[0])
 
 
 def first_line(node):
@@ -81,15 +100,44 @@ def _narrowest(code, candidates):
     return innermost
 
 
+def compiled(tree, filename, flags):
+    """The code of a module."""
+    # The user's own syntax warnings have been given already. (`catch_warnings` would make Python forget all warnings that it has given, and give them again.)
+    filters, warnings.filters = warnings.filters, [("ignore", None, Warning, None, 0)]
+    try:
+        return compile(tree, filename, "exec", flags=flags, dont_inherit=True)
+    finally:
+        warnings.filters = filters
+
+
+def codes_within(code):
+    """`code` and all code objects nested in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from codes_within(const)
+
+
+def _alike(a, b):
+    """Whether two code objects do the same, wherever they are."""
+    if type(a) is not types.CodeType or type(b) is not types.CodeType:
+        return type(a) is type(b) and repr(a) == repr(b)  # 0.0 is not -0.0
+    return (a.co_code, a.co_names, a.co_varnames, a.co_freevars, a.co_cellvars, a.co_flags) == (b.co_code, b.co_names, b.co_varnames, b.co_freevars, b.co_cellvars, b.co_flags) \
+        and len(a.co_consts) == len(b.co_consts) and all(map(_alike, a.co_consts, b.co_consts))
+
+
 def find(function):
     """(node, ancestors) of a function: an `ast` node and the scopes around it, outermost first."""
     code = function.__code__
-    candidates = _parsed(code.co_filename, function.__globals__).by_line.get(code.co_firstlineno, [])
+    file = _parsed(code.co_filename, function.__globals__)
+    candidates = file.by_line.get(code.co_firstlineno, [])
     name = code.co_name
     if name == "<lambda>":
         candidates = [c for c in candidates if isinstance(c[0], ast.Lambda) and _same_arguments(c[0], code)]
         if len(candidates) > 1:
             candidates = _narrowest(code, candidates)
+        if len(candidates) > 1:  # as long as no two of them do the same
+            candidates = [c for c in candidates if _alike(file.code_of_lambda(c[0]), code)]
         if len(candidates) > 1:
             raise NoSource(f"{code.co_filename}:{code.co_firstlineno} has several lambdas that look the same")
     else:
