@@ -20,6 +20,9 @@ import terra
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 CALLS = 12
 
+# Of a scalar and a Python float NumPy 1 makes a double, which `tf.sin`, say, does not take back: eager execution raises an error, too.
+NUMBER = "np.float32(rng.random())" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "np.full(1, rng.random(), 'float32')"
+
 HEAD = '''
 import random
 import numpy as np
@@ -88,7 +91,7 @@ class Source:
     def operand(self, scope):
         return self.pick(
             *scope, *scope, *scope, "vs[0]", "vs[1]", "vs[2]", "x", "0.5", "vs[0].read_value()", 'state["last"]', "kept[-1]", "kept[0]", "a",
-            "tf.constant(np.full(4, rng.random(), 'float32'))", "np.float32(rng.random())", "float(i % 3)", "tf.ones([4])",
+            "tf.constant(np.full(4, rng.random(), 'float32'))", NUMBER, "float(i % 3)", "tf.ones([4])",
         )
 
     def expression(self, scope, depth=2):
