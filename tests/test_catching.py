@@ -182,6 +182,33 @@ def test_a_failure_in_the_step(program, options):
     assert stats.fetches >= 20 and "because the program would catch their failure" in terra.explain(step)
 
 
+@pytest.mark.parametrize("options", [{}, {"fast_forward": "framework"}, {"loops": "roll"}], ids=str)
+@pytest.mark.parametrize("goes_on", ["updates", "reads", "returns", "returns a tensor"])
+def test_a_read_that_would_catch_the_failure_of_an_operation_before(goes_on, options):
+    """Eagerly, the failure comes before the statement; Keras 3.12 reads metrics in one that catches all."""
+    def step(self, i):
+        y = tf.reduce_sum(tf.gather(TABLE, i))
+        try:
+            value = float(y)
+        except Exception:
+            value = None
+        if goes_on == "updates":
+            self.total.assign_add(1.0)
+        elif goes_on == "reads":
+            value = float(y * 2.0)
+        return y if goes_on == "returns a tensor" else value
+
+    outcomes = []
+    for call in (step, terra.coexecute(step, wait_for_graph=True, **options)):
+        state, found = Both(), []
+        for k in range(24):
+            with contextlib.suppress(tf.errors.InvalidArgumentError):
+                found.append((k, float(call(state, BAD if k in (17, 20) else GOOD))))
+        outcomes.append((found, float(state.total)))
+    assert outcomes[0] == outcomes[1] and len(outcomes[0][0]) == 22
+    assert call.stats().coexecuted_steps >= 16, call.stats()
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_a_failure_while_steps_are_traced(program):
     expected, state = Both(), Both()

@@ -425,6 +425,8 @@ class Coexecuted:
 
     def _end_alone(self, step):
         tfi.flush_zeros_cache()  # which would keep tensors of the step alive
+        if step.error is not None:
+            raise step.error
         if isinstance(step, pieces.PiecewiseStep):
             self._end_rolled(step)
             return

@@ -42,6 +42,7 @@ class PythonRunner:
 
     tracer = Tracer  # what goes on after a fallback
     observer = None  # who observes the user's code that is running, if somebody does
+    replayed = None  # the place in the log of the operation that was replayed last
     has_failed = False  # whether the step fell back because a kernel of its graph failed
     takes_gradients_by_function = True  # whether a gradient that runs is to be skipped function by function
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value
@@ -639,11 +640,17 @@ class PythonRunner:
     def receive(self, node):
         """The value that the graph sends for a fetch; None if the step had to fall back."""
         self.step.counts.fetches += 1
+        if self.step.error is not None:
+            raise self.step.error
         if node in self.received:  # by a jump that was taken back
             return self.received[node]
         start = self.step.clock()
         if runner.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
-            runner.sync()
+            try:
+                runner.sync()
+            except tfi.OpError as error:
+                self.step.fails(error)
+                raise
         if runner.failures != self.failures:
             self.diverge("a step before it failed")
             return None
@@ -742,8 +749,18 @@ class PythonRunner:
         self._cancel()
         tracer = self.tracer(step)
         step.mode = tracer
-        self._replay(tracer)
-        self.log = self.issued = ()
+        try:
+            self._replay(tracer)
+        except tfi.OpError as error:
+            owner = Dropped(error)
+            for t in self.issued:
+                if t._owner is self:
+                    t._owner = owner
+            if self.log[-1][0].op_type != CHECK or self.log[self.replayed + 1:] != self.log[-1:]:  # else it is where the program expects it
+                step.fails(error)
+            raise
+        finally:
+            self.log = self.issued = ()
 
     def _cancel(self):
         """The graph does nothing, and has done nothing."""
@@ -763,7 +780,7 @@ class PythonRunner:
         """Execute the matched operations imperatively, in order, filling the placeholders that Python holds; the tapes hold them already."""
         placeholders = {t._key: t for t in self.issued}
         with unrecorded():
-            for node, refs, own_attrs in self.log:
+            for self.replayed, (node, refs, own_attrs) in enumerate(self.log):
                 for dtype, enum, key in node.outs:
                     if key not in placeholders:  # of a region that was jumped over
                         placeholders[key] = make_tensor(dtype, enum, None, key, self, None)

@@ -65,6 +65,7 @@ class Step:
         self.collects = self.collects_now = None  # the thresholds of garbage collection before it, and in it if they are others
         self.handlers = ()  # of signals, that are put off while Terra is at work
         self.failed = None  # the operation that raised because of a value while the step was traced
+        self.error = None  # that was raised where the program was already further on: see `fails`
         self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
         self.shown = None  # the `varying.Varying` of a run of the step's function that is observed
@@ -76,6 +77,15 @@ class Step:
         self.settings_seen = tfi.context_changes[0]
         self.is_eager = tfi.executing_eagerly()
         self.device = tfi.device_name()
+
+    def fails(self, error):
+        """An operation before the one at hand turns out to have failed: eagerly, the program would not have come here. Should it take the error for another one's and
+        catch it (as `float(x)` in a `try` statement), then it is raised again, by its next operation or at the step's end."""
+
+        def fail(*args):
+            raise error
+
+        self.error, self.mode.fast, self.mode.slow = error, fail, fail
 
     def begins(self):
         self.crossing = False
