@@ -67,7 +67,8 @@ def first_line(node):
 
 def _parsed(filename, module_globals):
     linecache.checkcache(filename)
-    lines = linecache.getlines(filename, module_globals)
+    # All that `exec` compiles from a string has the name "<string>". From Python 3.13 on so has what `python -c` runs, and only the source of that is kept.
+    lines = linecache.getlines(filename, module_globals) if filename != "<string>" else ()
     if not lines:
         raise NoSource(f"no source for {filename}")
     text = "".join(lines)
