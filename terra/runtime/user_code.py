@@ -20,6 +20,7 @@ from terra.transform.observed import Unobservable
 
 _ours = set()  # the profile functions that are set now
 _libraries = {}  # id of a code object that is no user's -> it
+_monitoring = getattr(sys, "monitoring", None)
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
 
@@ -97,6 +98,8 @@ def note_filters(add):
 
 def can_look_out():
     """Whether calls can be watched and observed: a profiler of the user's must not miss anything."""
+    if _monitoring is not None and _monitoring.get_tool(_monitoring.PROFILER_ID) is not None:
+        return False  # cProfile, from Python 3.12 on
     profile = sys.getprofile()
     return profile is None or (type(profile) is FunctionType and profile in _ours)
 
