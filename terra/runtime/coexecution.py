@@ -77,6 +77,9 @@ def _nobody():
     return None
 
 
+_GIVES_CLASSES = sys.version_info >= (3, 13)  # whether Python has a class method call its function with the class, and no longer asks the function to bind itself (`__get__`)
+
+
 class Coexecuted:
     """What `terra.coexecute` returns: call it like the function it wraps."""
 
@@ -112,6 +115,7 @@ class Coexecuted:
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
         self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
         self._belongs_to = self._part_of = None  # its instance, and the method of the class, weakly
+        self._no_method_of = weakref.WeakValueDictionary()  # id of a class that it was given -> the class
         self._gone = Stats()  # the sum over instances that are no more
         self._departs = weakref.finalize(self, _depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
@@ -152,6 +156,22 @@ class Coexecuted:
         self._instances[id(instance)] = made
         return made
 
+    def of_class(self, cls):
+        """The function of the class `cls`, if this is a class method of it; else this one."""
+        made = self._instances.get(id(cls))
+        if made is not None and made._belongs_to() is cls:
+            return made
+        if self._belongs_to is not None or self._no_method_of.get(id(cls)) is cls:
+            return self
+        if any(issubclass(type(x), classmethod) and x.__func__ is self for base in cls.__mro__ for x in list(vars(base).values())):
+            return self._for_instance(cls)
+        self._no_method_of[id(cls)] = cls
+        return self
+
+    def for_arguments(self, args):
+        """The function that a call with these arguments is for: that of the class, where this is called as its class method."""
+        return self.of_class(args[0]) if _GIVES_CLASSES and args and issubclass(type(args[0]), type) else self
+
     def _is_part(self):
         """It is counted as part of another function."""
         instances.discard(self)
@@ -163,6 +183,10 @@ class Coexecuted:
         return self.__qualname__  # copied and pickled as functions are
 
     def __call__(self, *args, **kwargs):
+        if _GIVES_CLASSES:
+            own = self.for_arguments(args)
+            if own is not self:
+                return own(*args, **kwargs)
         active = dispatch.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
             return self._current(False)(*args, **kwargs)  # part of the outer step
@@ -632,7 +656,10 @@ class Coexecuted:
     # -- what users ask --------------------------------------------------------------------------------------------------------
 
     def stats(self):
-        """A snapshot of the `Stats` of this function; of a method asked through its class, the sum over the instances."""
+        """A snapshot of the `Stats` of this function; of a method asked through its class, the sum over the instances.
+
+        Of a class method it is, from Python 3.13 on, the sum over the classes: Python does not tell which one it was asked through.
+        """
         snapshot = _snapshot(self._stats, self.counts)
         snapshot.traces = self.store.n_traces
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
@@ -645,12 +672,20 @@ class Coexecuted:
         """Of a method asked through its class: the functions of the instances that are still there."""
         return list(self._instances.values())
 
+    def _in_use(self):
+        """The function whose graph is asked for: of a method asked through its class, that of the only instance, if all steps are its."""
+        own = self.of_instances() if self.store.n_traces == 0 else ()
+        return own[0] if len(own) == 1 else self
+
     def run_graph_alone(self, *args, **kwargs):
         """Run the graph of a step without its skeleton, and wait: the physical limit of a step, for benchmarks. Variables change as by a step.
 
         The first call runs a whole step with the arguments given, whose inputs later calls give to the graph again.
         Raises: RuntimeError if that step was not co-executed.
         """
+        own = self.for_arguments(args)
+        if own is not self:
+            return own.run_graph_alone(*args, **kwargs)
         if self.last is None:
             self.keeps_last = True
             self(*args, **kwargs)
@@ -663,14 +698,13 @@ class Coexecuted:
     @property
     def trace_graph(self):
         """The TraceGraph that the traces of this function were merged into."""
-        return self.store.graph
+        return self._in_use().store.graph
 
     @property
     def graph(self):
         """The symbolic graph in use as a `tf.Graph` (for TensorBoard), or None before there is one."""
-        if self.program is None:
-            return None
-        return tfi.graph_of_function(self.program.generated.fdefs[-1])
+        program = self._in_use().program
+        return None if program is None else tfi.graph_of_function(program.generated.fdefs[-1])
 
 
 def _snapshot(stats, counts):
