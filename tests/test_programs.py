@@ -29,6 +29,7 @@ WAYS = {
     "cyclegan": (12, 3, 2),  # a picture comes from the generator or from the pool, at each of two places
     "melgan": (12, 2, 1),  # the discriminators are trained from a later step on
     "lstm_stateful": (12, 3, 0),  # no state at first, then that of the step before, then a new one where a text begins
+    "beam_search": (STEPS, 2, 1),  # searches are shorter once it is learned that names end: with which step depends on the names in this Python's standard library
     "lines_of_text": (24, 2, 4),  # as many rounds as the batch has characters in a line
     "dynamic_rnn": (24, 2, 3),  # another number of rounds of the loop in each step
     "tree_rnn": (24, 3, 2),  # another tree in each step
