@@ -151,6 +151,18 @@ def test_what_is_looked_at(name):
     compare_steps(make, n=60, whole=0, express=0)
 
 
+def test_integers_of_which_no_tensor_can_be_made():
+    """Eagerly, that is an error, which comes as it does there."""
+    def make():
+        def call(step, k):
+            try:
+                return step(X[k % 3], 300 + k if k % 7 else 2 ** 200)
+            except OverflowError as error:
+                return str(error)
+        return lambda x, i: tf.abs(x) * i, call, lambda: ()
+    compare_steps(make, n=60)
+
+
 class Trainer:
     def __init__(self):
         self.n, self.all = 280, {"n": 280}

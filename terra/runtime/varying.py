@@ -5,7 +5,7 @@ would do the same with any other. So tensors stand for them, which are among the
 
 A number is a float, Python's or NumPy's, or a large integer: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
 float, but each calculation makes a new object: before a run that is observed, each number is replaced by an object of its own with the same value, so that it is known again
-wherever the run uses it; and so are those that are calculated of it (NumPy's, which may warn, are not followed that far).
+wherever the run uses it; and so are those that are calculated of it. An integer is large if Python makes objects of its own for it, too.
 """
 
 from types import CellType, MappingProxyType
@@ -22,6 +22,7 @@ A_NUMBER = object()  # in a signature, in the place of a number's value
 _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
 KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
 SHARED = 257  # Python has one object for each integer below, from which it cannot be told where it came from
+_LARGEST = 1 << 62  # integer of which a tensor is made without an error
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
@@ -177,6 +178,8 @@ def evaluate(sources, given, drawn):
             if value is not source.answer:
                 return None
         elif type(source) is not Drawn and type(value) is not (int if type(source) is Count else source.kind):
+            return None
+        elif type(value) is int and not -_LARGEST <= value <= _LARGEST:
             return None
         values.append(value)
     return values
