@@ -67,6 +67,7 @@ RETURNED = {
     "calculated, and so is what it is calculated of": lambda t, x: _with_its_mean(tf.exp(x).numpy()),
     "calculated of a list": lambda t, x: np.stack([t.numpy(), x[0, 1].numpy()]),
     "calculated of an item": lambda t, x: np.round(tf.exp(x).numpy()[0, 1] * 10.0),
+    "calculated of a view": lambda t, x: np.argmax(tf.exp(x).numpy()[0]) + np.max(tf.sin(x).numpy()[:, 1:]),
     "not even returned, though calculated": lambda t, x: (np.sum(tf.exp(x).numpy()), tf.cos(x))[1],
 }
 
@@ -234,6 +235,10 @@ LOOKED_AT = {
     "calculated, and what it is calculated of looked at": lambda t, x: _source_looked_at(tf.exp(x).numpy()),
     "calculated of an array that is changed": lambda t, x: _changed_afterwards(tf.exp(x).numpy()),
     "a view": lambda t, x: _with_a_view(tf.exp(x).numpy()),
+    "a row": lambda t, x: tf.exp(x).numpy()[0],
+    "a view that is changed": lambda t, x: _changed_view(tf.exp(x).numpy()),
+    "an array of which there is a view": lambda t, x: _changed_below_a_view(tf.exp(x).numpy()),
+    "a view of a view": lambda t, x: (np.sum(tf.exp(x).numpy()[0][1:]), tf.exp(x).numpy()[:1][0]),
     "a shape that depends on data": lambda t, x: np.add(tf.boolean_mask(x, x > t).numpy(), 1.0),
     "an index that depends on data": lambda t, x: np.arange(5)[np.argmax(tf.exp(x).numpy(), -1)],
     "an array in two places": lambda t, x: _in_two_places(tf.exp(x).numpy()),
@@ -303,6 +308,19 @@ def _changed_afterwards(array):
     most = np.argmax(array)
     array[0, 0] = 100.0
     return most, np.argmax(array)
+
+
+def _changed_view(array):
+    view = array[0]
+    most = np.argmax(array)
+    view[1] = 50.0
+    return most, np.argmax(array), np.max(view)
+
+
+def _changed_below_a_view(array):
+    view = array[0]
+    array[0, 1] = 70.0
+    return np.max(view), np.sum(array)
 
 
 def _with_a_view(array):

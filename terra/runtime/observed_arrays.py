@@ -51,7 +51,7 @@ class Arrays:
     def _late(self, calculation, value, args, found, parts):
         """This was calculated of what was read, and not looked at so far."""
         kind = type(value)
-        if (not isinstance(value, np.number) if kind is not np.ndarray else value.base is not None or not holds_numbers(value)) or not never_raises(calculation.function, args) \
+        if not (holds_numbers(value) if kind is np.ndarray else isinstance(value, np.number)) or not never_raises(calculation.function, args) \
                 or not _only_warns():
             return None
         self._numpy()

@@ -283,8 +283,8 @@ class Recording:
         kind = type(value)
         late = self._late(value)
         if late is not None:
-            if kind is np.ndarray and id(value) in self.arrays:
-                raise Unskippable("gives an array twice that it has read")
+            if kind is np.ndarray and (id(value) in self.arrays or (type(late) is LateCalculation and value.base is not None)):
+                raise Unskippable("gives an array twice that it has read, or a part of one")
             self.arrays.add(id(value))
             return late
         if may_vary(value) and self.late.number(value) is not None:
