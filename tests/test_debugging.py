@@ -69,6 +69,7 @@ def settrace():
     old = sys.gettrace()
     yield
     sys.settrace(old)
+    bdb.Breakpoint.clearBreakpoints()  # which debuggers that other tests make would find
 
 
 def test_a_breakpoint_in_the_users_file_stops_in_a_coexecuted_step(settrace):
