@@ -188,28 +188,23 @@ STEPS = {
 REFUSED = frozenset(["an iterable of the user's", "stops", "several at once"])  # what Python does there is not followed
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_generators(name):
-    use = STEPS[name]
-
+def run(use, **options):
     def make():
         holder.n = 0
         for k, w in enumerate(blocks.weights):
             w.assign(tf.ones(3) * k)
         return lambda x: (tf.identity(x), use(x)), lambda s, k: s(X[k % 3]), lambda: (holder.n, blocks.weights)
-    compare_steps(make, whole=0 if name in REFUSED else 10, express=0 if name in REFUSED else 4)
+    compare_steps(make, **options)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_generators(name):
+    run(STEPS[name], whole=0 if name in REFUSED else 10, express=0 if name in REFUSED else 4)
 
 
 @pytest.mark.parametrize("name", ["effects", "taken once", "under a tape", "nested"])
 def test_generators_verified(name):
-    use = STEPS[name]
-
-    def make():
-        holder.n = 0
-        for k, w in enumerate(blocks.weights):
-            w.assign(tf.ones(3) * k)
-        return lambda x: (tf.identity(x), use(x)), lambda s, k: s(X[k % 3]), lambda: (holder.n, blocks.weights)
-    compare_steps(make, verify=True)
+    run(STEPS[name], verify=True)
 
 
 def kept(x):

@@ -234,12 +234,9 @@ def test_whatever_an_observed_form_calls_is_there_when_nobody_observes():
     assert all(hasattr(unobserved.NOBODY, name) and hasattr(observer.Observer, name) for name in {*called, "modulo", "enter"})
 
 
-def test_each_class_has_its_own_class_method():
-    class Meta(type):
-        def __setattr__(cls, name, value):
-            raise AttributeError(name)
-
-    class Base(metaclass=Meta):
+def adding(meta=type):
+    """A class with a class method that is a step."""
+    class Base(metaclass=meta):
         total = tf.Variable(0.0)
 
         @classmethod
@@ -247,6 +244,15 @@ def test_each_class_has_its_own_class_method():
         def step(cls, x):
             cls.total.assign_add(x)
             return cls.total * 1.0
+    return Base
+
+
+def test_each_class_has_its_own_class_method():
+    class Meta(type):
+        def __setattr__(cls, name, value):
+            raise AttributeError(name)
+
+    Base = adding(Meta)
 
     class Derived(Base):
         total = tf.Variable(100.0)
@@ -261,14 +267,7 @@ def test_each_class_has_its_own_class_method():
 
 
 def test_a_class_method_does_not_keep_classes_that_are_no_more():
-    class Base:
-        total = tf.Variable(0.0)
-
-        @classmethod
-        @terra.coexecute(wait_for_graph=True)
-        def step(cls, x):
-            cls.total.assign_add(x)
-            return cls.total * 1.0
+    Base = adding()
 
     def train():
         made = type("Derived", (Base,), {"total": tf.Variable(10.0)})

@@ -53,9 +53,14 @@ class Calculation(NamedTuple):
         return calculate(self.function, args, kwargs)
 
     @property
+    def parts(self):
+        """What it is calculated of, one by one."""
+        return _flat((*self.args, *dict(self.kwargs).values()))
+
+    @property
     def takes_arrays(self):
         """Whether an array that the step is given is among its parts."""
-        return any(type(part) is Given for part in _flat((*self.args, *dict(self.kwargs).values())))
+        return any(type(part) is Given for part in self.parts)
 
     def with_parts(self, found):
         """The same, with `found(x)` in the place of each `Part(x)`."""
@@ -82,7 +87,7 @@ def _flat(parts):
 
 def parts_of(calculation):
     """The `Late` among its parts, and theirs."""
-    for part in _flat((*calculation.args, *dict(calculation.kwargs).values())):
+    for part in calculation.parts:
         if type(part) is LateCalculation:
             yield from parts_of(part.calculation)
         elif type(part) is Late:
@@ -177,6 +182,11 @@ def is_fixed(x):
     if kind is slice:
         return is_fixed(x.start) and is_fixed(x.stop) and is_fixed(x.step)
     return kind in _FIXED or isinstance(x, (np.dtype, np.generic))
+
+
+def is_filtered(action, but=None):
+    """Whether a warning of NumPy's calculations may be treated so, by the filters that there are, not counting those for the category `but`."""
+    return any(f[0] == action and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) and f[2] is not but for f in warnings.filters)
 
 
 @functools.lru_cache(None)

@@ -109,8 +109,9 @@ class Express:
         """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
         function, program = self.function, self.program
         generation, policy, options = function.generation, function.policy, function.options
-        if (generation.thread is not None and (options.wait_for_graph or not generation.thread.is_alive())) or generation.retired or function.begins_anew or policy.pause_left or function.keeps_last \
-                or function.turnover.wants_traces:
+        if generation.thread is not None and (options.wait_for_graph or not generation.thread.is_alive()):
+            return MISSED  # what it has made is to be taken up
+        if generation.retired or function.begins_anew or policy.pause_left or function.keeps_last or function.turnover.wants_traces:
             return MISSED
         compiled = program.compiled
         if compiled is not None:

@@ -50,7 +50,7 @@ class LateReads:
 
     def __init__(self, varying):
         self.held = {}
-        self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of), by id
+        self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of)
         self.last = None  # (what the run gives, if it is an integer or a truth value that was not looked at; as in `held`, or as in `calculated`)
         self._open = set()  # ids of arrays whose shapes depend on data
         self._varying = varying
@@ -59,9 +59,7 @@ class LateReads:
 
     def read(self, runner, tensor, how):
         """`how(tensor)`"""
-        before = runner.step.counts.fetches + len(runner.read_twice)
-        value = how(tensor)
-        n = runner.step.counts.fetches + len(runner.read_twice) - before
+        value, n = _read(runner, tensor, how)
         if n and (holds_numbers(value) if type(value) is np.ndarray else isinstance(value, (float, np.number))):  # others, such as `np.True_`, may be shared
             self.held[id(value)] = value, tensor._key, how, n
             if type(tensor._shp) is not tuple:
@@ -70,9 +68,8 @@ class LateReads:
 
     def read_last(self, runner, tensor, how):
         """The same for what the run gives."""
-        before = runner.step.counts.fetches + len(runner.read_twice)
-        value = how(tensor)
-        self.last = value, (value, tensor._key, how, runner.step.counts.fetches + len(runner.read_twice) - before), None
+        value, n = _read(runner, tensor, how)
+        self.last = value, (value, tensor._key, how, n), None
         return value
 
     def part_for(self, x):
@@ -105,6 +102,14 @@ class LateReads:
 
     def times(self, key):
         """How often the value of this key was read so."""
-        last = self.last[1] if self.last is not None else None
-        return sum(n for _, k, _, n in (*self.held.values(), *([last] if last is not None else ())) if k is key)
+        reads = [*self.held.values()]
+        if self.last is not None and self.last[1] is not None:
+            reads.append(self.last[1])
+        return sum(n for _, k, _, n in reads if k is key)
 
+
+def _read(runner, tensor, how):
+    """(`how(tensor)`, how many reads that took)"""
+    before = runner.step.counts.fetches + len(runner.read_twice)
+    value = how(tensor)
+    return value, runner.step.counts.fetches + len(runner.read_twice) - before

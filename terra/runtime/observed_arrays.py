@@ -3,11 +3,10 @@
 import functools
 import operator
 import sys
-import warnings
 
 import numpy as np
 
-from terra.runtime.array_calculations import Calculation, Line, calculate, is_fixed, never_raises, strictly, warned, writes
+from terra.runtime.array_calculations import Calculation, Line, calculate, is_filtered, is_fixed, never_raises, strictly, warned, writes
 from terra.runtime.live_calls import kind_of
 from terra.runtime.parts import Kept, Nested, Part
 from terra.runtime.tensor import holds_numbers
@@ -52,7 +51,7 @@ class Arrays:
         """This was calculated of what was read, and not looked at so far."""
         kind = type(value)
         if not (holds_numbers(value) if kind is np.ndarray else isinstance(value, np.number)) or not never_raises(calculation.function, args) \
-                or not _only_warns():
+                or "raise" in np.geterr().values() or is_filtered("error"):  # it is over when that would be raised
             return None
         self._numpy()
         for x in found:
@@ -119,12 +118,9 @@ class Arrays:
     def _part_of(self, x, found, sources):
         """What stands for an argument in a `Calculation`. What stays the same is appended to what was found, and the others to the sources."""
         kind = type(x)
-        if kind is list or kind is tuple:
+        if kind is list or kind is tuple or kind is slice:
             self._look_into(x)
-            parts = tuple([self._part_of(y, found, sources) for y in x])
-            return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else Nested(kind, parts)
-        if kind is slice:
-            parts = tuple([self._part_of(y, found, sources) for y in (x.start, x.stop, x.step)])
+            parts = tuple([self._part_of(y, found, sources) for y in ((x.start, x.stop, x.step) if kind is slice else x)])
             return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else Nested(kind, parts)
         source = self._varying.part_for(x) or self.late.part_for(x)
         if source is not None:
@@ -136,12 +132,6 @@ class Arrays:
         if source is x or type(source) is Kept:
             found.append(x)
         return source
-
-
-def _only_warns():
-    """Whether NumPy raises nothing where it calculates something odd."""
-    return "raise" not in np.geterr().values() and not any(
-        f[0] == "error" and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) for f in warnings.filters)
 
 
 def _type_and_shape(array):

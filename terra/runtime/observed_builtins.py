@@ -115,7 +115,8 @@ class Builtins:
             value = self.calculates(callee, args)
             if value is not None:
                 return value
-        if isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS or (id(callee) in _CALCULATING and any(map(self.is_numpys, args))):
+        is_numpys = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS
+        if is_numpys or (id(callee) in _CALCULATING and any(map(self.is_numpys, args))):
             value = self.by_numpy(callee, args, kwargs)
             if value is not None:
                 return value
@@ -127,8 +128,7 @@ class Builtins:
         for x in (*args, *kwargs.values()):
             if not isinstance(x, type):
                 self._element(x)
-        calculates = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS or type(getattr(callee, "__self__", None)) is np.ndarray
-        result = warned(callee, args, kwargs) if calculates else callee(*args, **kwargs)
+        result = warned(callee, args, kwargs) if is_numpys or type(getattr(callee, "__self__", None)) is np.ndarray else callee(*args, **kwargs)
         if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or id(result.base) in self._born):
             return result  # a number; or an array that was there before, or looks into one
         return self.fresh(result)

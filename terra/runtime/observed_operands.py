@@ -14,6 +14,7 @@ import numpy as np
 
 from terra.runtime import guards, opschema
 from terra.runtime import internals as tfi
+from terra.runtime.array_calculations import is_filtered
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_numpys
 from terra.runtime.regions import SCALARS
 from terra.runtime.unobserved import OPERATORS
@@ -315,10 +316,7 @@ def _is_container(it, kind):
 def _numpys_errors(_):
     """What numpy does about errors; None if the program might notice each of them."""
     modes = np.geterr().values()
-    if not _MODES.issuperset(modes) or any(
-            f[0] == "always" and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) and f[2] is not _RankWarning for f in warnings.filters):
-        return None
-    return " ".join(modes)
+    return None if not _MODES.issuperset(modes) or is_filtered("always", _RankWarning) else " ".join(modes)
 
 
 _MODES = frozenset(["ignore", "warn", "raise"])

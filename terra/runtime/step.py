@@ -14,6 +14,7 @@ from terra.runtime.tracer import collect_args
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
+
 class Counts:
     """What a step counts."""
 
