@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import sys
 import threading
 
 import numpy as np
@@ -117,7 +116,7 @@ def check(step, seed=0, **options):
 def test_nothing_is_read(name):
     stats = check(program("mask", [name], "mean"))
     assert stats.fetches == 0 and stats.graphs <= 2, stats
-    assert stats.whole_steps >= 5 or sys.version_info < (3, 11), stats  # of several lambdas in one line, an older Python does not tell which is which
+    assert stats.whole_steps >= 5, stats
 
 
 def test_gradients_of_weights_have_their_shapes():

@@ -17,7 +17,8 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.options import Stats
 from terra.runtime import (
-    catching, dispatch, express_steps, framework_loops, frames, handlers, interrupts, known_shapes, location, pieces, recurrent_layers, recurring, verification, whole_calls,
+    catching, dispatch, express_steps, fast_forward, framework_loops, frames, handlers, interrupts, known_shapes, late_reads, location, pieces, recurrent_layers, recurring,
+    verification, whole_calls,
 )
 from terra.runtime import internals as tfi
 from terra.runtime.early_start import EarlyStart
@@ -376,6 +377,7 @@ class Coexecuted:
                 runner.sync()
                 recurrent_layers.replace()
                 known_shapes.replace()
+                late_reads.replace(fast_forward.running)
                 step.mode = Tracer(step)
             else:
                 program, form, single_threaded = self.program, None, False

@@ -5,14 +5,20 @@ too. The observer is shown the operands of nearly all that the step's code does:
 tuple or dict, is not late any more. An array is given back once: it can be changed.
 
 What NumPy calculates of them, as in `return np.argmax(logits.numpy(), -1)`, is late as well.
+
+Keras 3.12, as others before 3.15, reads the metrics at the end of each step of its own, where later versions give the tensors; no code of the framework's that
+runs in a step looks at these numbers, so they are late, too.
 """
 
+import functools
+import sys
 from typing import NamedTuple
 
 import numpy as np
 
+from terra.runtime import internals as tfi
 from terra.runtime.parts import Drawn, Part
-from terra.runtime.tensor import holds_numbers
+from terra.runtime.tensor import TerraTensor, holds_numbers
 
 
 class Late(NamedTuple):
@@ -20,6 +26,7 @@ class Late(NamedTuple):
 
     node: object  # of the fetch
     how: object
+    key: object = None  # of the tensor, if the framework has read it
 
 
 class LateCalculation(NamedTuple):
@@ -45,14 +52,15 @@ class Received(NamedTuple):
 class LateReads:
     """Numbers and arrays that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id.
 
-    `varying`: the numbers that the run was given (see `Varying`): it is noted which of them are looked at.
+    `varying`: the numbers that the run was given (see `Varying`): it is noted which of them are looked at. `of_framework`: what is `held` of those that the framework has read.
     """
 
-    def __init__(self, varying):
+    def __init__(self, varying, of_framework):
         self.held = {}
         self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of)
         self.last = None  # (what the run gives, if it is an integer or a truth value that was not looked at; as in `held`, or as in `calculated`)
         self._open = set()  # ids of arrays whose shapes depend on data
+        self.of_framework = of_framework
         self._varying = varying
         self._numbers = varying.numbers
         self._seen = set()
@@ -80,8 +88,13 @@ class LateReads:
         if self.held.pop(id(value), None) is None and id(value) in self.calculated:
             for part in self.calculated.pop(id(value))[3]:
                 self.looked_at(part)
+        self.of_framework.pop(id(value), None)
         if id(value) in self._numbers:
             self._seen.add(id(value))
+
+    def all_looked_at(self):
+        self.held.clear()
+        self.of_framework.clear()
 
     def drawn(self, array):
         """Where live calls have given an array that the run gives or keeps; None if they have not."""
@@ -108,8 +121,44 @@ class LateReads:
         return sum(n for _, k, _, n in reads if k is key)
 
 
+class OfFramework(LateReads):
+    """Those of a call of the framework's."""
+
+    def __init__(self, varying, held):
+        super().__init__(varying, held)
+        self.held = held
+
+
 def _read(runner, tensor, how):
-    """(`how(tensor)`, how many reads that took)"""
+    """(`how(tensor)`, how many reads that takes)"""
     before = runner.step.counts.fetches + len(runner.read_twice)
     value = how(tensor)
     return value, runner.step.counts.fetches + len(runner.read_twice) - before
+
+
+def replace(running):
+    """Have the function by which Keras makes numbers of its metrics tell of them; `running()`: the PythonRunner that may skip a call now, or None."""
+    trainer = getattr(sys.modules.get("keras.src.trainers.trainer"), "Trainer", None)
+    if "pythonify_logs" in getattr(getattr(trainer, "get_metrics_result", None), "__code__", replace.__code__).co_names:
+        tfi.replace_in("keras.src.utils.python_utils", pythonify_logs=functools.partial(_telling, running))
+
+
+def _telling(running, original):
+    @functools.wraps(original)
+    def pythonify_logs(logs):
+        runner = running()
+        if runner is not None and type(logs) is dict:
+            logs = {name: _number(runner, logs[name]) for name in sorted(logs)}  # in the order in which Keras reads them
+        return original(logs)
+
+    return pythonify_logs
+
+
+def _number(runner, x):
+    """The number that Keras makes of a metric, if that is late; else the metric itself."""
+    if type(x) is not TerraTensor or x._owner is not runner or x._shp != () or not x.dtype.is_floating:
+        return x
+    value, n = _read(runner, x, float)
+    if n:
+        runner.note_late(value, x._key, float, n)
+    return value

@@ -154,7 +154,7 @@ class Changes:
 
     def _taken_apart(self, it):
         """numpy makes numbers of `it`, to store them."""
-        self.late.held.clear()
+        self.late.all_looked_at()
         self._element(it)
         self.values(it)
 

@@ -55,7 +55,7 @@ class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
         self._generators = []  # weak references to those that the run has made, and that have something to do when they are closed
         self._lets_go = False  # whether there was one: then iterators are not held
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
-        self.late = LateReads(self._varying)
+        self.late = LateReads(self._varying, runner.late_reads)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists

@@ -69,6 +69,7 @@ class PythonRunner:
         self.outside_events = 0  # imperative-only operations: a jump could not repeat them
         self.received = {}  # node -> the value that it has fetched
         self.read_twice = []  # keys of values that were read after they had been fetched
+        self.late_reads = {}  # what is `held`, see `LateReads`, of the numbers that the framework has read
         self.attempted = set()  # the user's functions whose calls are being observed or jumped over
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.chosen = []  # what Case Select was told
@@ -608,6 +609,12 @@ class PythonRunner:
                     return self._fetch(node, selects, tensor)
             self.diverge("Python reads the value of a tensor where it did not before")
         return tensor._eager()
+
+    def note_late(self, value, key, how, n=1):
+        """The framework gives back a number that it has read of the tensor `key`, and has not looked at."""
+        self.late_reads[id(value)] = value, key, how, n
+        if self.observer is not None:
+            self.observer.late.held[id(value)] = value, key, how, n
 
     def _is_of(self, node, tensor):
         """Whether a fetch is that of this tensor."""

@@ -10,7 +10,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.kinds import is_record
-from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
+from terra.runtime.late_reads import Late, LateCalculation, OfFramework, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
@@ -22,7 +22,6 @@ from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
 from terra.runtime.varying import NOTHING_VARIES, may_vary
 
 EagerTensor = tfi.EagerTensor
-_NOTHING_LATE = LateReads(NOTHING_VARIES)
 _ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask", "_unconditional_loss"])  # what `tf.zeros`, activations and layers of Keras attach to their results
 
 
@@ -55,11 +54,11 @@ class Recording:
         self.tape_state = runner.tapes.state()
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=_NOTHING_LATE, added=(), effects=(), passed_on=()):
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=None, added=(), effects=(), passed_on=()):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
         `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
-        `late`: what was read and not looked at, see `LateReads`; `added`: lists of losses, see `added_losses.Before`; `effects`: of attributes that it has set;
-        `passed_on`: ids of tensors that nothing has looked at at all.
+        `late`: what was read and not looked at, see `LateReads`, if that was not by the framework; `added`: lists of losses, see `added_losses.Before`;
+        `effects`: of attributes that it has set; `passed_on`: ids of tensors that nothing has looked at at all.
 
         Raises Unskippable.
         """
@@ -74,7 +73,7 @@ class Recording:
             raise Unskippable("begins or ends a tape")
         if self.random != random_state():
             raise Unskippable("draws random numbers in Python")
-        self.inputs, self.knows_fed, self.late = inputs, knows_fed, late
+        self.inputs, self.knows_fed, self.late = inputs, knows_fed, late or OfFramework(NOTHING_VARIES, runner.late_reads)
         self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
         self.unused = set(self.places.values())
         self.used_arguments = set()
@@ -105,7 +104,8 @@ class Recording:
         region.needs = self._needs()
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
-        region.result = self._late_entry(*late.last[1:]) if late.last is not None and late.last[0] is result else self._template(result)
+        last = self.late.last
+        region.result = self._late_entry(*last[1:]) if last is not None and last[0] is result else self._template(result)
         region.effects = [e.described(self._left(e, result)) for e in effects]
         region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
@@ -323,12 +323,14 @@ class Recording:
     def _late(self, x):
         """What a number or an array is that was read, or calculated of such, and not looked at; None if it is none."""
         held, calculated = self.late.held.get(id(x)), self.late.calculated.get(id(x))
+        if held is not None and held[1] not in self.read:
+            return None  # the framework has read it before the call
         return None if held is None and calculated is None else self._late_entry(held, calculated)
 
     def _late_entry(self, held, calculated):
         if held is not None:
-            _, key, how, _ = held
-            return Late(self.read[key], how)
+            value, key, how, _ = held
+            return Late(self.read[key], how, key if id(value) in self.late.of_framework else None)
         _, calculation, place, _ = calculated
         self.region.takes_arrays |= calculation.takes_arrays
         return LateCalculation(calculation.with_parts(self._late), place)

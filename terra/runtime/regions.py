@@ -378,7 +378,10 @@ def _rebuild(template, runner, region, inputs):
         tensor = template.tensor
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step
     if kind is Late:
-        return template.how(runner.received[template.node])
+        value = template.how(runner.received[template.node])
+        if template.key is not None:
+            runner.note_late(value, template.key, template.how)
+        return value
     if kind is LateCalculation:
         return calculate_late(template, inputs.drawn, inputs.arrays, inputs.numbers.__getitem__, lambda part: part.how(runner.received[part.node]))
     if kind is Drawn:
