@@ -6,6 +6,7 @@ identity; shapes are not. Small external tensors are speculated to be constant; 
 good, and the graph is built again from the raw traces, so that nothing fails twice for the same reason.
 """
 
+import operator
 from collections import Counter
 
 from terra.graph.tracegraph import TraceGraph, TraceOp
@@ -36,17 +37,17 @@ class RawEvent:
 
     refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
     (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it depends on
-    data. line: `file.py:12`, for events that no instrumented call site need be near to.
+    data. line: `file.py:12`, for events that no instrumented call site need be near to. enums: the dtype enums of its inputs, if another call is to be compared with it.
     """
 
-    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line")
+    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line", "enums")
 
     @property
     def has_open_shape(self):
         """Whether the shape of an output depends on data."""
         return not all(type(shape) is tuple for shape in self.out_shapes)
 
-    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device="", line=None):
+    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device="", line=None, enums=None):
         self.info = info
         self.location = location
         self.refs = refs
@@ -58,6 +59,7 @@ class RawEvent:
         self.grad_attrs = grad_attrs
         self.device = device  # where the outputs live
         self.line = line
+        self.enums = enums
 
     @property
     def signature(self):
@@ -65,14 +67,19 @@ class RawEvent:
 
 
 class RawTrace:
-    """The events of one step, and the values that outlived it as (position, output)."""
+    """The events of one step, and the values that outlived it as (position, output). repeats: the trace whose events, in part, are the very same objects."""
 
-    __slots__ = ("events", "survivors", "creates_variables")
+    __slots__ = ("events", "survivors", "creates_variables", "repeats")
 
     def __init__(self):
         self.events = []
         self.survivors = []
         self.creates_variables = False
+        self.repeats = None
+
+    def is_repetition(self, raw):
+        """Whether it was recorded as a repetition of that trace, and differs from it in nothing but in what outlives the step."""
+        return self.repeats is raw and len(self.events) == len(raw.events) and all(map(operator.is_, self.events, raw.events))
 
 
 class Site:
@@ -119,6 +126,8 @@ class TraceStore:
         self.dynamic = set()  # signatures of operations whose output shapes depend on data
         self.live_out = set()  # (node, output) of values that outlive the step
         self.version = 0  # counts changes
+        self.latest = None  # the last trace that was added, or left out
+        self._path = None  # its nodes in the graph; None if it was left out, and the graph is as it was then
         self._raws = []
         self._const_keys = {}
         self._building = 0
@@ -174,7 +183,11 @@ class TraceStore:
         if raw.creates_variables and self._building < BUILDING_STEPS:
             self._building += 1
             return True  # as a rule its path cannot come again: the variables exist now
+        if self.latest is not None and raw.is_repetition(self.latest):
+            if not may_grow if self._path is None else all((self._path[position], output) in self.live_out for position, output in raw.survivors):
+                return False
         if not may_grow and self.graph.find_path(self.canonical(raw)) is None:
+            self.latest, self._path = raw, None
             return False
         rebuilt = self._relax_changed_constants(raw)
         changed = self._merge(raw)
@@ -210,6 +223,7 @@ class TraceStore:
         """Build the graph again from the raw traces, under the present relaxations."""
         self.graph = TraceGraph()
         self.live_out = set()
+        self.latest = self._path = None
         raws, self._raws = self._raws, []
         for raw in raws:
             if self._merge(raw):
@@ -220,6 +234,7 @@ class TraceStore:
         ops = self.canonical(raw)
         changed = self.graph.merge(ops)
         path = self.graph.find_path(ops)
+        self.latest, self._path = raw, path
         taught = False
         for node, event in zip(path, raw.events):
             site = node.payload

@@ -77,7 +77,7 @@ class Schema:
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
         "value_inputs", "dynamic", "met", "attr_defs", "identity",
-        "has_floats", "library", "_may_write", "_hides_variables", "plain", "infos", "calls", "static", "static_by_value",
+        "has_floats", "has_list_attrs", "library", "_may_write", "_hides_variables", "plain", "infos", "calls", "static", "static_by_value",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
@@ -93,6 +93,7 @@ class Schema:
         self.attr_types = {a.name: a.type for a in signature.attr}
         self.attr_defs = {a.name: a for a in signature.attr}
         self.has_floats = any("float" in kind for kind in self.attr_types.values())
+        self.has_list_attrs = any("list" in kind for kind in self.attr_types.values())
         self.outputs = tuple((a.name, a.number_attr, a.type_list_attr) for a in signature.output_arg)
         self.variable_inputs = ()
         self._may_write = self._hides_variables = None

@@ -141,6 +141,8 @@ class Tracer:
         self._objects = {}  # id -> (object number, object): keeps ids unique during the trace
         self._settled = 0  # how many of the events are no mere notes any more
         self._externals = {}  # id of an eager tensor from outside -> (its reference, its shape key, the tensor)
+        latest = self.raw.repeats = step.store.latest
+        self._before = () if latest is None else latest.events  # what the step does again is not recorded anew
 
     # -- the three entry points ------------------------------------------------------------------------------------------------
 
@@ -149,21 +151,18 @@ class Tracer:
         n = schema.n_inputs
         inputs, attrs = args[:n], args[n:]
         flat = inputs if not schema.has_lists else schema.flatten(inputs)
-        enums, args, computed = [], [], False
+        args, computed = [], False
         known_shapes, uses_variables, step = True, schema.category == opschema.VARIABLE, self.step
         for x in flat:
             t = type(x)
             if t is TerraTensor:
                 computed = True
-                enums.append(x._enum)
-                args.append(x._hidden if x._owner is self else x)
+                args.append(x._hidden if x._owner is self else real(x))
                 if type(x._shp) is not tuple:
                     known_shapes = False
             elif t is EagerTensor:
-                enum = x._datatype_enum()
-                if uses_variables and enum == RESOURCE_ENUM and shape_of_variable(x) is None:
+                if uses_variables and x._datatype_enum() == RESOURCE_ENUM and shape_of_variable(x) is None:
                     known_shapes = False
-                enums.append(enum)
                 args.append(x)
             else:
                 raise FallbackException("converted by the slow path")
@@ -181,8 +180,6 @@ class Tracer:
                 return recorded_shape(schema, op, inputs, flat, attrs, self.record_on_tapes)
         if schema.has_lists:
             args = [[real(t) for t in x] if type(x) is list or type(x) is tuple else real(x) for x in inputs]
-        elif computed:
-            args = [real(x) if type(x) is TerraTensor else x for x in args]
         recording = not _tape_set_is_empty()
         try:
             if recording:
@@ -202,17 +199,17 @@ class Tracer:
             eager, template = flat_outputs(result)
         if step.settings_seen != _context_changes[0]:
             step.look_at_settings()
-        enums, device = tuple(enums), step.device or ""
-        if list in map(type, attrs):  # which the program may change
+        device = step.device or ""
+        if schema.has_list_attrs and list in map(type, attrs):  # which the program may change
             attrs = tuple([list(x) if type(x) is list else x for x in attrs])
         if known_shapes and schema.met and not step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
             if schema.has_lists:  # the same
                 inputs = [tuple(x) if type(x) is list else x for x in inputs]
-            outs = self._note((schema, inputs, flat, enums, attrs, device, self.cursor.current, eager, template), eager)
+            outs = self._note((schema, inputs, flat, attrs, device, self.cursor.current, eager, template), eager)
             if recording:
-                self.record_on_tapes(op, list(flat), schema.call(inputs, enums, attrs, device)[1], outs)
+                self.record_on_tapes(op, list(flat), schema.call(inputs, _enums(flat), attrs, device)[1], outs)
         else:
-            info, grad_attrs = schema.call(inputs, enums, attrs, device)
+            info, grad_attrs = schema.call(inputs, _enums(flat), attrs, device)
             outs = self.record(info, flat, eager, template, attrs, grad_attrs)
             if recording:
                 self.record_on_tapes(op, list(flat), grad_attrs, outs)
@@ -310,8 +307,8 @@ class Tracer:
         open_ended = open_ended or any(has_varying_shape(info.schema, x) for x in flat)
         if open_ended or unreliable:
             shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, _handles(refs, flat), shapes, unreliable))
-        self.events.append(RawEvent(
-            info, location, tuple(refs), tuple(shape_key), shapes, enums, template, fast_attrs, grad_attrs, eager[0].device if eager else ""))
+        self.events.append(self._known(position, RawEvent(
+            info, location, tuple(refs), tuple(shape_key), shapes, enums, template, fast_attrs, grad_attrs, eager[0].device if eager else "")))
         if outs is None:
             outs = [make_tensor(DTYPES[n], n, s, (position, k), self, e) for k, (e, n, s) in enumerate(zip(eager, enums, shapes))]
         else:
@@ -390,12 +387,16 @@ class Tracer:
 
     def settle(self):
         """Make events of what was only noted."""
-        events = self.events
+        events, before, devices = self.events, self._before, not tfi.has_one_device()
         for position in range(self._settled, len(events)):
             noted = events[position]
             if type(noted) is not tuple:
                 continue
-            schema, inputs, flat, enums, attrs, device, location, eager, template = noted
+            if position < len(before) and self._is_repeated(noted, before[position], devices):
+                events[position] = before[position]
+                continue
+            schema, inputs, flat, attrs, device, location, eager, template = noted
+            enums = _enums(flat)
             info, grad_attrs = schema.call(inputs, enums, attrs, device)
             refs, shape_key, _ = self._inputs(info, flat)
             if info.out_enums is None:
@@ -404,8 +405,48 @@ class Tracer:
                 self.step.function.begins_anew = True  # operations behind it were recorded as if its shapes were known
             events[position] = RawEvent(
                 info, location, tuple(refs), tuple(shape_key), tuple([e._shape_tuple() for e in eager]), info.out_enums, template, attrs, grad_attrs,
-                eager[0].device if eager else "")
+                eager[0].device if eager else "", enums=enums if schema.tells_apart(attrs) else None)
         self._settled = len(events)
+
+    def _is_repeated(self, noted, event, devices):
+        """Whether what was noted would become an event like this one; `devices`: whether there are several."""
+        schema, _, flat, attrs, device, location, eager, template = noted
+        info, enums = event.info, event.enums
+        if (
+            info.schema is not schema or enums is None or event.fast_attrs != attrs or event.location != location or event.template != template
+            or info.device != device or len(event.out_shapes) != len(eager) or len(enums) != len(flat)
+        ):
+            return False
+        externals = self._externals
+        for x, by_value, enum, ref, key in zip(flat, info.value_flags, enums, event.refs, event.shape_key):
+            if type(x) is TerraTensor and x._owner is self:
+                if x._key != ref[1:] or ref[0] != VALUE or x._shp != key or x._enum != enum:
+                    return False
+            elif x._datatype_enum() != enum:
+                return False
+            else:
+                known = None if by_value else externals.get(id(x))
+                if known is None:
+                    known = (*self._external(x, by_value), x)
+                    if _is_same(known[0], ref):
+                        known = ref, known[1], x  # the next of its uses are found by its identity
+                    if not by_value:
+                        externals[id(x)] = known
+                if known[1] != key or not (known[0] is ref or _is_same(known[0], ref)):
+                    return False
+        return not (devices and eager) or eager[0].device == event.device
+
+    def _known(self, position, event):
+        """The same event of the trace before, if it is there."""
+        if position < len(self._before):
+            known = self._before[position]
+            if (
+                known.info is event.info and not (event.info.schema and event.info.schema.varies) and known.location == event.location and known.line == event.line and known.shape_key == event.shape_key
+                and known.out_shapes == event.out_shapes and known.out_enums == event.out_enums and known.template == event.template and known.device == event.device
+                and known.fast_attrs == event.fast_attrs and len(known.refs) == len(event.refs) and all(map(_is_same, known.refs, event.refs)) and not event.has_open_shape
+            ):
+                return known
+        return event
 
     def _number(self, x):
         return self._objects.setdefault(id(x), (len(self._objects), x))[0]
@@ -442,7 +483,8 @@ class Tracer:
         """Python reads what it has fetched before."""
 
     def note_fetch(self, t, location, infos=FETCH_INFOS, line=None):
-        self.events.append(RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None, line=line))
+        event = RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None, line=line)
+        self.events.append(self._known(len(self.events), event))
         if t._value is None:
             t._value = t._hidden
 
@@ -451,6 +493,7 @@ class Tracer:
         self.settle()
         survivors = self.raw.survivors
         self._objects = self._externals = {}
+        self._before = ()
         for t in self.outputs:
             if _getrefcount(t) > _OWN_REFERENCES:
                 if t._value is None:
@@ -459,6 +502,18 @@ class Tracer:
                 t._owner = None
         self.outputs = []
         return self.raw
+
+
+def _is_same(a, b):
+    """Whether two references are to the same thing."""
+    if a[0] == CONST == b[0]:
+        return a[1].oid == b[1].oid and a[1].key == b[1].key
+    return a[1] is b[1] if a[0] == RESOURCE == b[0] else a[0] == b[0] and a == b
+
+
+def _enums(flat):
+    """The dtype enums of tensors."""
+    return tuple([x._datatype_enum() for x in flat])
 
 
 def _handles(refs, flat):
