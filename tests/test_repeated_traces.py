@@ -16,6 +16,8 @@ DOUBLE = tf.constant(RNG.normal(size=(3, 3)))
 WIDE = tf.constant(RNG.normal(size=(3, 5)).astype("f"))
 V, W = tf.Variable(X), tf.Variable(Y)
 LARGE = [tf.constant(RNG.normal(size=(9, 9)).astype("f")) for _ in range(2)]  # too large to be taken for constants
+UNEQUAL = [tf.constant(RNG.normal(size=(9, n)).astype("f")) for n in (9, 10)]
+EQUAL = [tf.constant(1.5) for _ in range(2)]
 CPU = tf.config.list_logical_devices("CPU")[0].name
 
 
@@ -47,6 +49,11 @@ LINES = [
     lambda k, x, y, kept: on((None, CPU)[k], x),
     lambda k, x, y, kept: kept(tf.tanh(x)) if k else tf.tanh(x),
     lambda k, x, y, kept: tf.reduce_sum(LARGE[0] * LARGE[k]),
+    lambda k, x, y, kept: tf.reduce_sum(tf.exp(UNEQUAL[k])),
+    lambda k, x, y, kept: tf.reduce_sum(UNEQUAL[k], axis=[0, 1]),
+    lambda k, x, y, kept: (tf.exp, tf.tanh)[k](x),
+    lambda k, x, y, kept: (tf.reduce_sum, tf.reduce_max)[k](x, axis=0),
+    lambda k, x, y, kept: (x + EQUAL[0]) * EQUAL[k],
     lambda k, x, y, kept: tf.reshape(x, ((9,), (1, 9))[k]),
     lambda k, x, y, kept: tf.concat([x, y][:k + 1], 0),
     lambda k, x, y, kept: x * float(tf.reduce_max(y)) if k else x,
@@ -79,7 +86,8 @@ def told(store):
         )
         for node in store.graph.nodes
     ]
-    return nodes, len(store.relaxed), len(store.dynamic), sorted((number[id(n)], k) for n, k in store.live_out), store.n_traces, store.version
+    last = [[ref[1].oid if ref[0] == "c" else ref[1] for ref in event.refs if ref[0] != "r"] for event in store.latest.events]  # which tensor it was
+    return nodes, last, len(store.relaxed), len(store.dynamic), sorted((number[id(n)], k) for n, k in store.live_out), store.n_traces, store.version
 
 
 def shown(x):

@@ -422,8 +422,6 @@ class Tracer:
             if type(x) is TerraTensor and x._owner is self:
                 if x._key != ref[1:] or ref[0] != VALUE or x._shp != key or x._enum != enum:
                     return False
-            elif x._datatype_enum() != enum:
-                return False
             else:
                 known = None if by_value else externals.get(id(x))
                 if known is None:
@@ -441,8 +439,8 @@ class Tracer:
         if position < len(self._before):
             known = self._before[position]
             if (
-                known.info is event.info and not (event.info.schema and event.info.schema.varies) and known.location == event.location and known.line == event.line and known.shape_key == event.shape_key
-                and known.out_shapes == event.out_shapes and known.out_enums == event.out_enums and known.template == event.template and known.device == event.device
+                known.info is event.info and not (event.info.schema and event.info.schema.varies) and known.location == event.location and known.line == event.line
+                and known.shape_key == event.shape_key and known.out_shapes == event.out_shapes and known.out_enums == event.out_enums and known.template == event.template and known.device == event.device
                 and known.fast_attrs == event.fast_attrs and len(known.refs) == len(event.refs) and all(map(_is_same, known.refs, event.refs)) and not event.has_open_shape
             ):
                 return known
