@@ -137,6 +137,15 @@ def test_one_line(k):
 
 
 @pytest.mark.parametrize("max_traces", [0, 50])
+def test_traces_do_not_keep_those_before(max_traces, monkeypatch):
+    monkeypatch.setattr(Generation, "begin", lambda self: None)
+    step = terra.coexecute(program([LINES[0]])[0], max_traces=max_traces)
+    for k in (0, 0, 1, 0, 1, 1):
+        step([k], X, Y)
+        assert step.store.latest.repeats is None
+
+
+@pytest.mark.parametrize("max_traces", [0, 50])
 def test_repetitions_are_the_same_objects(max_traces, monkeypatch):
     monkeypatch.setattr(Generation, "begin", lambda self: None)
     lines = [LINES[0], LINES[1], LINES[6]]

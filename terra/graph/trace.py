@@ -67,7 +67,7 @@ class RawEvent:
 
 
 class RawTrace:
-    """The events of one step, and the values that outlived it as (position, output). repeats: the trace whose events, in part, are the very same objects."""
+    """The events of one step, and the values that outlived it as (position, output). repeats: the trace with which it may share events."""
 
     __slots__ = ("events", "survivors", "creates_variables", "repeats")
 
@@ -76,10 +76,6 @@ class RawTrace:
         self.survivors = []
         self.creates_variables = False
         self.repeats = None
-
-    def is_repetition(self, raw):
-        """Whether it was recorded as a repetition of that trace, and differs from it in nothing but in what outlives the step."""
-        return self.repeats is raw and len(self.events) == len(raw.events) and all(map(operator.is_, self.events, raw.events))
 
 
 class Site:
@@ -180,10 +176,11 @@ class TraceStore:
 
         Without `may_grow`, a new path is left out; a known one still teaches its shapes.
         """
+        repeats, raw.repeats = raw.repeats, None  # else each trace would keep the one before
         if raw.creates_variables and self._building < BUILDING_STEPS:
             self._building += 1
             return True  # as a rule its path cannot come again: the variables exist now
-        if self.latest is not None and raw.is_repetition(self.latest):
+        if repeats is not None and repeats is self.latest and len(raw.events) == len(repeats.events) and all(map(operator.is_, raw.events, repeats.events)):
             if not may_grow if self._path is None else all((self._path[position], output) in self.live_out for position, output in raw.survivors):
                 return False
         if not may_grow and self.graph.find_path(self.canonical(raw)) is None:

@@ -440,8 +440,9 @@ class Tracer:
             known = self._before[position]
             if (
                 known.info is event.info and not (event.info.schema and event.info.schema.varies) and known.location == event.location and known.line == event.line
-                and known.shape_key == event.shape_key and known.out_shapes == event.out_shapes and known.out_enums == event.out_enums and known.template == event.template and known.device == event.device
-                and known.fast_attrs == event.fast_attrs and len(known.refs) == len(event.refs) and all(map(_is_same, known.refs, event.refs)) and not event.has_open_shape
+                and known.shape_key == event.shape_key and known.out_shapes == event.out_shapes and known.out_enums == event.out_enums and not event.has_open_shape
+                and known.template == event.template and known.device == event.device and known.fast_attrs == event.fast_attrs
+                and len(known.refs) == len(event.refs) and all(map(_is_same, known.refs, event.refs))
             ):
                 return known
         return event
