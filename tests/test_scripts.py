@@ -39,7 +39,7 @@ def plain():
 @pytest.mark.parametrize("script", SHARES)
 def test_same_output_and_co_executed(script, plain):
     expected = plain[script]
-    actual, statistics = finish(start("-m", "terra", "run", "--stats", script))
+    actual, statistics = finish(start("-m", "terra", "run", "--stats", "--wait-for-graph", script))  # a busy machine may take long for it
     assert actual == expected
     assert len(expected.splitlines()) >= 4
     steps, done = map(int, re.search(r"^terra: (\d+) steps, (\d+) of them co-executed", statistics, re.MULTILINE).groups())
