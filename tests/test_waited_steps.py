@@ -57,8 +57,9 @@ def test_steps_that_are_read_at_once():
     step = terra.coexecute(step, wait_for_graph=True)
     assert (run(step, X, 30), values(variables)) == expected
     stats = step.stats()
-    # which steps begin to count anew depends on when another form of the graph is made, and on how fast it is
-    assert 10 < stats.waited_steps <= stats.coexecuted_steps - ENOUGH - stats.early_steps and stats.coexecuted_steps >= 24, stats
+    # on a slow machine they begin to count anew once
+    assert stats.coexecuted_steps - 2 * ENOUGH <= stats.waited_steps + stats.early_steps <= stats.coexecuted_steps - ENOUGH, stats
+    assert stats.coexecuted_steps - ENOUGH >= 20 and stats.waited_steps > 10, stats
     assert stats.python_stall_s > 0.0
 
 

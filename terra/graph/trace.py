@@ -67,15 +67,14 @@ class RawEvent:
 
 
 class RawTrace:
-    """The events of one step, and the values that outlived it as (position, output). repeats: the trace with which it may share events."""
+    """The events of one step, and the values that outlived it as (position, output)."""
 
-    __slots__ = ("events", "survivors", "creates_variables", "repeats")
+    __slots__ = ("events", "survivors", "creates_variables")
 
     def __init__(self):
         self.events = []
         self.survivors = []
         self.creates_variables = False
-        self.repeats = None
 
 
 class Site:
@@ -122,7 +121,7 @@ class TraceStore:
         self.dynamic = set()  # signatures of operations whose output shapes depend on data
         self.live_out = set()  # (node, output) of values that outlive the step
         self.version = 0  # counts changes
-        self.latest = None  # the last trace that was added, or left out
+        self.latest = None  # the last trace that was added, or left out: the next one shares the events that are the same
         self._path = None  # its nodes in the graph; None if it was left out, and the graph is as it was then
         self._raws = []
         self._const_keys = {}
@@ -176,11 +175,11 @@ class TraceStore:
 
         Without `may_grow`, a new path is left out; a known one still teaches its shapes.
         """
-        repeats, raw.repeats = raw.repeats, None  # else each trace would keep the one before
         if raw.creates_variables and self._building < BUILDING_STEPS:
             self._building += 1
             return True  # as a rule its path cannot come again: the variables exist now
-        if repeats is not None and repeats is self.latest and len(raw.events) == len(repeats.events) and all(map(operator.is_, raw.events, repeats.events)):
+        latest = self.latest
+        if latest is not None and len(raw.events) == len(latest.events) and all(map(operator.is_, raw.events, latest.events)):
             if not may_grow if self._path is None else all((self._path[position], output) in self.live_out for position, output in raw.survivors):
                 return False
         if not may_grow and self.graph.find_path(self.canonical(raw)) is None:

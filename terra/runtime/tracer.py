@@ -141,7 +141,7 @@ class Tracer:
         self._objects = {}  # id -> (object number, object): keeps ids unique during the trace
         self._settled = 0  # how many of the events are no mere notes any more
         self._externals = {}  # id of an eager tensor from outside -> (its reference, its shape key, the tensor)
-        latest = self.raw.repeats = step.store.latest
+        latest = step.store.latest
         self._before = () if latest is None else latest.events  # what the step does again is not recorded anew
 
     # -- the three entry points ------------------------------------------------------------------------------------------------
