@@ -27,6 +27,7 @@ DTYPES = tfi.INTERN_DTYPES
 _fast_execute, _tape_set_is_empty, _context_changes = tfi.fast_execute, tfi.tape_set_is_empty, tfi.context_changes
 _getrefcount = sys.getrefcount
 _OWN_REFERENCES = 3  # of a tensor in `outputs`: the list, the loop's variable, getrefcount's argument
+_SWEEP = 64  # the tensors that the program has dropped are looked for after so many events, at least
 SMALL = 64  # external tensors of at most so many elements are speculated to be constant
 
 
@@ -137,9 +138,10 @@ class Tracer:
         self.cursor = step.cursor
         self.raw = RawTrace()
         self.events = self.raw.events
-        self.outputs = []  # every TerraTensor issued, with the index of the event it came from
+        self.outputs = []  # the TerraTensors issued, but for those that were found dropped since
         self._objects = {}  # id -> (object number, object): keeps ids unique during the trace
         self._settled = 0  # how many of the events are no mere notes any more
+        self._sweep_at = _SWEEP  # at how many events to look for dropped tensors
         self._externals = {}  # id of an eager tensor from outside -> (its reference, its shape key, the tensor)
         latest = step.store.latest
         self._before = () if latest is None else latest.events  # what the step does again is not recorded anew
@@ -317,6 +319,8 @@ class Tracer:
                 if out._shp is None:
                     out._shp = shapes[k]
         self.outputs += outs
+        if position >= self._sweep_at:
+            self._sweep()
         return outs
 
     @staticmethod
@@ -373,7 +377,7 @@ class Tracer:
     def _note(self, noted, eager):
         """Record one executed op whose output shapes are what they are; the rest of the work is put off until `settle`.
 
-        Between two operations, what the processor holds of this code is gone each time: all of a step's events in one go take a third as long.
+        Between two operations, what the processor holds of this code is gone each time: many events in one go take a third as long.
         """
         events = self.events
         position = len(events)
@@ -383,7 +387,15 @@ class Tracer:
             enum = e._datatype_enum()
             outs.append(make_tensor(DTYPES[enum], enum, e._shape_tuple(), (position, k), self, e))
         self.outputs += outs
+        if position >= self._sweep_at:
+            self._sweep()
         return outs
+
+    def _sweep(self):
+        """Let go of the tensors that the program has dropped: tracing needs about as much memory as eager execution."""
+        self.settle()  # what is noted holds its tensors
+        self.outputs = [t for t in self.outputs if _getrefcount(t) > _OWN_REFERENCES]
+        self._sweep_at = len(self.events) + _SWEEP + len(self.outputs) // 4  # those that are held (by a tape, say) are looked at again, but not too often
 
     def settle(self):
         """Make events of what was only noted."""
