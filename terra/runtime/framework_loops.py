@@ -6,13 +6,16 @@ rolled like one of the user's where its trip count varies (sentences of differen
 A layer whose loop is in pieces cannot be skipped as a whole. So the cell of a stock RNN layer is, in each iteration.
 """
 
+import dis
 import functools
 from threading import get_ident
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 from terra.runtime import dispatch, fast_forward, guards, location
 from terra.runtime import internals as tfi
+from terra.runtime.kinds import PLAIN, TENSORS, is_frameworks
 from terra.runtime.step import Step
+from terra.transform import convert
 
 _RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell
 _loop_ids = {}  # id of the call site around a loop -> id of the loop
@@ -48,6 +51,70 @@ def located(original):
                 holder.cell_contents = step_function
 
     return while_loop
+
+
+def mapping(original):
+    """`tf.map_fn`, given the original. It has AutoGraph convert the function that it calls, even where it runs eagerly; one that would stay the same is left as it is, so that its
+    operations have locations."""
+    @functools.wraps(original)
+    def map_fn(fn, *args, **kwargs):
+        if issuing_step() is not None and not hasattr(fn, _UNCONVERTED) and autograph_leaves(fn):
+            fn = unconverted(functools.partial(fn))
+        return original(fn, *args, **kwargs)
+
+    return map_fn
+
+
+def unconverted(partial):
+    """The same; AutoGraph leaves it alone."""
+    setattr(partial, _UNCONVERTED, {})
+    return partial
+
+
+def autograph_leaves(function):
+    """Whether a function does the same if AutoGraph has converted it: it computes in a straight line, and calls nothing but what is the framework's."""
+    if type(function) is not FunctionType:
+        return False
+    if is_frameworks(function):
+        return True
+    code = function.__code__
+    known = _straight.get(id(code))
+    if known is None:
+        names = list(map(_names_used, convert.own_codes(code)))
+        known = _straight[id(code)] = code, None if not names or None in names else set().union(*names)
+    names, space, cells = known[1], function.__globals__, closure(function)
+    if names is None:
+        return False
+    try:
+        return all(_is_left(cells[name].cell_contents if name in cells else space[name]) for name in names)
+    except (KeyError, ValueError):  # a builtin, for some of which AutoGraph has its own, or none; an empty cell
+        return False
+
+
+def _is_left(value):
+    kind = type(value)
+    if issubclass(kind, ModuleType):
+        return value.__name__.split(".", 1)[0] in tfi.FRAMEWORKS
+    return is_frameworks(value) if kind is FunctionType else kind in PLAIN or kind in TENSORS or tfi.is_variable(value) or guards.is_librarys(kind)
+
+
+_UNCONVERTED = "autograph_info__"  # AutoGraph takes what has this attribute for its own
+_straight = {}  # id of a code object -> (it, the names that it uses, or None if AutoGraph would change what it does)
+_PLAIN_INSTRUCTIONS = (
+    "BINARY_", "BUILD_LIST", "BUILD_MAP", "BUILD_SLICE", "BUILD_TUPLE", "BUILD_CONST_KEY_MAP", "CACHE", "CALL", "COMPARE_OP", "COPY", "DUP_TOP", "EXTENDED_ARG", "INPLACE_", "KW_NAMES",
+    "LIST_TO_TUPLE", "LOAD_", "NOP", "POP_TOP", "PRECALL", "PUSH_NULL", "RESUME", "RETURN_", "ROT_", "STORE_FAST", "SWAP", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNPACK_SEQUENCE")
+
+
+def _names_used(code):
+    names = set()
+    for i in dis.get_instructions(code):
+        if not i.opname.startswith(_PLAIN_INSTRUCTIONS) or i.opname == "LOAD_BUILD_CLASS":
+            return None
+        if i.opname == "COMPARE_OP" and ("==" in i.argrepr or "!=" in i.argrepr):  # AutoGraph has its own
+            return None
+        if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"):
+            names.add(i.argval)
+    return names
 
 
 def issuing_step():

@@ -46,6 +46,7 @@ try:
     from tensorflow.python.ops import control_flow_ops as _control_flow_ops
     from tensorflow.python.ops import nn_ops as _nn_ops
     from tensorflow.python.ops import resource_variable_ops
+    from tensorflow.python.ops import map_fn as map_fn_module
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
     from tensorflow.python.ops.script_ops import EagerFunc as _EagerFunc  # what runs the Python function of a `tf.py_function`
@@ -512,9 +513,14 @@ def is_variable(x):
         return True
     try:
         held = _look_up(x, "__dict__")  # as no code of the user's does
-    except AttributeError:
+    except (AttributeError, TypeError):  # TypeError: `is_to_be_used` its class
         return False
     return type(held) is dict and issubclass(type(held.get("_value")), tf.Variable)
+
+
+def is_to_be_used(kind):
+    """Whether this is the class of what TensorFlow puts round a result to tell whether it is used."""
+    return kind.__name__ == "ShouldUseWrapper"
 
 
 def dataset_of_iterator(resource):
@@ -664,6 +670,11 @@ def replace_while_loop(replace):
     for module in (while_loop_module, tf.compat.v1, tf.compat.v1.compat.v1, tf.compat.v2.compat.v1):
         if module.while_loop is original:
             module.while_loop = replacement
+
+
+def replace_map_fn(replace):
+    """Put `replace(map_fn)` in the place of the function that `tf.map_fn` runs through."""
+    map_fn_module.map_fn = replace(map_fn_module.map_fn)
 
 
 _PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_indices", "_values", "_dense_shape"),

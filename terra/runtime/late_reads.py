@@ -52,11 +52,12 @@ class Received(NamedTuple):
 class LateReads:
     """Numbers and arrays that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id.
 
-    `varying`: the numbers that the run was given (see `Varying`): it is noted which of them are looked at. `of_framework`: what is `held` of those that the framework has read.
+    `varying`: the numbers that the run was given (see `Varying`): it is noted which of them are looked at. `of_framework`: those that the framework has read.
+    `held`: those to begin with, and where to note others.
     """
 
-    def __init__(self, varying, of_framework):
-        self.held = {}
+    def __init__(self, varying, of_framework, held=None):
+        self.held = {} if held is None else held
         self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of)
         self.last = None  # (what the run gives, if it is an integer or a truth value that was not looked at; as in `held`, or as in `calculated`)
         self._open = set()  # ids of arrays whose shapes depend on data
@@ -119,14 +120,6 @@ class LateReads:
         if self.last is not None and self.last[1] is not None:
             reads.append(self.last[1])
         return sum(n for _, k, _, n in reads if k is key)
-
-
-class OfFramework(LateReads):
-    """Those of a call of the framework's."""
-
-    def __init__(self, varying, held):
-        super().__init__(varying, held)
-        self.held = held
 
 
 def _read(runner, tensor, how):

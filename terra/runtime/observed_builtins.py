@@ -274,6 +274,10 @@ class Builtins:
             return functools.partial(self._anew, form)
         if callee is tfi.tf.name_scope:
             return form
+        if callee is tfi.tf.TensorArray:
+            return functools.partial(self._new_array, callee)
+        if callee is tfi.tf.TensorSpec:
+            return functools.partial(self._new_spec, callee)
         if callee in _CONVERSIONS:
             return functools.partial(self._convert, callee)
         if callee is map or callee is filter:

@@ -13,6 +13,7 @@ from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_c
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks
+from terra.runtime.observed_functionals import is_loop
 from terra.transform import convert
 from terra.transform.observed import Unobservable
 
@@ -49,6 +50,8 @@ class Calls:
             if is_frameworks(callee):
                 if quiet_functions.only_calls(callee):
                     return functools.partial(self._calling, callee)
+                if is_loop(callee):
+                    return functools.partial(self._loop, callee)
                 if quiet_functions.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None:
@@ -204,6 +207,9 @@ class Calls:
         if type(function) is FunctionType and is_frameworks(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self._adding, callee)
+            array = self._array_method(callee)
+            if array is not None:
+                return array
             if function.__name__ == "numpy" and self._is_own(owner):
                 return functools.partial(self.late.read, self.runner, owner, _numpy)
             if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes

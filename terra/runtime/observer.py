@@ -24,6 +24,7 @@ from terra.runtime.observed_attributes import Attributes
 from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
 from terra.runtime.observed_changes import Changes
+from terra.runtime.observed_functionals import Functionals
 from terra.runtime.observed_operands import Operands
 from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
@@ -33,7 +34,7 @@ from terra.runtime.varying import NOTHING_VARIES
 from terra.transform import convert
 
 
-class Observer(Attributes, Places, Changes, Calls, Builtins, Arrays, Operands):
+class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays, Operands):
     """Observes one run."""
 
     def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):

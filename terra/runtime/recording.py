@@ -10,7 +10,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.kinds import is_record
-from terra.runtime.late_reads import Late, LateCalculation, OfFramework, Received
+from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
@@ -73,7 +73,7 @@ class Recording:
             raise Unskippable("begins or ends a tape")
         if self.random != random_state():
             raise Unskippable("draws random numbers in Python")
-        self.inputs, self.knows_fed, self.late = inputs, knows_fed, late or OfFramework(NOTHING_VARIES, runner.late_reads)
+        self.inputs, self.knows_fed, self.late = inputs, knows_fed, late or LateReads(NOTHING_VARIES, runner.late_reads, runner.late_reads)
         self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
         self.unused = set(self.places.values())
         self.used_arguments = set()

@@ -30,6 +30,7 @@ forms = {}  # id(function) -> Form
 asked_for = {}  # the same of library code, for those who asked for it, not for call sites
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _factories = {}  # id(instrumented code) -> its Factory, which holds it
+_around = {}  # id(code in an instrumented or observed form) -> the Factory of that
 _observable = {}  # (id(code), whether to instrument) -> (that code, the Factory that makes the observed form; None: there is none)
 _observed = {}  # id(code) -> (code, the Factory that made it; None: it is within another), of observed forms
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
@@ -95,6 +96,7 @@ def _decide(function, forced):
         only_forced = forced and not policy.is_user_code(function)
         for inner in codes_within(factory.code):
             _decisions[id(inner)] = Decision(inner, is_instrumented=True, outer=None if only_forced else factory)
+            _around[id(inner)] = factory
         _factories[id(factory.code)] = factory
         return Decision(code, factory=factory, only_forced=only_forced)
     log.debug("%s runs without instrumentation: %s", function.__qualname__, reason)
@@ -153,6 +155,18 @@ def own_code(code):
     return code if factory is None else factory.original
 
 
+def own_codes(code):
+    """What the user wrote, of which `code` may be the instrumented or observed form, or a function within one: several where they have the same name, line and parameters."""
+    factory = _around.get(id(code))
+    if factory is None:
+        return [code]
+    return [own for own in codes_within(factory.original) if _looks_of(own) == _looks_of(code)]
+
+
+def _looks_of(code):
+    return code.co_name, code.co_firstlineno, code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+
+
 def _keep(function, form, kept=forms):
     key = id(function)
     with _lock:
@@ -193,6 +207,7 @@ def _observed_code(factory):
         for inner in codes_within(code):
             _observed[id(inner)] = inner, factory if inner is code else None
             _decisions[id(inner)] = Decision(inner, is_instrumented=True)
+            _around[id(inner)] = factory
     return code
 
 

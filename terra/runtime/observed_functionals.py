@@ -1,0 +1,140 @@
+"""What the observer makes of the framework's loops (`tf.while_loop`, `tf.map_fn`, `tf.scan` ...), and of `tf.TensorArray`.
+
+Such a loop cannot be skipped, because it calls functions of the program's. They are observed; what the framework's code issues between two of these calls follows from
+what it was given, and from what they have given. So it is part of the run, like what an operator issues.
+"""
+
+import functools
+from types import BuiltinFunctionType, FunctionType, MethodType
+
+import numpy as np
+
+from terra.runtime import framework_loops
+from terra.runtime import internals as tfi
+from terra.runtime.kinds import PLAIN, TENSORS
+
+_CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+_ARRAY_METHODS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])
+
+
+def is_loop(function):
+    """Whether it is a loop of the framework's, which calls what it is given."""
+    tf = tfi.tf
+    return function in (tf.while_loop, tf.map_fn, tf.scan, tf.foldl, tf.foldr)
+
+
+class Functionals:
+    """The part of the Observer for these."""
+
+    _span = None  # where in the log begins what such a call issues itself, while the framework's code runs in one
+
+    def _loop(self, function, /, *args, **kwargs):
+        """Call a loop of the framework's."""
+        tf, handed = tfi.tf, {}
+        looks = function is tf.while_loop  # at what the condition gives
+        if function is tf.map_fn and not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn")):
+            self.impure("has tf.map_fn call a function that AutoGraph converts")
+            return function(*args, **kwargs)
+        return self._by_framework(
+            handed, function, [self._handed(x, handed, looks and k == 0) for k, x in enumerate(args)],
+            {name: self._handed(x, handed, looks and name == "cond") for name, x in kwargs.items()})
+
+    def _new_array(self, kind, /, *args, **kwargs):
+        """Make a TensorArray."""
+        return self._of_array(kind, args, kwargs)
+
+    def _new_spec(self, kind, /, *args, **kwargs):
+        for x in (*args, *kwargs.values()):
+            self.values(x)
+            self._handed(x, {})
+        return self.fresh(kind(*args, **kwargs))
+
+    def _array_method(self, method):
+        """What to call in place of a method of a TensorArray that the run has made; None if it is no such method."""
+        owner = method.__self__
+        if type(owner) is not tfi.tf.TensorArray or id(owner) not in self._born or method.__name__ not in _ARRAY_METHODS:
+            return None
+        return lambda *args, **kwargs: self._of_array(method, args, kwargs)
+
+    def _of_array(self, call, args, kwargs):
+        handed = {}
+        for x in (*args, *kwargs.values()):
+            if type(x) in TENSORS and x.dtype.is_integer:  # it may be an index
+                self.values(x)
+            self._handed(x, handed)
+        return self._by_framework(handed, call, args, kwargs)
+
+    def _by_framework(self, handed, call, args, kwargs):
+        """Call what is the framework's, and issues nothing but what follows from what it was `handed` ({id: container}), and from what functions among that give."""
+        inside = self._end_span()
+        self._span = len(self.runner.log)
+        try:
+            result = call(*args, **kwargs)
+        except Exception:
+            self.impure(f"calls {call.__qualname__}, which raises")
+            raise
+        finally:
+            self._end_span()
+            if inside:
+                self._span = len(self.runner.log)
+        self._made_there(result, handed)
+        return result
+
+    def _by_program(self, function, handed, looks, /, *args, **kwargs):
+        """Call a function of the program's in the middle of that."""
+        for x in (*args, *kwargs.values()):
+            self._made_there(x, handed)
+        self._end_span()
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._span = len(self.runner.log)
+        if looks:
+            self.values(result)
+        return result
+
+    def _end_span(self):
+        """The framework's code is left: what it has issued is accounted for. Returns whether it ran."""
+        start, self._span = self._span, None
+        if start is None:
+            return False
+        while self._skipped and self._skipped[-1][0] >= start:
+            self._skipped.pop()
+        if len(self.runner.log) > start:
+            self._skipped.append((start, len(self.runner.log) - start))
+        return True
+
+    def _made_there(self, it, handed):
+        """The framework gives `it`: but for what it was handed, it has made the containers there, and the arrays."""
+        kind = type(it)
+        if kind is list or kind is tuple or kind is dict:
+            if kind is not tuple and id(it) not in handed:
+                self.fresh(it)
+            for x in it.values() if kind is dict else it:
+                self._made_there(x, handed)
+        elif (kind is tfi.tf.TensorArray or tfi.is_to_be_used(kind)) and id(it) not in handed:
+            self.fresh(it)
+
+    def _handed(self, it, handed, looks=False):
+        """What to give the framework's code for an argument; looks: whether it looks at the value of what `it` gives."""
+        kind = type(it)
+        self.late.looked_at(it)
+        if kind in TENSORS:
+            self.used.add(id(it))
+        elif kind is list or kind is tuple or kind is dict:
+            handed[id(it)] = it
+            self._look_into(it)
+            if kind is dict:
+                self._keys(it)
+            for x in it.values() if kind is dict else it:
+                if type(x) in _CALLABLE:
+                    self.impure("gives the framework a function in a container")
+                self._handed(x, handed)
+        elif kind in _CALLABLE:
+            return framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), handed, looks))
+        elif kind is np.ndarray:
+            if not self.gives(it):
+                self._look_into(it)
+        elif id(it) not in self._born and kind not in PLAIN and it is not None and kind is not tfi.tf.TensorSpec and not tfi.is_variable(it):
+            self.impure(f"gives the framework an object of type {kind.__name__}")
+        return it
