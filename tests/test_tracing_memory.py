@@ -2,6 +2,7 @@
 
 import gc
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -94,3 +95,18 @@ def test_graphs_of_such_traces(make):
     for _ in range(8):
         assert shown(function(X)) == expected
     assert function.stats().coexecuted_steps >= 4 and function.stats().fallbacks == 0
+
+
+def test_what_only_a_dropped_tensor_holds_is_dropped():
+    """Keras has what an activation gives hold what it was given."""
+    w = tf.Variable(tf.ones((3, 3)))
+
+    def step(x):
+        y = keras.activations.sigmoid(tf.reshape(x, (1, 3)) @ w)
+        return tf.reduce_sum(y)
+
+    function = terra.coexecute(step, wait_for_graph=True, fast_forward=False)
+    for _ in range(6):
+        assert float(function(X)) == float(step(X))
+    assert function.stats().fallbacks == 0
+    assert {node.payload.event.info.op_type for node, _ in function.store.live_out} == {"Sum"}

@@ -6,7 +6,6 @@ graph: values (Input Feeding), control edges (Case Select). What Python reads co
 matches ends co-execution of the step: see `PythonRunner.diverge`.
 """
 
-import sys
 from itertools import islice
 
 from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
@@ -20,7 +19,7 @@ from terra.runtime.program import ValueKey
 from terra.runtime.regions import expand, known_to_host
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
-from terra.runtime.tensor import TerraTensor, make_tensor
+from terra.runtime.tensor import TerraTensor, make_tensor, still_held
 from terra.runtime.tracer import (
     CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, has_varying_shape, host_static, host_value, is_small_constant,
     nest_outputs, real, recorded_shape, static_shape,
@@ -30,11 +29,9 @@ from terra.runtime.values import dummy, flat_template, launched, seed_tensor, un
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 FallbackException = tfi.FallbackException
-_getrefcount = sys.getrefcount
 _context_changes = tfi.context_changes
 NUMBERS = frozenset([int, float, bool])
 MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
-_OWN_REFERENCES = 3  # of a placeholder in `issued`: the list, the loop's variable, getrefcount's argument
 
 
 class PythonRunner:
@@ -716,15 +713,15 @@ class PythonRunner:
 
     def survivors(self):
         """The placeholders that Python keeps; None if the step had to fall back because the graph does not give one of them."""
-        survivors = []
-        for t in self.issued:
-            if _getrefcount(t) > _OWN_REFERENCES and t._value is None:
-                if t._key.result < 0:
-                    # What only a cycle keeps may be gone when the trace ends: the garbage collector may run any time.
-                    self.step.kept = [t for t in self.issued if _getrefcount(t) > _OWN_REFERENCES and t._value is None and t._key.result < 0]
-                    self.diverge(f"Python keeps the output of {t._key.node.payload.event.info.op_type} beyond the step, which it did not before")
-                    return None
-                survivors.append(t)
+        read = [t for t in self.issued if t._value is not None] if self.step.verifies else ()  # they will be compared: held until then
+        self.issued = still_held(self.issued)
+        del read
+        survivors = [t for t in self.issued if t._value is None]
+        missing = [t for t in survivors if t._key.result < 0]
+        if missing:
+            self.step.kept = missing  # what only a cycle keeps may be gone when the trace ends: the garbage collector may run any time
+            self.diverge(f"Python keeps the output of {missing[0]._key.node.payload.event.info.op_type} beyond the step, which it did not before")
+            return None
         return survivors
 
     def diverge(self, reason):

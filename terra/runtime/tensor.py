@@ -220,6 +220,9 @@ def note_reads(noted):
     _reads[0] = noted
 
 
+_getrefcount = sys.getrefcount
+_OWN_REFERENCES = 2  # of a tensor that was taken from a list: the variable, getrefcount's argument
+
 _new = object.__new__
 _uid = tfi.new_uid
 
@@ -237,6 +240,20 @@ def make_tensor(dtype, enum, shape, key, owner, hidden):
     t._shp = shape
     t._tensor_shape = None
     return t
+
+
+def still_held(tensors):
+    """Empties a list of tensors: those of them, in order, that something else holds, but for others of them that nothing holds.
+
+    (Keras has what an activation gives hold what it was given, which was made before it.)
+    """
+    found = []
+    while tensors:
+        t = tensors.pop()
+        if _getrefcount(t) > _OWN_REFERENCES:
+            found.append(t)
+    found.reverse()
+    return found
 
 
 class Noted:

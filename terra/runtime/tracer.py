@@ -5,8 +5,6 @@ in co-execution, and every read of a value is seen (a fetch point). The tapes re
 operations are traced as they are executed.
 """
 
-import sys
-
 import numpy as np
 
 from terra.graph.harmless import is_harmless
@@ -16,7 +14,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info, schemas
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
-from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes
+from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
 
 EagerTensor = tfi.EagerTensor
 FallbackException = tfi.FallbackException
@@ -25,8 +23,6 @@ VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 STRING_ENUM = tfi.types_pb2.DT_STRING
 DTYPES = tfi.INTERN_DTYPES
 _fast_execute, _tape_set_is_empty, _context_changes = tfi.fast_execute, tfi.tape_set_is_empty, tfi.context_changes
-_getrefcount = sys.getrefcount
-_OWN_REFERENCES = 3  # of a tensor in `outputs`: the list, the loop's variable, getrefcount's argument
 _SWEEP = 64  # the tensors that the program has dropped are looked for after so many events, at least
 SMALL = 64  # external tensors of at most so many elements are speculated to be constant
 
@@ -394,7 +390,7 @@ class Tracer:
     def _sweep(self):
         """Let go of the tensors that the program has dropped: tracing needs about as much memory as eager execution."""
         self.settle()  # what is noted holds its tensors
-        self.outputs = [t for t in self.outputs if _getrefcount(t) > _OWN_REFERENCES]
+        self.outputs = still_held(self.outputs)
         self._sweep_at = len(self.events) + _SWEEP + len(self.outputs) // 4  # those that are held (by a tape, say) are looked at again, but not too often
 
     def settle(self):
@@ -505,13 +501,11 @@ class Tracer:
         survivors = self.raw.survivors
         self._objects = self._externals = {}
         self._before = ()
-        for t in self.outputs:
-            if _getrefcount(t) > _OWN_REFERENCES:
-                if t._value is None:
-                    survivors.append(t._key)
-                    t._value = t._hidden
-                t._owner = None
-        self.outputs = []
+        for t in still_held(self.outputs):
+            if t._value is None:
+                survivors.append(t._key)
+                t._value = t._hidden
+            t._owner = None
         return self.raw
 
 
