@@ -1,4 +1,4 @@
-"""Steps with the framework's loops (`tf.map_fn`, `tf.scan`, `tf.while_loop` ...) and TensorArrays: skipped as a whole, and right when something changes."""
+"""Steps with the framework's loops (`tf.map_fn`, `tf.scan`, `tf.while_loop` ...), custom gradients and TensorArrays: skipped as a whole, and right when something changes."""
 
 import numpy as np
 import pytest
@@ -91,9 +91,78 @@ def gradient_inside(w, x):
     return tf.scan(lambda a, row: a + body(row), x, initializer=tf.zeros(3))
 
 
+@tf.custom_gradient
+def clipped(x):
+    return tf.identity(x), lambda dy: tf.clip_by_norm(dy, 0.5)
+
+
+@tf.custom_gradient
+def log1pexp(x):
+    e = tf.exp(x)
+
+    def gradient(dy):
+        return dy * (1 - 1 / (1 + e))
+
+    return tf.math.log(1 + e), gradient
+
+
+@tf.custom_gradient
+def product(x, y):
+    def gradient(dy):
+        return dy * y * 2.0, dy * x
+
+    return x * y, gradient
+
+
+@tf.custom_gradient
+def two(x):
+    def gradient(da, db):
+        return da * 2.0 - db
+
+    return (x * 2.0, -x), gradient
+
+
+V = tf.Variable(tf.ones(3))
+
+
+@tf.custom_gradient
+def with_a_variable(x):
+    def gradient(dy, variables=None):
+        return dy * 0.5, [tf.reduce_sum(dy, 0) for _ in variables]
+
+    return x * V, gradient
+
+
+class Decorated:
+    scale = 3.0
+
+    @tf.custom_gradient
+    def method(self, x):
+        return x * self.scale, lambda dy: dy * self.scale * 0.1
+
+
+def custom_gradients(w, x):
+    return log1pexp(clipped(x @ w)), product(x @ w, x), two(x @ w)
+
+
+def custom_gradient_with_a_variable(w, x):
+    return with_a_variable(x @ w)
+
+
+def custom_gradient_in_a_loop(w, x):
+    return tf.scan(lambda a, row: clipped(a + tf.linalg.matvec(w, row)), x, initializer=tf.zeros(3))
+
+
+def second_order(w, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(log1pexp(x @ w))
+    return tape.gradient(y, x)
+
+
 SKIPPED = [
     mapped, mapped_to_others, mapped_dict, mapped_by_the_frameworks, scanned, scanned_backwards, folded, looped, looped_by_name, looped_over_an_array, array, array_taken_apart,
-    nested_loops, gradient_inside,
+    nested_loops, gradient_inside, custom_gradients, custom_gradient_with_a_variable, custom_gradient_in_a_loop, second_order,
 ]
 
 
@@ -130,7 +199,7 @@ def test_other_lengths(forward):
     harness.compare_steps(make, express=0, n=80)
 
 
-@pytest.mark.parametrize("forward", [mapped, scanned, looped, array], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("forward", [mapped, scanned, looped, array, custom_gradients], ids=lambda f: f.__name__)
 def test_skipped_calls_are_verified(forward):
     harness.compare_steps(training(forward, X), verify=True)
 
@@ -290,6 +359,118 @@ def test_errors_of_arrays():
         return step, lambda step, k: step(X[k % 3], 7 if k % 8 == 7 else 1), lambda: 0
 
     harness.compare_steps(make, whole=10, express=0)
+
+
+def differentiated(make_function):
+    """A step that takes the gradient of what `make_function(world)` gives."""
+
+    def make_step(world):
+        function = make_function(world)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(function(tf.tanh(x)) ** 2)
+            return y, tape.gradient(y, x)
+
+        return step
+
+    return make_step
+
+
+def test_what_a_gradient_function_reads():
+    def make_function(world):
+        return tf.custom_gradient(lambda x: (x * 2.0, lambda dy: dy * world["scale"]))
+
+    changing(differentiated(make_function), set_scale)
+
+
+def test_what_a_gradient_function_does():
+    def make_function(world):
+        def double(x):
+            def gradient(dy):
+                world["seen"].append(len(world["seen"]))
+                return dy * 2.0
+
+            return x * 2.0, gradient
+
+        return tf.custom_gradient(double)
+
+    changing(differentiated(make_function), set_scale, whole=0)
+
+
+def test_a_gradient_function_that_prints(capsys):
+    def make_function(world):
+        def double(x):
+            def gradient(dy):
+                print("gradient")
+                return dy * 2.0
+
+            return x * 2.0, gradient
+
+        return tf.custom_gradient(double)
+
+    changing(differentiated(make_function), set_scale, whole=0)
+    assert capsys.readouterr().out == "gradient\n" * 120
+
+
+def test_a_gradient_function_from_elsewhere():
+    changing(differentiated(lambda world: tf.custom_gradient(lambda x: (x * 2.0, helper))), set_scale, whole=0)
+
+
+def test_another_function_in_its_place():
+    def change(k, world):
+        world["function"] = tf.custom_gradient(lambda x: (x * 3.0, lambda dy: dy * k))
+
+    def make_function(world):
+        world["function"] = clipped
+        return lambda x: world["function"](x)
+
+    changing(differentiated(make_function), change)
+
+
+def test_methods_with_a_gradient():
+    def change(k, world):
+        world["object"].scale += 1.0
+
+    def make_function(world):
+        world["object"] = Decorated()
+        return lambda x: world["object"].method(x)
+
+    changing(differentiated(make_function), change, whole=0)
+
+
+def test_a_gradient_after_the_step():
+    """The tape, and the gradient function with it, outlives the step."""
+
+    def make():
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = log1pexp(tf.tanh(x))
+            return tape, y
+
+        def call(step, k):
+            tape, y = step(X[k % 3])
+            return y, tape.gradient(y, X[k % 3])
+
+        return step, call, lambda: 0
+
+    harness.compare_steps(make, whole=0, express=0)
+
+
+def test_errors_of_gradient_functions():
+    def make():
+        def step(x, wrong):
+            double = tf.custom_gradient(lambda x: (x * 2.0, lambda dy: (dy, dy) if wrong else dy))
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = double(tf.tanh(x))
+            return tape.gradient(y, x)
+
+        return step, lambda step, k: step(X[k % 3], k % 10 == 9), lambda: 0
+
+    harness.compare_steps(make, whole=0, express=0)
 
 
 # -- tf.map_fn has AutoGraph convert the function ----------------------------------------------------------------------------------

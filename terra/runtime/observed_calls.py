@@ -77,6 +77,9 @@ class Calls:
             return functools.partial(self._layer, callee, form)
         if (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is callee) or id(callee) in FUNCTIONS:
             return functools.partial(self._on_plain, callee)
+        decorated = tfi.has_custom_gradient(callee)
+        if decorated is not None:
+            return functools.partial(self._with_gradient, callee, decorated)
         self.note_class(callee)
         call = self._found(kind.__mro__, "__call__", None)
         if type(call) is FunctionType and not is_frameworks(call):
@@ -194,6 +197,8 @@ class Calls:
         function, owner = callee.__func__, callee.__self__
         if self._covers(owner) and fast_forward.substitute(callee) is not None:
             return functools.partial(self._within, callee)
+        if function is tfi.tape_gradient_method and self._differentiates and id(owner) in self._born:
+            return functools.partial(self._gradient, callee)
         if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
             if self._varying.numbers and function.__name__ in _ASSIGNING and tfi.is_variable(owner):
                 return functools.partial(self._assigning, owner, form)

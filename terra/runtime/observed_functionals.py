@@ -1,10 +1,12 @@
-"""What the observer makes of the framework's loops (`tf.while_loop`, `tf.map_fn`, `tf.scan` ...), and of `tf.TensorArray`.
+"""What the observer makes of the framework's loops (`tf.while_loop`, `tf.map_fn`, `tf.scan` ...), of functions with a `tf.custom_gradient`, and of `tf.TensorArray`.
 
 Such a loop cannot be skipped, because it calls functions of the program's. They are observed; what the framework's code issues between two of these calls follows from
 what it was given, and from what they have given. So it is part of the run, like what an operator issues.
 """
 
 import functools
+import inspect
+from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
@@ -14,7 +16,11 @@ from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+_DECORATED = attrgetter("_f")
 _ARRAY_METHODS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])
+
+
+_CONSTANTS = (tfi.tf.TensorSpec, tfi.tf.UnconnectedGradients)
 
 
 def is_loop(function):
@@ -27,6 +33,7 @@ class Functionals:
     """The part of the Observer for these."""
 
     _span = None  # where in the log begins what such a call issues itself, while the framework's code runs in one
+    _differentiates = False  # whether a gradient may be the matter of a function of the program's
 
     def _loop(self, function, /, *args, **kwargs):
         """Call a loop of the framework's."""
@@ -38,6 +45,40 @@ class Functionals:
         return self._by_framework(
             handed, function, [self._handed(x, handed, looks and k == 0) for k, x in enumerate(args)],
             {name: self._handed(x, handed, looks and name == "cond") for name, x in kwargs.items()})
+
+    def _with_gradient(self, callee, function, /, *args, **kwargs):
+        """Call `function` of the program's, which `tf.custom_gradient` has made `callee` of."""
+        self.reads.asked(_DECORATED, callee, function)
+        self._differentiates, handed = True, {}
+        observed = self.builtin(function)
+
+        @functools.wraps(function)
+        def called(*args, **kwargs):
+            made = self._by_program(observed, handed, False, *args, **kwargs)
+            if type(made) is tuple and len(made) == 2 and type(made[1]) is FunctionType and id(made[1]) in self._born:
+                return made[0], self._gradient_function(made[1])
+            self.impure("gives no gradient function that it has made")
+            return made
+
+        return self._by_framework(
+            handed, functools.partial(tfi.with_custom_gradient, callee, called), [self._handed(x, handed) for x in args], {name: self._handed(x, handed) for name, x in kwargs.items()})
+
+    def _gradient_function(self, function):
+        """What to give the tapes for a gradient function that the run has made."""
+
+        @functools.wraps(function)
+        def gradient(*gradients, **kwargs):
+            if self.runner.observer is not self:
+                return function(*gradients, **kwargs)
+            return self._by_program(function, {}, False, *gradients, **kwargs)
+
+        gradient.__signature__ = inspect.signature(function)
+        return gradient
+
+    def _gradient(self, method, /, *args, **kwargs):
+        """Call `tape.gradient`, which may call such functions."""
+        handed = {}
+        return self._by_framework(handed, method, [self._handed(x, handed) for x in args], {name: self._handed(x, handed) for name, x in kwargs.items()})
 
     def _new_array(self, kind, /, *args, **kwargs):
         """Make a TensorArray."""
@@ -71,7 +112,7 @@ class Functionals:
         try:
             result = call(*args, **kwargs)
         except Exception:
-            self.impure(f"calls {call.__qualname__}, which raises")
+            self.impure(f"calls {getattr(call, '__qualname__', 'a function')}, which raises")
             raise
         finally:
             self._end_span()
@@ -84,7 +125,9 @@ class Functionals:
         """Call a function of the program's in the middle of that."""
         for x in (*args, *kwargs.values()):
             self._made_there(x, handed)
-        self._end_span()
+        if not self._end_span():
+            self.impure("has the framework call a function in a way that is not known")
+            return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
         finally:
@@ -135,6 +178,6 @@ class Functionals:
         elif kind is np.ndarray:
             if not self.gives(it):
                 self._look_into(it)
-        elif id(it) not in self._born and kind not in PLAIN and it is not None and kind is not tfi.tf.TensorSpec and not tfi.is_variable(it):
+        elif id(it) not in self._born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not tfi.is_variable(it):
             self.impure(f"gives the framework an object of type {kind.__name__}")
         return it
