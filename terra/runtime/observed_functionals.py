@@ -38,13 +38,13 @@ class Functionals:
     def _loop(self, function, /, *args, **kwargs):
         """Call a loop of the framework's."""
         tf, handed = tfi.tf, {}
-        looks = function is tf.while_loop  # at what the condition gives
+        tests = function is tf.while_loop  # what the condition gives
         if function is tf.map_fn and not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn")):
             self.impure("has tf.map_fn call a function that AutoGraph converts")
             return function(*args, **kwargs)
         return self._by_framework(
-            handed, function, [self._handed(x, handed, looks and k == 0) for k, x in enumerate(args)],
-            {name: self._handed(x, handed, looks and name == "cond") for name, x in kwargs.items()})
+            handed, function, [self._handed(x, handed, tests and k == 0) for k, x in enumerate(args)],
+            {name: self._handed(x, handed, tests and name == "cond") for name, x in kwargs.items()})
 
     def _with_gradient(self, callee, function, /, *args, **kwargs):
         """Call `function` of the program's, which `tf.custom_gradient` has made `callee` of."""
@@ -54,8 +54,9 @@ class Functionals:
 
         @functools.wraps(function)
         def called(*args, **kwargs):
-            made = self._by_program(observed, handed, False, *args, **kwargs)
+            made = self._by_program(observed, handed, None, *args, **kwargs)
             if type(made) is tuple and len(made) == 2 and type(made[1]) is FunctionType and id(made[1]) in self._born:
+                self._note_handed(made[0], {})
                 return made[0], self._gradient_function(made[1])
             self.impure("gives no gradient function that it has made")
             return made
@@ -68,9 +69,7 @@ class Functionals:
 
         @functools.wraps(function)
         def gradient(*gradients, **kwargs):
-            if self.runner.observer is not self:
-                return function(*gradients, **kwargs)
-            return self._by_program(function, {}, False, *gradients, **kwargs)
+            return self._by_program(function, {}, self._note_given, *gradients, **kwargs)
 
         gradient.__signature__ = inspect.signature(function)
         return gradient
@@ -87,7 +86,7 @@ class Functionals:
     def _new_spec(self, kind, /, *args, **kwargs):
         for x in (*args, *kwargs.values()):
             self.values(x)
-            self._handed(x, {})
+            self._note_handed(x, {})
         return self.fresh(kind(*args, **kwargs))
 
     def _array_method(self, method):
@@ -102,7 +101,7 @@ class Functionals:
         for x in (*args, *kwargs.values()):
             if type(x) in TENSORS and x.dtype.is_integer:  # it may be an index
                 self.values(x)
-            self._handed(x, handed)
+            self._note_handed(x, handed)
         return self._by_framework(handed, call, args, kwargs)
 
     def _by_framework(self, handed, call, args, kwargs):
@@ -121,19 +120,19 @@ class Functionals:
         self._made_there(result, handed)
         return result
 
-    def _by_program(self, function, handed, looks, /, *args, **kwargs):
-        """Call a function of the program's in the middle of that."""
+    def _by_program(self, function, handed, note, /, *args, **kwargs):
+        """Call a function of the program's in the middle of that; `note` is shown what it gives."""
+        if not self._end_span():  # the run is over, or the framework has called it in a way that is not known
+            self.impure("has the framework call a function")
+            return function(*args, **kwargs)
         for x in (*args, *kwargs.values()):
             self._made_there(x, handed)
-        if not self._end_span():
-            self.impure("has the framework call a function in a way that is not known")
-            return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
         finally:
             self._span = len(self.runner.log)
-        if looks:
-            self.values(result)
+        if note is not None:
+            note(result)
         return result
 
     def _end_span(self):
@@ -158,8 +157,18 @@ class Functionals:
         elif (kind is tfi.tf.TensorArray or tfi.is_to_be_used(kind)) and id(it) not in handed:
             self.fresh(it)
 
-    def _handed(self, it, handed, looks=False):
-        """What to give the framework's code for an argument; looks: whether it looks at the value of what `it` gives."""
+    def _handed(self, it, handed, tests=False):
+        """What to give the framework's code for an argument; tests: whether it tests what `it` gives."""
+        if type(it) in _CALLABLE:
+            return framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), handed, self.truth if tests else self._note_given))
+        self._note_handed(it, handed)
+        return it
+
+    def _note_given(self, result):
+        self._note_handed(result, {})
+
+    def _note_handed(self, it, handed):
+        """The framework's code is given `it`; the containers are noted in `handed`."""
         kind = type(it)
         self.late.looked_at(it)
         if kind in TENSORS:
@@ -170,14 +179,9 @@ class Functionals:
             if kind is dict:
                 self._keys(it)
             for x in it.values() if kind is dict else it:
-                if type(x) in _CALLABLE:
-                    self.impure("gives the framework a function in a container")
-                self._handed(x, handed)
-        elif kind in _CALLABLE:
-            return framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), handed, looks))
+                self._note_handed(x, handed)
         elif kind is np.ndarray:
             if not self.gives(it):
                 self._look_into(it)
         elif id(it) not in self._born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not tfi.is_variable(it):
             self.impure(f"gives the framework an object of type {kind.__name__}")
-        return it
