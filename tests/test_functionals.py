@@ -335,6 +335,18 @@ def test_containers_of_the_programs_are_not_taken_for_new():
     harness.compare_steps(make, whole=0, express=0)
 
 
+def test_containers_of_the_programs_are_given_back():
+    def make():
+        state = {"n": tf.constant(0)}
+
+        def step(x):
+            return tf.while_loop(lambda s: s["n"] < 0, lambda s: ({"n": s["n"] + 1},), (state,)), tf.tanh(x + 1.0) * 2.0 + tf.exp(x)
+
+        return step, lambda step, k: step(X[k % 3])[0][0] is state, lambda: 0
+
+    harness.compare_steps(make, whole=0, express=0)
+
+
 def test_a_list_of_the_programs_is_looked_at():
     def change(k, world):
         world["list"][0] = tf.fill((3,), float(k))
@@ -360,21 +372,32 @@ def test_numbers_that_a_function_gives():
     harness.compare_steps(make, whole=0, express=0, n=60)
 
 
-def test_arrays_that_a_function_gives():
+def test_an_array_that_is_tested():
     def make():
-        def step(x, flag, numbers):
-            return tf.while_loop(lambda i, h: flag, lambda i, h: (i + 1, tf.tanh(h)), (0, x), maximum_iterations=3), tf.scan(lambda a, row: numbers, tf.exp(x), initializer=numbers)
+        def step(x, flag):
+            return tf.while_loop(lambda h: flag, lambda h: (tf.tanh(h),), (x,), maximum_iterations=3)
 
-        return step, lambda step, k: step(X[k % 3], np.array(k % 7 != 6), np.full(3, k, np.float32)), lambda: 0
+        return step, lambda step, k: step(X[k % 3], np.array(k % 7 != 6)), lambda: 0
 
     harness.compare_steps(make, whole=0, express=0, n=60)
 
 
-def test_an_index_that_varies():
+def test_an_array_that_a_function_gives():
+    def make():
+        def step(x, numbers):
+            return tf.scan(lambda a, row: numbers, tf.exp(x) * 2.0, initializer=tf.zeros(3)), tf.tanh(x)
+
+        return step, lambda step, k: step(X[k % 3], np.full(3, k, np.float32)), lambda: 0
+
+    harness.compare_steps(make, whole=0, express=0, n=60)
+
+
+@pytest.mark.parametrize("convert", [tf.constant, lambda i: i, int, lambda i: tf.constant(i) + 0], ids=["constant", "array", "int", "computed"])
+def test_an_index_that_varies(convert):
     def make():
         def step(x, i):
             rows = tf.TensorArray(tf.float32, size=4, clear_after_read=False).unstack(tf.tanh(x))
-            return rows.read(tf.constant(i)) + rows.read(i), rows.read(int(i))
+            return rows.read(convert(i)) * 2.0
 
         return step, lambda step, k: step(X[k % 3], np.array(k // 5 % 4)), lambda: 0
 
