@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from examples import check, fit, fit_models, numbers, programs
+from examples import check, fit, fit_models, functionals, numbers, programs
 from examples.benchmark import loops, report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
@@ -426,7 +426,7 @@ def test_check_says_what_is_wrong(monkeypatch, capsys):
     assert "TERRA IS WRONG: step 0 gave 2.0, not 1.0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("main, titles", [(conditions, list(CONDITIONS)), (shapes, list(shapes_programs())[::3]), (numbers.main, list(numbers.PROGRAMS)[::3])], ids=["conditions", "shapes", "numbers"])
+@pytest.mark.parametrize("main, titles", [(conditions, list(CONDITIONS)), (functionals.main, list(functionals.PROGRAMS)), (shapes, list(shapes_programs())[::3]), (numbers.main, list(numbers.PROGRAMS)[::3])], ids=["conditions", "functionals", "shapes", "numbers"])
 def test_steps_that_take_turns(main, titles, capsys, monkeypatch):
     chosen = {title: program for title, program in shapes_programs().items() if title in titles}
     monkeypatch.setattr("examples.shapes.programs", lambda: chosen)

@@ -534,6 +534,11 @@ def is_to_be_used(kind):
     return kind.__name__ == "ShouldUseWrapper"
 
 
+def is_used(x):
+    """Whether such an object was used."""
+    return x._tf_should_use_helper._sated
+
+
 def dataset_of_iterator(resource):
     """The dataset behind the iterator `resource`, which an operation on this thread is about to use; None if it is not found.
 

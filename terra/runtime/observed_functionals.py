@@ -6,6 +6,7 @@ what it was given, and from what they have given. So it is part of the run, like
 
 import functools
 import inspect
+import sys
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
 
@@ -26,7 +27,11 @@ _CONSTANTS = (tfi.tf.TensorSpec, tfi.tf.UnconnectedGradients)
 def is_loop(function):
     """Whether it is a loop of the framework's, which calls what it is given."""
     tf = tfi.tf
-    return function in (tf.while_loop, tf.map_fn, tf.scan, tf.foldl, tf.foldr)
+    return function in (tf.while_loop, tf.map_fn, tf.scan, tf.foldl, tf.foldr) or any(_is_of_keras(function, name) for name in ("while_loop", "fori_loop", "map", "scan"))
+
+
+def _is_of_keras(function, name):
+    return function.__name__ == name and function is getattr(getattr(sys.modules.get("keras"), "ops", None), name, None)
 
 
 class Functionals:
@@ -37,11 +42,13 @@ class Functionals:
 
     def _loop(self, function, /, *args, **kwargs):
         """Call a loop of the framework's."""
-        tf, handed = tfi.tf, {}
-        tests = function is tf.while_loop  # what the condition gives
-        if function is tf.map_fn and not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn")):
-            self.impure("has tf.map_fn call a function that AutoGraph converts")
-            return function(*args, **kwargs)
+        handed = {}
+        tests = function is tfi.tf.while_loop or _is_of_keras(function, "while_loop")  # what the condition gives
+        if function is tfi.tf.map_fn or _is_of_keras(function, "map"):
+            called = args[0] if args else kwargs.get("fn", kwargs.get("f"))
+            if not framework_loops.autograph_leaves(called):
+                self.impure("has tf.map_fn call a function that AutoGraph converts")
+                return function(*args, **kwargs)
         return self._by_framework(
             handed, function, [self._handed(x, handed, tests and k == 0) for k, x in enumerate(args)],
             {name: self._handed(x, handed, tests and name == "cond") for name, x in kwargs.items()})
@@ -82,6 +89,10 @@ class Functionals:
     def _new_array(self, kind, /, *args, **kwargs):
         """Make a TensorArray."""
         return self._of_array(kind, args, kwargs)
+
+    def _leaves_unused(self):
+        """Whether the run has made something of which TensorFlow says each time that it was never used."""
+        return any(tfi.is_to_be_used(type(it)) and not tfi.is_used(it) for it in self._born.values())
 
     def _new_spec(self, kind, /, *args, **kwargs):
         for x in (*args, *kwargs.values()):

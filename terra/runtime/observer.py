@@ -104,6 +104,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
                         self._check_result(effect.value(), seen)
         if any(made is not None and made.gi_frame is not None for made in [reference() for reference in self._generators]):
             self.impure("leaves a generator that is not at its end")
+        if self._leaves_unused():
+            self.impure("does not use what it has written to a TensorArray")
         needed = self._varying.why_needed() or (self.late.looks_at_numbers() and "looks at a number that varies")
         if needed:
             self.impure(needed)
