@@ -414,7 +414,7 @@ def test_variables_of_a_function_with_a_custom_gradient():
         return step, lambda: [w.numpy(), s.numpy()]
 
     stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5], [0.1, -1.0, i % 2]]),), 30)
-    assert stats.coexecuted_steps > 25 and stats.fallbacks == 0 and stats.fast_forwards > 100
+    assert stats.coexecuted_steps > 25 and stats.fallbacks == 0 and stats.whole_steps > 10
 
 
 def test_a_block_that_is_computed_again_for_its_gradient():

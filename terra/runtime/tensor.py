@@ -245,15 +245,18 @@ def make_tensor(dtype, enum, shape, key, owner, hidden):
 def still_held(tensors):
     """Empties a list of tensors: those of them, in order, that something else holds, but for others of them that nothing holds.
 
-    (Keras has what an activation gives hold what it was given, which was made before it.)
+    (Keras has what an activation gives hold what it was given, which was, as a rule, made before it.)
     """
-    found = []
-    while tensors:
-        t = tensors.pop()
-        if _getrefcount(t) > _OWN_REFERENCES:
-            found.append(t)
-    found.reverse()
-    return found
+    n = None
+    while n != len(tensors):
+        n, found = len(tensors), []
+        while tensors:
+            t = tensors.pop()
+            if _getrefcount(t) > _OWN_REFERENCES:
+                found.append(t)
+        found.reverse()
+        tensors = found
+    return tensors
 
 
 class Noted:
