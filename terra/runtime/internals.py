@@ -47,8 +47,8 @@ try:
     from tensorflow.python.ops import nn_ops as _nn_ops
     from tensorflow.python.ops import resource_variable_ops
     from tensorflow.python.ops import map_fn as map_fn_module
-    from tensorflow.python.ops.custom_gradient import Bind as _Bind
     from tensorflow.python.ops import while_loop as while_loop_module
+    from tensorflow.python.ops.custom_gradient import Bind as _Bind
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
     from tensorflow.python.ops.script_ops import EagerFunc as _EagerFunc  # what runs the Python function of a `tf.py_function`
     _convert_returned = _EagerFunc._convert
@@ -519,9 +519,12 @@ def is_variable(x):
     return type(held) is dict and issubclass(type(held.get("_value")), tf.Variable)
 
 
+_decorated = tf.custom_gradient(lambda: None)._d.__code__
+
+
 def has_custom_gradient(x):
     """The function that `tf.custom_gradient` has made `x` of; None if it is none of those."""
-    return x._f if type(x) is _Bind and x._d.__code__ is _decorated.__code__ else None
+    return x._f if type(x) is _Bind and x._d.__code__ is _decorated else None
 
 
 def with_custom_gradient(x, function, *args, **kwargs):
@@ -692,8 +695,6 @@ def replace_map_fn(replace):
     """Put `replace(map_fn)` in the place of the function that `tf.map_fn` runs through."""
     map_fn_module.map_fn = replace(map_fn_module.map_fn)
 
-
-_decorated = tf.custom_gradient(lambda: None)._d
 
 _PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_indices", "_values", "_dense_shape"),
           tf.IndexedSlices: ("_values", "_indices", "_dense_shape"), _RowPartition: ("_row_splits", "_row_lengths", "_value_rowids", "_nrows", "_uniform_row_length", "_nvals")}
