@@ -167,6 +167,42 @@ class Writer:
         return text
 
 
+class OfFunctions(Writer):
+    """Writes steps that hand functions to TensorFlow, and fill TensorArrays."""
+
+    def statement(self, pad, writes):
+        if self.r.random() < 0.4:
+            return super().statement(pad, writes)
+        q, number, values = self.name(), lambda: self.number(1), self.list
+        inner = [f"{pad}    {self.write()}"] if self.r.random() < writes else []
+        define = lambda arguments, *lines: [f"{pad}def {q}({arguments}):", *inner, *[f"{pad}    {line}" for line in lines]]  # noqa: E731
+        return self.pick(
+            lambda: [f"{pad}y = tf.foldl(lambda a, v: a + v * {number()}, tf.stack([y, y * 0.5]))"],
+            lambda: [*define("a, v", f"return tf.tanh(a) + v * {number()}"), f"{pad}y = tf.scan({q}, tf.stack([y, y + 1.0]), initializer=y)[-1]"],
+            lambda: [*define("a, v", f"if {number()} > {number()}:", "    v = v * 2.0", "return a + v"), f"{pad}y = tf.foldr({q}, tf.stack([y, y, y]))"],
+            lambda: [f"{pad}y = tf.map_fn(lambda v: tf.sin(v) * 2.0, tf.stack([y, y]))[0] * {number()}"],
+            lambda: [*define("v", f"return v * {number()}"), f"{pad}y = tf.map_fn({q}, tf.stack([y, y]))[1]"],
+            lambda: [*define("i, v", f"return i + 1, v * 0.5 + {number()}"), f"{pad}y = tf.while_loop(lambda i, v: i < len({values()}), {q}, (0, y), maximum_iterations=5)[1]"],
+            lambda: [*define("v", f"return v * 0.5 + {number()}"), f"{pad}y = tf.while_loop(lambda v: tf.reduce_sum(v) > {number()}, {q}, (y,), maximum_iterations=3)[0]"],
+            lambda: [*define("s", f"s['v'] = s['v'] + {number()}", "return (s,)"), f"{pad}y = tf.while_loop(lambda s: tf.reduce_max(s['v']) < 3.0, {q}, ({{'v': y}},), maximum_iterations=3)[0]['v']"],
+            lambda: [*define("v", f"return v * {number()}, lambda g: g * {number()}"), f"{pad}with tf.GradientTape() as tape:", f"{pad}    tape.watch(y)",
+                     f"{pad}    z = tf.reduce_sum(tf.custom_gradient({q})(tf.tanh(y)))", f"{pad}y = y + tape.gradient(z, y)"],
+            lambda: [f"{pad}with tf.GradientTape() as tape:", f"{pad}    z = tf.reduce_sum(scaled(y * S['var']))", f"{pad}y = y + tape.gradient(z, S['var'])"],
+            lambda: [f"{pad}{q} = tf.TensorArray(tf.float32, size=2).unstack([y, y * {number()}])", f"{pad}y = {q}.read(1) + {q}.read(0)"],
+            lambda: [f"{pad}{q} = tf.TensorArray(tf.float32, size=0, dynamic_size=True)", f"{pad}for i, v in enumerate({values()}):", f"{pad}    {q} = {q}.write(i, y * v)",
+                     f"{pad}y = tf.reduce_sum({q}.stack(), 0)"])
+
+    def program(self):
+        return super().program().replace("def of_list(values):", """@tf.custom_gradient
+def scaled(v):
+    y = tf.sin(v)
+    def gradient(g):
+        return g * y * S["d"]["a"] * NUMBER
+    return y, gradient
+
+def of_list(values):""", 1)
+
+
 def run(path, wrap, number):
     spec = importlib.util.spec_from_file_location(f"random_step_{number}", path)
     module = importlib.util.module_from_spec(spec)
@@ -189,10 +225,11 @@ def run(path, wrap, number):
 skipped = []
 
 
+@pytest.mark.parametrize("writer", [Writer, OfFunctions])
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_random_steps(seed, tmp_path):
+def test_random_steps(seed, writer, tmp_path):
     path = tmp_path / "program.py"
-    path.write_text(Writer(seed).program())
+    path.write_text(writer(seed).program())
     expected, _ = run(path, lambda step: step, f"{seed}_eager")
     actual, step = run(path, lambda step: terra.coexecute(step, wait_for_graph=True), seed)
     for k, (a, b) in enumerate(zip(expected, actual)):
