@@ -19,8 +19,6 @@ from terra.runtime.kinds import PLAIN, TENSORS
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 _DECORATED = attrgetter("_f")
 _ARRAY_METHODS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])
-
-
 _CONSTANTS = (tfi.tf.TensorSpec, tfi.tf.UnconnectedGradients)
 
 
