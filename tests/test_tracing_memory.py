@@ -5,6 +5,7 @@ import gc
 import keras
 import pytest
 import tensorflow as tf
+from harness import shown
 
 import terra
 from terra.runtime.tensor import TerraTensor
@@ -71,10 +72,6 @@ def some_are_kept(probe):
 
 PROGRAMS = [chain, chain_on_a_tape, shape_is_data, some_are_kept]
 X = tf.constant([1.0, -2.0, 3.0])
-
-
-def shown(result):
-    return [t if type(t) is float else t.numpy().tolist() for t in tf.nest.flatten(result)]
 
 
 @pytest.mark.parametrize("make", PROGRAMS)

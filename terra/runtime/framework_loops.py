@@ -58,7 +58,7 @@ def mapping(original):
     operations have locations."""
     @functools.wraps(original)
     def map_fn(fn, *args, **kwargs):
-        if issuing_step() is not None and not hasattr(fn, _UNCONVERTED) and autograph_leaves(fn):
+        if issuing_step() is not None and autograph_leaves(fn):
             fn = unconverted(functools.partial(fn))
         return original(fn, *args, **kwargs)
 
@@ -67,7 +67,7 @@ def mapping(original):
 
 def unconverted(partial):
     """The same; AutoGraph leaves it alone."""
-    setattr(partial, _UNCONVERTED, {})
+    partial.autograph_info__ = {}  # it takes what has this attribute for its own
     return partial
 
 
@@ -98,7 +98,6 @@ def _is_left(value):
     return is_frameworks(value) if kind is FunctionType else kind in PLAIN or kind in TENSORS or tfi.is_variable(value) or guards.is_librarys(kind)
 
 
-_UNCONVERTED = "autograph_info__"  # AutoGraph takes what has this attribute for its own
 _straight = {}  # id of a code object -> (it, the names that it uses, or None if AutoGraph would change what it does)
 _PLAIN_INSTRUCTIONS = (
     "BINARY_", "BUILD_LIST", "BUILD_MAP", "BUILD_SLICE", "BUILD_TUPLE", "BUILD_CONST_KEY_MAP", "CACHE", "CALL", "COMPARE_OP", "COPY", "DUP_TOP", "EXTENDED_ARG", "INPLACE_", "KW_NAMES",

@@ -46,7 +46,6 @@ try:
     from tensorflow.python.ops import control_flow_ops as _control_flow_ops
     from tensorflow.python.ops import nn_ops as _nn_ops
     from tensorflow.python.ops import resource_variable_ops
-    from tensorflow.python.ops import map_fn as map_fn_module
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.custom_gradient import Bind as _Bind
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
@@ -693,7 +692,7 @@ def replace_while_loop(replace):
 
 def replace_map_fn(replace):
     """Put `replace(map_fn)` in the place of the function that `tf.map_fn` runs through."""
-    map_fn_module.map_fn = replace(map_fn_module.map_fn)
+    replace_in("tensorflow.python.ops.map_fn", map_fn=replace)
 
 
 _PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_indices", "_values", "_dense_shape"),

@@ -275,7 +275,7 @@ class Builtins:
         if callee is tfi.tf.name_scope:
             return form
         if callee is tfi.tf.TensorArray:
-            return functools.partial(self._new_array, callee)
+            return functools.partial(self._of_array, callee)
         if callee is tfi.tf.TensorSpec:
             return functools.partial(self._new_spec, callee)
         if callee in _CONVERSIONS:

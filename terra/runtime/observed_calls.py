@@ -13,7 +13,6 @@ from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_c
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks
-from terra.runtime.observed_functionals import is_loop
 from terra.transform import convert
 from terra.transform.observed import Unobservable
 
@@ -50,7 +49,7 @@ class Calls:
             if is_frameworks(callee):
                 if quiet_functions.only_calls(callee):
                     return functools.partial(self._calling, callee)
-                if is_loop(callee):
+                if quiet_functions.is_loop(callee):
                     return functools.partial(self._loop, callee)
                 if quiet_functions.is_setting(callee):
                     return functools.partial(self._setting, callee)
@@ -212,9 +211,8 @@ class Calls:
         if type(function) is FunctionType and is_frameworks(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self._adding, callee)
-            array = self._array_method(callee)
-            if array is not None:
-                return array
+            if type(owner) is tfi.tf.TensorArray and id(owner) in self._born and function.__name__ in quiet_functions.OF_ARRAYS:
+                return functools.partial(self._of_array, callee)
             if function.__name__ == "numpy" and self._is_own(owner):
                 return functools.partial(self.late.read, self.runner, owner, _numpy)
             if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
@@ -305,13 +303,15 @@ class Calls:
             self._look_into(it)
 
     def _bear(self, value):
-        """The framework made `value`, and all containers in it."""
+        """The framework made `value`, and all containers and TensorArrays in it, but for those that it was handed."""
         kind = type(value)
         if kind is list or kind is tuple or kind is dict:
-            if kind is not tuple:
+            if kind is not tuple and id(value) not in self._handed_over:
                 self._born[id(value)] = value
             for x in value.values() if kind is dict else value:
                 self._bear(x)
+        elif kind is tfi.tf.TensorArray or tfi.is_to_be_used(kind):
+            self._born[id(value)] = value
 
     def _layer(self, layer, form, /, *args, **kwargs):
         """Call a layer of a user's class."""

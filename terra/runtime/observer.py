@@ -55,6 +55,9 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         self._born = {}  # id -> container, iterator, function or tape that the run has made
         self._generators = []  # weak references to those that the run has made, and that have something to do when they are closed
         self._lets_go = False  # whether there was one: then iterators are not held
+        self._handed_over = {}  # id -> container that was given to the framework's code: where that gives it, it has not made it
+        self._span = None  # where in the log begins what the framework's code issues, while it runs in one of the calls that `Functionals` has
+        self._differentiates = False  # whether a gradient may be the matter of a function of the program's
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.late = LateReads(self._varying, runner.late_reads)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
@@ -163,6 +166,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         """Let go of what the run has made: some of it refers to the observer."""
         self._born.clear()
         self._given.clear()
+        self._handed_over.clear()
 
     def give(self, container):
         """The framework hands a list or dict to the user's code."""

@@ -24,6 +24,8 @@ _SETTINGS = {
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
 }
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
+_LOOPS = frozenset(["foldl", "foldr", "fori_loop", "map", "map_fn", "scan", "while_loop"])
+OF_ARRAYS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])  # methods of a TensorArray
 _OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"])
 
 
@@ -51,5 +53,16 @@ def only_calls(function):
     """Whether all that it does is to look into structures, and to call the functions that it is given."""
     if function is tfi.tf.cond:
         return True
-    return function.__name__ in _OF_STRUCTURES and any(
-        getattr(space, function.__name__, None) is function for space in (tfi.tf.nest, getattr(sys.modules.get("keras"), "tree", None)))
+    name = function.__name__
+    return name in _OF_STRUCTURES and _is_in(function, name, tfi.tf.nest, "tree")
+
+
+def is_loop(function):
+    """Whether it is a loop, which calls the functions that it is given."""
+    name = function.__name__.removesuffix("_v2")
+    return name in _LOOPS and _is_in(function, name, tfi.tf, "ops")
+
+
+def _is_in(function, name, space, of_keras):
+    """Whether a namespace of TensorFlow's, or one of Keras', has the function under its name."""
+    return any(getattr(place, name, None) is function for place in (space, getattr(sys.modules.get("keras"), of_keras, None)))
