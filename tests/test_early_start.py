@@ -11,8 +11,7 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime import single_threaded, trial
-from terra.runtime.compiled import LEARNED
+from terra.runtime import compiled, single_threaded, trial
 from terra.runtime.early_start import STEPS, EarlyStart
 from terra.runtime.trial import BLOCK, ROUNDS
 
@@ -194,7 +193,7 @@ def test_no_early_form_for_a_compiled_graph():
         return x
 
     coexecuted = harness.started_early(terra.coexecute(step, wait_for_graph=True, jit_compile=True))
-    for _ in range(LEARNED + 2 * BLOCK):
+    for _ in range(compiled.LEARNED + 2 * compiled.BLOCK):
         coexecuted(tf.ones([3]))
     assert coexecuted.stats().compiled_steps > 0 and coexecuted.compiled.reason is None and coexecuted.stats().early_steps == 0
 

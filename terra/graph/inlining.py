@@ -6,20 +6,19 @@ it would compile anew for each value. In the cluster itself it finds out. The li
 
 from terra.graph import xla_ops
 
-_LOOPS = frozenset(["StatelessWhile", "While"])
 _FOR_XLA = "_xla_propagate_compile_time_consts"  # what TensorFlow gives a loop that was traced for XLA
 
 
 def why_not(fdef, library):
     """Why calls of a function cannot be written into a cluster, as a phrase; None if they can."""
-    if fdef is None or fdef.signature.is_stateful or fdef.control_ret or not any(node.op in _LOOPS and node.attr[_FOR_XLA].b for node in fdef.node_def):
+    if fdef is None or fdef.signature.is_stateful or fdef.control_ret or not any(node.op in xla_ops.LOOPS and node.attr[_FOR_XLA].b for node in fdef.node_def):
         return xla_ops.CALLS
     return _why_not(fdef, library)
 
 
 def _why_not(fdef, library):
     for node in fdef.node_def:
-        if node.op in _LOOPS:
+        if node.op in xla_ops.LOOPS:
             called = [library.get(node.attr[name].func.name) for name in ("cond", "body")]
             reason = next(filter(None, [xla_ops.CALLS if f is None else _why_not(f, library) for f in called]), None)
         else:

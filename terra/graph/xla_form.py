@@ -3,52 +3,35 @@
 Arguments, results and channels are those of the ordinary form, so the skeleton does not know which of the two runs. Reads and updates of variables, feeds,
 fetches, Cases with their branches, random operations and what XLA has no kernel for stay outside. Constants are copied into each cluster that uses them: XLA
 needs shapes and axes as constants. A number that decides a shape may also be an argument of the function; XLA then compiles anew for each of its values.
+
+If nothing else would stay outside, XLA compiles the function as a *whole*, with its variables: no function is called for it that only calls another one, which takes a tenth of
+a millisecond.
 """
 
 from terra.graph import inlining, xla_ops
 from terra.graph.clusters import ALONG, NO, YES, find_clusters
 from terra.graph.functiondef import attr, dtype, type_list
+from terra.graph.xla_checks import BOOL, Checks
+from terra.graph.xla_cluster import WHOLE, Cluster, XlaForm, add_call
 from terra.runtime import internals as tfi
-from terra.runtime.fingerprints import COMPILED
+from terra.runtime.graph_runner import CHECK_FAILED
 
 SMALLEST = 8  # operations in a cluster: calling a compiled function takes as long as a few of them
 LARGEST = 5000  # for more (loops that are unrolled), XLA takes minutes
-INT32, BOOL = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_BOOL
 _QUEUE_OPS = frozenset(["QueueDequeueV2", "QueueEnqueueV2"])
 
 
-class Cluster:
-    """A stretch of the graph that is a function of its own: its protos, and the refs in the ordinary form that it takes and gives."""
-
-    __slots__ = ("name", "number", "fdef", "caller", "inputs", "outputs", "n_nodes")
-
-    def __init__(self, name, number):
-        self.name, self.number = name, number
-        self.inputs, self.outputs = [], []
-
-
-class XlaForm:
-    """The functions of the compiled form.
-
-    top: what runs in place of the ordinary function. probe: the ordinary function, whose further results are the clusters' inputs (`probed`).
-    left_out: reason -> operations that are not compiled because of it. constants: names of arguments whose values XLA needs.
-    """
-
-    __slots__ = ("clusters", "top", "probe", "probed", "left_out", "constants", "n_compiled")
-
-    @property
-    def fdefs(self):
-        return [fdef for c in self.clusters for fdef in (c.fdef, c.caller)] + [self.probe, self.top]
-
-
-def make_form(top, fdefs, library, open_refs, number, without=()):
+def make_form(top, fdefs, library, open_refs, number, without=(), variables=()):
     """The compiled form of function `top`, one of `fdefs`; None if nothing of it is worth compiling.
 
     library: name -> FunctionDef of what they call.
     open_refs: nodes, and refs of their outputs, whose shapes may differ between steps with the same arguments.
-    without: numbers of clusters that could not be compiled, to be left as they are.
+    without: numbers of clusters that could not be compiled, to be left as they are; WHOLE if the whole could not.
+    variables: the arguments that are variables of fixed shapes which XLA may be given.
     """
-    return _Maker(top, fdefs, library, open_refs, number).make(without)
+    maker = _Maker(top, fdefs, library, open_refs, number)
+    whole = None if WHOLE in without else maker.make_whole(variables)
+    return whole or maker.make(without)
 
 
 class _Maker:
@@ -64,12 +47,75 @@ class _Maker:
         self.types = dict(self.arg_types)  # of every ref
         self.left_out = {}
         self.constants = set()
+        self.may = list(map(self._may, self.nodes))
+
+    def make_whole(self, variables):
+        """The form in which XLA compiles everything, if that is possible."""
+        compiled = [node for node, how in zip(self.nodes, self.may) if how != NO]
+        size = sum(map(self._size, compiled))
+        given = [enum for name, enum in self.arg_types.items() if name not in variables] + [self.types[ref] for ref in self.top.ret.values()]
+        if YES not in self.may or size < SMALLEST or len(compiled) > LARGEST or not xla_ops.TYPES.issuperset(given):
+            return None
+        if not all(how != NO or self._fits_whole(node, variables) for node, how in zip(self.nodes, self.may)):
+            return None
+        form = XlaForm()
+        form.left_out, form.constants, form.whole, form.probe = {}, self.constants, True, None
+        cluster = Cluster(f"{self.prefix}_whole", WHOLE)
+        fdef, form.checked = self._write_whole(cluster.name)
+        cluster.inputs = list(self.arg_types)
+        cluster.write(fdef, size)
+        form.clusters = [cluster]
+        form.settle()
+        return form
+
+    def _write_whole(self, name):
+        """(The function, whether it checks indices.) If one is out of range, variables keep their values, and the first result is False."""
+        fdef = tfi.function_pb2.FunctionDef()
+        fdef.signature.CopyFrom(self.top.signature)
+        fdef.signature.name = name
+        fdef.signature.is_stateful = True
+        del fdef.signature.control_output[:]
+        renamed = {}
+        for node in self.nodes:
+            if node.op not in ("NoOp", "AssignVariableOp"):
+                self._write_node(fdef, node, renamed)
+        checks = self._checks(fdef, name)
+        ok = checks.all() if checks.refs else None
+        for node in self.nodes:
+            if node.op == "AssignVariableOp":
+                self._write_update(fdef, node, renamed, ok)
+        first = self.top.signature.output_arg[0].name
+        for result, ref in self.top.ret.items():
+            fdef.ret[result] = ok if ok is not None and result == first else renamed.get(ref, ref)
+        return fdef, ok is not None
+
+    def _write_update(self, fdef, node, renamed, ok):
+        """Add the update of a variable, behind its reads; it keeps its value unless `ok`."""
+        variable, value = node.input[0], renamed.get(node.input[1], node.input[1])
+        reads = [other.name for other in self.nodes if other.op == "ReadVariableOp" and other.input[0] == variable]
+        if ok is not None:
+            if not reads:
+                read = fdef.node_def.add()
+                read.name, read.op = node.name + "_old", "ReadVariableOp"
+                read.input.append(variable)
+                read.attr["dtype"].CopyFrom(node.attr["dtype"])
+                reads.append(read.name)
+            select = fdef.node_def.add()
+            select.name, select.op = node.name + "_new", "SelectV2"
+            select.input.extend([ok, value, f"{reads[0]}:value:0"])
+            select.attr["T"].CopyFrom(node.attr["dtype"])
+            value = f"{select.name}:output:0"
+        update = fdef.node_def.add()
+        update.CopyFrom(node)
+        update.device = ""
+        update.input[:] = [variable, value, *[f"^{read}" for read in reads]]
+        _must(fdef, update.name)
 
     def make(self, without):
         before = [self._sources(node) for node in self.nodes]
         order = [k for k, node in enumerate(self.nodes) if node.op in _QUEUE_OPS or node.op == "Case"]
         reads = [k for k in order if self._is_read(self.nodes[k])]
-        may = [self._may(node) for node in self.nodes]
+        may = self.may
         # Constants belong to every cluster that uses them.
         sizes = list(map(self._size, self.nodes))
         found = find_clusters(before, may, order, reads, SMALLEST, sizes)
@@ -86,10 +132,9 @@ class _Maker:
             return None
         form = XlaForm()
         form.left_out = self.left_out
-        form.constants = self.constants
+        form.constants, form.whole, form.checked = self.constants, False, False
         home = {self.nodes[k].name: number for number, members in enumerate(found) for k in members}
         form.clusters = [Cluster(f"{self.prefix}_cluster{number}", number) for number in numbers]
-        form.n_compiled = len(home)
         self._find_ports(form.clusters, found, home)
         guards = {}
         for cluster, members in zip(form.clusters, found):
@@ -98,6 +143,15 @@ class _Maker:
         form.probed = list(dict.fromkeys(ref for c in form.clusters for ref in c.inputs))
         form.probe = self._write_probe(form.probed)
         return form
+
+    def _fits_whole(self, node, variables):
+        """Whether an operation that no cluster has may be part of the whole: constants, the barrier, and the only read and update of a variable, before and behind it."""
+        if node.op in ("Const", "NoOp"):
+            return True
+        if node.op not in ("ReadVariableOp", "AssignVariableOp") or node.input[0] not in variables or (node.device and not _is_only_device(node.device)):
+            return False
+        after = {self.nodes[self.index[ref[1:]]].op for ref in node.input if ref.startswith("^")}
+        return after <= (set() if node.op == "ReadVariableOp" else {"NoOp"}) and sum(other.op == node.op and other.input[0] == node.input[0] for other in self.nodes) == 1
 
     def _called(self, node):
         """The function that a node calls; None if it is another operation."""
@@ -196,9 +250,8 @@ class _Maker:
         return source is not None and self.nodes[source].op == "Const"
 
     def _write_cluster(self, cluster, members, guards):
-        fdef = cluster.fdef = tfi.function_pb2.FunctionDef()
+        fdef = tfi.function_pb2.FunctionDef()
         fdef.signature.name = cluster.name
-        cluster.n_nodes = len(members)
         renamed = {}
         for k, ref in enumerate(cluster.inputs):
             arg = fdef.signature.input_arg.add()
@@ -212,20 +265,9 @@ class _Maker:
         for name in constants:
             fdef.node_def.add().CopyFrom(self.nodes[self.index[name]])
         for k in members:
-            node = tfi.node_def_pb2.NodeDef()
-            node.CopyFrom(self.nodes[k])
-            node.device = ""
-            node.input[:] = [renamed.get(ref, ref) for ref in node.input]
-            called = self._called(node)
-            if called is None:
-                fdef.node_def.append(node)
-            else:
-                renamed.update(inlining.write(fdef, node, called))
+            self._write_node(fdef, self.nodes[k], renamed)
         results = [(renamed.get(ref, ref), self.types[ref]) for ref in cluster.outputs]
-        checks = _Checks(fdef, cluster.name)
-        for node in list(fdef.node_def):
-            if node.op in xla_ops.GUARDED:
-                checks.add(node, self._axis(self.nodes[self.index[node.name]]))
+        checks = self._checks(fdef, cluster.name)
         if checks.refs:
             guards[cluster.name] = len(results)
             results.append((checks.all(), BOOL))
@@ -233,28 +275,26 @@ class _Maker:
             out = fdef.signature.output_arg.add()
             out.name, out.type = f"r{k}", enum
             fdef.ret[out.name] = ref
-        fdef.attr[COMPILED].b = True
-        fdef.attr["_noinline"].b = True
-        # The same call in a function of its own, to compile the cluster without running the step.
-        caller = cluster.caller = tfi.function_pb2.FunctionDef()
-        caller.signature.CopyFrom(fdef.signature)
-        caller.signature.name = cluster.name + "_alone"
-        self._add_call(caller, cluster, [a.name for a in fdef.signature.input_arg])
-        for k, (_, _) in enumerate(results):
-            caller.ret[f"r{k}"] = f"{cluster.name}:output:{k}"
+        cluster.write(fdef, len(members))
 
-    @staticmethod
-    def _add_call(fdef, cluster, inputs):
-        signature = cluster.fdef.signature
-        node = fdef.node_def.add()
-        node.name, node.op = cluster.name, "PartitionedCall"
-        node.input.extend(inputs)
-        node.attr["Tin"].CopyFrom(type_list([a.type for a in signature.input_arg]))
-        node.attr["Tout"].CopyFrom(type_list([a.type for a in signature.output_arg]))
-        node.attr["f"].func.name = cluster.name
-        node.attr[COMPILED].b = True
-        for name in ("config", "config_proto", "executor_type"):
-            node.attr[name].CopyFrom(attr(""))
+    def _write_node(self, fdef, node, renamed):
+        """Add a node; `renamed`: what took the place of the outputs of calls that were written out."""
+        copy = tfi.node_def_pb2.NodeDef()
+        copy.CopyFrom(node)
+        copy.device = ""
+        copy.input[:] = [renamed.get(ref, ref) for ref in node.input]
+        called = self._called(node)
+        if called is None:
+            fdef.node_def.append(copy)
+        else:
+            renamed.update(inlining.write(fdef, copy, called))
+
+    def _checks(self, fdef, prefix):
+        checks = Checks(fdef, prefix)
+        for node in list(fdef.node_def):
+            if node.op in xla_ops.GUARDED:
+                checks.add(node, self._axis(self.nodes[self.index[node.name]]))
+        return checks
 
     def _write_top(self, clusters, home, guards):
         top = tfi.function_pb2.FunctionDef()
@@ -281,7 +321,7 @@ class _Maker:
             copy.CopyFrom(node)
             copy.input[:] = dict.fromkeys(after(ref) for ref in node.input) if node.op == "NoOp" else [after(ref) for ref in node.input]
         for cluster in clusters:
-            self._add_call(top, cluster, [after(ref) for ref in cluster.inputs])
+            add_call(top, cluster.name, cluster.fdef.signature, [after(ref) for ref in cluster.inputs])
         for name, ref in self.top.ret.items():
             top.ret[name] = after(ref)
         for name in dict.fromkeys(name_of(node) for node in self.top.control_ret.values()):
@@ -295,7 +335,7 @@ class _Maker:
         """Nothing that the check concerns may be read or committed before it has passed."""
         node = top.node_def.add()
         node.name, node.op = cluster.name + "_check", "Assert"
-        text = tfi.tf.make_tensor_proto(b"a check of a compiled operation failed")
+        text = tfi.tf.make_tensor_proto(CHECK_FAILED)
         const = top.node_def.add()
         const.name, const.op = node.name + "_text", "Const"
         const.attr["dtype"].CopyFrom(dtype(text.dtype))
@@ -356,54 +396,3 @@ def _in_order(fdef):
                 done.add(name)
                 result.append(nodes[name])
     return result
-
-
-class _Checks:
-    """Nodes in a cluster that compute whether the indices of an operation are in range, as its ordinary kernel would demand."""
-
-    def __init__(self, fdef, prefix):
-        self.fdef, self.prefix = fdef, prefix
-        self.refs = []
-        self._count = 0
-
-    def _node(self, op, inputs, **attrs):
-        self._count += 1
-        node = self.fdef.node_def.add()
-        node.name, node.op = f"{self.prefix}_check{self._count}", op
-        node.input.extend(inputs)
-        for name, value in attrs.items():
-            node.attr[name].CopyFrom(value)
-        return f"{node.name}:{tfi.op_def(op).output_arg[0].name}:0"
-
-    def _const(self, value, enum):
-        proto = tfi.tf.make_tensor_proto(value, dtype=tfi.dtypes.as_dtype(enum))
-        value = tfi.attr_value_pb2.AttrValue()
-        value.tensor.CopyFrom(proto)
-        return self._node("Const", (), dtype=dtype(enum), value=value)
-
-    def add(self, node, axis):
-        """`node` looks up its second input along `axis` of its first."""
-        table, indices = node.input[0], node.input[1]
-        table_type, index_type = xla_ops.input_types(node)[:2]
-        if axis is None:  # negative ones are dropped
-            bound = self._node("Cast", [node.input[2]], SrcT=dtype(xla_ops.input_types(node)[2]), DstT=dtype(index_type))
-            self._add(self._node("Less", [indices, bound], T=dtype(index_type)))
-            return
-        shape = self._node("Shape", [table], T=dtype(table_type), out_type=dtype(index_type))
-        bounds = [self._const([axis], INT32), self._const([axis + 1], INT32), self._const([1], INT32)]
-        size = self._node("StridedSlice", [shape, *bounds], T=dtype(index_type), Index=dtype(INT32), end_mask=attr(int(axis == -1)), shrink_axis_mask=attr(1))
-        compared = dtype(index_type)
-        low = self._node("GreaterEqual", [indices, self._const(0, index_type)], T=compared)
-        high = self._node("Less", [indices, size], T=compared)
-        self._add(self._node("LogicalAnd", [low, high]))
-
-    def _add(self, inside):
-        flat = self._node("Reshape", [inside, self._const([-1], INT32)], T=dtype(BOOL), Tshape=dtype(INT32))
-        self.refs.append(self._node("All", [flat, self._const([0], INT32)], Tidx=dtype(INT32), keep_dims=attr(False)))
-
-    def all(self):
-        """One bool of all checks."""
-        ref = self.refs[0]
-        for other in self.refs[1:]:
-            ref = self._node("LogicalAnd", [ref, other])
-        return ref

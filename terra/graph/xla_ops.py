@@ -29,6 +29,7 @@ _LEFT_OUT = {
         "Case", "If", "While", "StatelessCase", "StatelessIf", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient"), CALLS),
     **dict.fromkeys(("Qr", "Svd", "SelfAdjointEigV2"), _SIGNS),
 }
+LOOPS = frozenset(["StatelessWhile", "While"])
 _FAIL_ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Pow"])  # division by zero, negative powers
 _IMPURE = ("Xla", "TensorArray", "TensorList", "Collective", "Uniform", "_")  # beginnings of names
 GUARDED = frozenset(["GatherV2", "SparseSoftmaxCrossEntropyWithLogits", "UnsortedSegmentSum"])

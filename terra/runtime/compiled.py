@@ -5,16 +5,21 @@ XLA compiles a function when it first runs with inputs of some shapes, and the s
 1. when a program has proved to be in use, a helper thread writes its compiled form and a *probe*: the ordinary form that also returns what would go into
    the clusters;
 2. a step with shapes that were not compiled yet runs the probe, and the helper thread calls each cluster alone with the values that it gave. XLA's cache is
-   kept by function and shapes, so the step that calls the cluster later finds it compiled. Clusters are pure: nothing happens by these calls;
-3. once compiled, both forms take turns for some steps, and the faster one stays (`trial.py`).
+   kept by function and shapes, so the step that calls the cluster later finds it compiled. Clusters are pure: nothing happens by these calls. A form that XLA compiles as a
+   whole needs no probe: it is called with the step's arguments, and variables of its own in place of the program's;
+3. each cluster is compiled for two orders of its operations (`xla_order.py`), and the one in which it is faster stays;
+4. once compiled, both forms take turns for some steps, and the faster one stays (`trial.py`).
 
 The two forms have the same arguments, results and channels: which one runs is decided at each dispatch. Whatever fails here, the ordinary form is used.
 """
 
 import logging
+import math
 import threading
 import time
 
+from terra.graph import xla_ops
+from terra.graph.xla_cluster import WHOLE, caller
 from terra.graph.xla_form import make_form
 from terra.runtime import dispatch
 from terra.runtime import internals as tfi
@@ -27,10 +32,16 @@ log = logging.getLogger("terra")
 
 SETTLED = 3  # steps of a program before it is worth compiling
 LEARNED = 24  # steps of it before the trial: until then the skeleton learns what it may skip, and takes longer than any graph
+BLOCK, PASSED_OVER = 12, 6  # of the trial: the first steps of compiled code after other code take up to a quarter longer, for want of its data in the caches
 MOST_SHAPES = 8  # combinations of shapes that are compiled; steps with others run in the ordinary form
 MOST_FAILURES = 3  # of steps in the compiled form, before it is given up: the program's own, or XLA's (a failed step is replayed, which takes long)
 FORGIVEN = 100  # steps after which earlier failures count no more
 GROWN = 1.5  # a program so many times as large as the one before is tried anew
+MOST_BYTES = 1 << 29  # of variables, for the whole to be compiled: others of the same sizes are made for that
+PATIENCE = 20.0  # seconds: what takes longer to compile is compiled once, in the order that is better as a rule
+TURNS = 40  # at most, of either order
+LONGEST = 1.0  # seconds that these take together, as far as four turns allow
+GAIN = 0.97  # of the time of the usual order: the opposite one is not worth it if it takes longer
 ATTRS = ("executor_type", "", "config_proto", tfi.call_config(False))
 UNKNOWN, PROBED, READY, FAILED = "unknown", "probed", "ready", "failed"
 
@@ -62,7 +73,7 @@ class Compiled:
         self._without = set()  # numbers of clusters that XLA could not compile
         self.reason = None  # why the ordinary form is used for good
         self.trouble = None  # why a part is not compiled
-        self.trial = Trial()
+        self.trial = Trial(block=BLOCK, passed_over=PASSED_OVER)
         self.size = sum(len(fdef.node_def) for fdef in program.generated.fdefs)
         if before is not None and before.trial.second_is_better is not None and self.size < GROWN * before.size:
             self.trial = before.trial
@@ -126,14 +137,22 @@ class Compiled:
         self.trial.interrupt(time.perf_counter())
         if state is UNKNOWN and self._worker is None and self._probe is None and len(states) < MOST_SHAPES:
             states[key] = PROBED
+            if form.whole:
+                self._probe = [key, list(args)]
+                return ordinary
             self._probe = [key, None]
             return form.probe.signature.name, ordinary[1] + len(form.probed)
         return ordinary
 
     def started(self, outputs):
-        """What the function that `choose` named gave."""
+        """What the function that `choose` named gives."""
         if self._probe is not None and self._probe[1] is None:
             self._probe[1] = outputs[self.program.generated.n_outputs:]
+
+    @property
+    def checked(self):
+        """Whether the function that `choose` named says by its first result whether it has done anything."""
+        return self.used and self._current[0].checked
 
     def failed(self):
         """A kernel failed in the compiled form. The step was replayed imperatively, so only time was lost."""
@@ -196,24 +215,46 @@ class Compiled:
         top = generated.fdefs[-1]
         self._arg_names = [a.name for a in top.signature.input_arg]
         self._versions += 1
+        fixed, n_bytes = self._fixed_variables()
+        # Those without a fixed shape, and those that the step was given or makes.
+        open_reads = {node.name for node in top.node_def if node.op == "ReadVariableOp" and node.input[0] not in fixed}
         form = make_form(
-            top, generated.fdefs, generated.library, generated.open_refs | self._open_reads(top), self._versions, self._without)
+            top, generated.fdefs, generated.library, generated.open_refs | open_reads, self._versions, self._without, fixed if n_bytes <= MOST_BYTES else ())
         if form is None:
             self._give_up(self.trouble or "no part of the graph can be compiled, or none of a size that pays")
             return
-        for fdef in form.fdefs:
-            self._registered.add(fdef)
-        self._instantiate(form.probe.signature.name, generated.n_outputs + len(form.probed))
+        for cluster in form.clusters:
+            for fdef in cluster.ways:
+                self._registered.add(fdef)
+                if not form.whole:
+                    self._registered.add(caller(fdef))
+        if not form.whole:
+            self._registered.add(form.probe)
+            self._instantiate(form.probe.signature.name, generated.n_outputs + len(form.probed))
         self._current = form, {}, self._find_varying(form.constants)
 
-    def _open_reads(self, top):
-        """Names of the nodes that read variables without a fixed shape, or variables that the step was given or makes."""
-        specs = dict(zip(self._arg_names, self.program.generated.arg_specs))
-        fixed = {name for name, spec in specs.items() if spec[0] == "res" and shape_of_variable(self.program.handles[spec[1]]) is not None}
-        return {node.name for node in top.node_def if node.op == "ReadVariableOp" and node.input[0] not in fixed}
+    def _fixed_variables(self):
+        """(Names of the arguments that are variables of fixed shapes, of types that XLA takes; how many bytes they have.)"""
+        names, n_bytes = set(), 0
+        for name, spec in zip(self._arg_names, self.program.generated.arg_specs):
+            handle = self.program.handles[spec[1]] if spec[0] == "res" else None
+            if handle is not None and shape_of_variable(handle) is not None and _type_of(handle).as_datatype_enum in xla_ops.TYPES:
+                names.add(name)
+                n_bytes += math.prod(shape_of_variable(handle)) * _type_of(handle).size
+        return names, n_bytes
+
+    def _with_own_variables(self, args):
+        """(Arguments for the whole form, what keeps its variables.)"""
+        args, own = list(args), []
+        for k, spec in enumerate(self.program.generated.arg_specs):
+            if spec[0] == "res":
+                handle = self.program.handles[spec[1]]
+                own.append(tfi.tf.Variable(tfi.tf.zeros(shape_of_variable(handle), _type_of(handle)), trainable=False))
+                args[k] = own[-1].handle
+        return args, own
 
     def _compile(self, key, handles):
-        """Have XLA compile each cluster for the values that a probe gave."""
+        """Have XLA compile each cluster for the values that a probe gave, or the whole for a step's arguments."""
         form, states, _ = self._current
         try:
             for handle in handles:
@@ -221,11 +262,14 @@ class Compiled:
         except (tfi.NotOkStatusException, tfi.OpError):  # it was cancelled or failed: another step may tell
             states.pop(key, None)
             return
-        values = dict(zip(form.probed, handles))
+        if form.whole:
+            handles, _own = self._with_own_variables(handles)
+        values = dict(zip(self._arg_names if form.whole else form.probed, handles))
+        attrs = self.program.attrs if form.whole else ATTRS
         refused = {}
         for cluster in form.clusters:
             try:
-                run_alone(cluster, [values[ref] for ref in cluster.inputs])
+                compile_cluster(cluster, [values[ref] for ref in cluster.inputs], attrs)
             except (tfi.NotOkStatusException, tfi.OpError) as error:
                 refused[cluster.number] = _first_line(error)
         if refused:
@@ -236,7 +280,10 @@ class Compiled:
             self._write()
             return
         if READY not in states.values():
-            self._instantiate(form.top.signature.name, self.program.generated.n_outputs)
+            form.settle()
+            if not form.whole:
+                self._registered.add(form.top)
+                self._instantiate(form.top.signature.name, self.program.generated.n_outputs)
         states[key] = READY
 
     # -- what others ask -------------------------------------------------------------------------------------------------------
@@ -257,7 +304,7 @@ class Compiled:
         if form is None or READY not in states.values():
             return "XLA's compiled form is not ready yet."
         n = sum(cluster.n_nodes for cluster in form.clusters)
-        text = f"XLA compiles {n} operations in {len(form.clusters)} parts, for {sum(s is READY for s in states.values())} combinations of shapes"
+        text = f"XLA compiles {n} operations {'as a whole, with the variables' if form.whole else f'in {len(form.clusters)} parts'}, for {sum(s is READY for s in states.values())} combinations of shapes"
         if self.trial.second_is_better:
             text += f" (steps took {self.trial.median(1) * 1e3:.2g} ms, {self.trial.median(0) * 1e3:.2g} ms without)"
         if self.trouble:
@@ -268,9 +315,37 @@ class Compiled:
         return text + "."
 
 
-def run_alone(cluster, inputs):
-    """Call a cluster without its step, so that XLA compiles it for inputs of these shapes."""
-    tfi.execute(tfi.context_handle(), "", cluster.caller.signature.name, inputs, ATTRS, len(cluster.fdef.signature.output_arg))
+def compile_cluster(cluster, inputs, attrs):
+    """Have XLA compile a cluster for inputs of these shapes; the first time for both orders, of which the faster one is kept."""
+    start = time.perf_counter()
+    run_alone(cluster, cluster.ways[0], inputs, attrs)
+    if len(cluster.ways) == 1 or time.perf_counter() - start > PATIENCE:
+        del cluster.ways[1:]
+        return
+    times = [[] for _ in cluster.ways]
+    run_alone(cluster, cluster.ways[1], inputs, attrs)
+    begun = time.perf_counter()
+    for turn in range(TURNS):
+        for k, fdef in enumerate(cluster.ways):
+            start = time.perf_counter()
+            run_alone(cluster, fdef, inputs, attrs)
+            times[k].append(time.perf_counter() - start)
+        if turn >= 3 and time.perf_counter() - begun > LONGEST:
+            break
+    usual, opposite = map(min, times)
+    cluster.fdef = cluster.ways[opposite < GAIN * usual]
+    cluster.ways = [cluster.fdef]
+
+
+def run_alone(cluster, fdef, inputs, attrs):
+    """Call a cluster, or the whole, without its step."""
+    name = fdef.signature.name + ("" if cluster.number is WHOLE else "_alone")
+    tfi.execute(tfi.context_handle(), "", name, inputs, attrs, len(fdef.signature.output_arg))
+
+
+def _type_of(handle):
+    """The type of a variable."""
+    return tfi.dtypes.as_dtype(handle._handle_data.shape_and_type[0].dtype)
 
 
 def _list(ops):

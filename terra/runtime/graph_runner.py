@@ -7,6 +7,7 @@ dispatched, it runs the next one on its own thread: handing it over to the execu
 
 import collections
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -19,7 +20,14 @@ log = logging.getLogger("terra")
 AT_ONCE = 200e-6  # seconds: after more of them Python has done something between dispatching a step and waiting for it
 ENOUGH = 4  # steps in a row that Python waited for at once
 
+CHECK_FAILED = "a check of a compiled operation failed"
+_ASSERT = "T", (tfi.types_pb2.DT_STRING,), "summarize", 1
 _channels = set()  # ids of the queues' handles
+
+
+@functools.cache
+def _text():
+    return tfi.tf.constant(CHECK_FAILED)
 
 
 class Queue:
@@ -165,15 +173,26 @@ class GraphRunner:
                 outputs = self.executors.dispatch(name, args, attrs, n_outputs, manager)
         if program.compiled is not None:
             program.compiled.started(outputs)
+            if program.compiled.checked:
+                self._check(outputs[0], manager)
         return outputs
+
+    def _check(self, ok, manager):
+        """Let nothing run behind a step that has not done anything."""
+        try:
+            self.executors.dispatch("Assert", [ok, _text()], _ASSERT, 0, manager)
+        except (tfi.NotOkStatusException, tfi.OpError):
+            pass  # the step has failed, which is dealt with where Python waits
 
     def run(self, program, args, manager, form=None, attrs=None):
         """Like `dispatch`, but returns when the function has run. Nothing else may be in flight. Raises: NotOkStatusException, OpError: a kernel failed."""
         name, n_outputs = program.function_of(form or program.generated, args)
         outputs = self.executors.run(name, args, attrs or program.attrs, n_outputs, manager)
-        self._dispatched.append(args)
         if program.compiled is not None:
             program.compiled.started(outputs)
+            if program.compiled.checked and not outputs[0]._numpy_internal():
+                raise tfi.tf.errors.InvalidArgumentError(None, None, CHECK_FAILED)
+        self._dispatched.append(args)
         return outputs
 
     def start(self, program, args, manager, form, counts, attrs=None):
@@ -233,11 +252,12 @@ class GraphRunner:
                     outputs = first.outputs
                     if outputs is not None:
                         try:
-                            outputs[0]._numpy_internal()
+                            done = outputs[0]._numpy_internal()
                         except (tfi.NotOkStatusException, tfi.OpError):
-                            if not first.done:
-                                with self.undisturbed(), self._recovery:
-                                    self._recover(first)
+                            done = False
+                        if not done and not first.done:
+                            with self.undisturbed(), self._recovery:
+                                self._recover(first)
                         first.land()
                     self._forget(first)
         finally:

@@ -12,8 +12,8 @@ FASTER = 0.98  # the second form stays if its steps take at most so many times a
 class Trial:
     """Asked once a step which form to run; `second_is_better` is None until it is decided."""
 
-    def __init__(self, rounds=None):
-        self._rounds = rounds or ROUNDS
+    def __init__(self, rounds=None, block=BLOCK, passed_over=PASSED_OVER):
+        self._rounds, self._block, self._passed_over = rounds or ROUNDS, block, passed_over
         self.second_is_better = None
         self.times = ([], [])
         self._steps = 0  # that took part
@@ -24,7 +24,7 @@ class Trial:
         if self.second_is_better is not None:
             return self.second_is_better
         self.interrupt(now, follows)
-        blocks, place = divmod(self._steps, BLOCK)
+        blocks, place = divmod(self._steps, self._block)
         if blocks == 2 and place == 0 and all(self.times) and min(self.times[1]) > HOPELESS * max(self.times[0]):
             self.second_is_better = False
             return False
@@ -34,7 +34,7 @@ class Trial:
                 return self.second_is_better
             self._steps = blocks = place = 0  # again: hardly two steps have followed each other
         self._steps += 1
-        if place >= PASSED_OVER:
+        if place >= self._passed_over:
             self._last = now, blocks % 2
         return bool(blocks % 2)
 
