@@ -646,3 +646,95 @@ def test_they_are_converted_all_the_same(function):
         return step, lambda step, k: step(X[k % 3] * 0.01), lambda: 0
 
     assert harness.compare_steps(make, whole=0, express=0).stats().fallbacks == 0
+
+
+# -- functions that the step decorates ---------------------------------------------------------------------------------------------
+
+
+def twice(function):
+    return lambda x: function(function(x))
+
+
+def times(factor):
+    def decorate(function):
+        def decorated(x):
+            return function(x) * factor
+
+        return decorated
+
+    return decorate
+
+
+def test_decorators_of_the_programs():
+    def make_step(world):
+        def step(x):
+            @twice
+            @times(world["scale"])
+            def body(y):
+                return tf.tanh(y) * 2.0
+
+            return body(x), body.__name__
+
+        return step
+
+    changing(make_step, set_scale)
+
+
+def test_decorators_run_in_their_order():
+    def make_step(world):
+        def noting(name):
+            world["seen"].append(f"make {name}")
+
+            def decorate(function):
+                world["seen"].append(f"{name} {function.__name__}")
+                return function
+
+            return decorate
+
+        def step(x):
+            @noting("outer")
+            @noting("inner")
+            def body(y):
+                return tf.tanh(y) * 2.0
+
+            return body(x)
+
+        return step
+
+    changing(make_step, set_scale, whole=0)
+
+
+def test_a_decorator_that_uses_the_name():
+    def make_step(world):
+        def step(x):
+            def body(y):
+                return tf.tanh(y)
+
+            body.register = twice
+
+            @body.register
+            def body(y):
+                return tf.sin(y) * world["scale"]
+
+            return body(x)
+
+        return step
+
+    changing(make_step, set_scale, whole=0)
+
+
+def test_a_gradient_that_the_step_gives_a_function():
+    def make_step(world):
+        def step(x):
+            @tf.custom_gradient
+            def double(y):
+                return y * 2.0, lambda dy: dy * world["scale"]
+
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = double(tf.tanh(x)) + tf.custom_gradient(lambda z: (z * 3.0, lambda dy: dy))(x)
+            return tape.gradient(y, x)
+
+        return step
+
+    changing(make_step, set_scale)

@@ -275,7 +275,7 @@ def attempt(runner, function, owner, args, kwargs, call):
     place = (runner.node, function, id(owner), runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
-        if not is_another_matter(runner):
+        if not is_another_matter(runner) and (runner.observer is None or place not in runner.program.differentiated):
             return _enter(runner, call)  # it was never skippable
         known = None
     if known:
@@ -347,10 +347,11 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
+    differentiates = False
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
+        result, guard.reads, differentiates = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
         if guard.reads is None:
             guard, why = None, "runs functions of the user's that do more than compute"
     elif guard is not None:
@@ -372,13 +373,16 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
         may_be_empty = may_be_empty or guards.may_do_nothing(owner)
-        region = recording.region(result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs), added=added)
+        region = recording.region(
+            result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs), added=added, differentiates=differentiates)
     except Unskippable as error:
         failures = program.note_unskippable(place, str(error), known is None)
         if failures >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
             program.regions[place] = False
         return result, None
     region.guard, region.keep, region.context = guard, keep, context.changes
+    if differentiates and recording.tells_tapes:
+        return result, _not_to_be_jumped(runner, recording, region, place)
     if known is None:
         known = program.regions[place] = Known()
         if len(place) == 4:
@@ -388,6 +392,16 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         program.note_unskippable(place, "depends on something that is another one nearly each time")
         program.regions[place] = False
     return result, region
+
+
+def _not_to_be_jumped(runner, recording, region, place):
+    """A call was recorded that has told the tapes of gradient functions of the program's: it can be left out only where the gradient is left out, too, by a run
+    that is observed."""
+    if runner.observer is not None:
+        runner.observer.note_made(region, recording.log_length)
+    elif runner.program.note_unskippable(place, "has a tf.custom_gradient of the program's, of which a tape must be told", True) >= 2 * _MOST_USELESS:
+        runner.program.regions[place] = False
+    runner.program.differentiated.add(place)
 
 
 def gradient(tape, *args, **kwargs):

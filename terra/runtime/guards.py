@@ -508,8 +508,12 @@ class Walk:
                 if self.users is not None:
                     self.users.append(kind)
             if package is None:
-                if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)):
-                    raise Unskippable(f"may call an object of type {kind.__name__}")
+                if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)) and id(value) not in self.seen:
+                    if self.users is None or tfi.has_custom_gradient(value) is None:
+                        raise Unskippable(f"may call an object of type {kind.__name__}")
+                    self.seen.add(id(value))
+                    self.users += [value, tfi.has_custom_gradient(value)]
+                    self.containers.add(vars(value))
             elif kind.__name__ == "Node":
                 if id(value) not in self.seen:
                     self.seen.add(id(value))

@@ -526,6 +526,11 @@ def has_custom_gradient(x):
     return x._f if type(x) is _Bind and x._d.__code__ is _decorated else None
 
 
+def set_custom_gradient(x, function):
+    """Have `x`, which `tf.custom_gradient` has made, be made of `function`."""
+    x._f = function
+
+
 def with_custom_gradient(x, function, *args, **kwargs):
     """Call `x`, which `tf.custom_gradient` has made, but with `function` in the place of the one that it was made of."""
     return x._d(function, args, kwargs)

@@ -99,9 +99,9 @@ class Tapes:
             tfi.watcher_variable_accessed(variable)
         self.accessed += region.accessed
 
-    def state(self):
-        """What must not change while a call is recorded that is to be skipped."""
-        return [x for lazy in self.open for x in (lazy, lazy.opaque, len(lazy.events))]
+    def state(self, differentiates=False):
+        """What must not change while a call is recorded that is to be skipped; differentiates: the tapes may be told of functions of the program's."""
+        return [x for lazy in self.open for x in (lazy, differentiates or lazy.opaque, len(lazy.events))]
 
     def of(self, tape):
         for lazy in self.open:

@@ -47,6 +47,8 @@ class Calls:
         kind = type(callee)
         if kind is FunctionType:
             if is_frameworks(callee):
+                if callee is tfi.tf.custom_gradient:
+                    return self._with_own_gradient
                 if quiet_functions.only_calls(callee):
                     return functools.partial(self._calling, callee)
                 if quiet_functions.is_loop(callee):
@@ -196,7 +198,7 @@ class Calls:
         function, owner = callee.__func__, callee.__self__
         if self._covers(owner) and fast_forward.substitute(callee) is not None:
             return functools.partial(self._within, callee)
-        if function is tfi.tape_gradient_method and self._differentiates and id(owner) in self._born:
+        if function is tfi.tape_gradient_method and self.differentiates and id(owner) in self._born:
             return functools.partial(self._gradient, callee)
         if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
             if self._varying.numbers and function.__name__ in _ASSIGNING and tfi.is_variable(owner):

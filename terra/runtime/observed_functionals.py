@@ -11,7 +11,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import framework_loops
+from terra.runtime import framework_loops, location
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS
 
@@ -31,29 +31,42 @@ class Functionals:
             return function(*args, **kwargs)
         return self._by_framework(function, args, kwargs, tests=name == "while_loop")
 
+    def _with_own_gradient(self, function):
+        """Call `tf.custom_gradient`."""
+        if type(function) not in _CALLABLE:
+            self.impure(f"gives an object of type {type(function).__name__} a gradient")
+        return self.fresh(tfi.tf.custom_gradient(function))
+
     def _with_gradient(self, callee, function, /, *args, **kwargs):
         """Call `function` of the program's, which `tf.custom_gradient` has made `callee` of."""
-        self.reads.asked(_DECORATED, callee, function)
-        self._differentiates = True
-        observed = self.builtin(function)
+        if id(callee) not in self._born:
+            self.reads.asked(_DECORATED, callee, function)
+        return self._by_framework(functools.partial(tfi.with_custom_gradient, callee, self.differentiated(function)), args, kwargs)
+
+    def differentiated(self, function):
+        """What is called in place of a function of the program's that `tf.custom_gradient` decorates."""
 
         @functools.wraps(function)
         def called(*args, **kwargs):
-            made = self._by_program(observed, None, *args, **kwargs)
+            self.differentiates = True
+            made = self._by_program(self.builtin(function), None, *args, **kwargs)
             if type(made) is tuple and len(made) == 2 and type(made[1]) is FunctionType and id(made[1]) in self._born:
                 self._note_handed(made[0])
                 return made[0], self._gradient_function(made[1])
             self.impure("gives no gradient function that it has made")
             return made
 
-        return self._by_framework(functools.partial(tfi.with_custom_gradient, callee, called), args, kwargs)
+        return called
 
     def _gradient_function(self, function):
         """What to give the tapes for a gradient function that the run has made."""
 
         @functools.wraps(function)
         def gradient(*gradients, **kwargs):
-            return self._by_program(function, self._note_handed, *gradients, **kwargs)
+            observer = location.tls.observer  # of the run that asks for the gradient: this one may be over
+            if observer is location.NOBODY:
+                return function(*gradients, **kwargs)
+            return observer._by_program(function, observer._note_handed, *gradients, **kwargs)
 
         gradient.__signature__ = inspect.signature(function)
         return gradient
@@ -97,7 +110,8 @@ class Functionals:
 
     def _by_program(self, function, note, /, *args, **kwargs):
         """Call a function of the program's in the middle of that; `note` is shown what it gives."""
-        if not self._end_span():  # the run is over, or the framework has called it in a way that is not known
+        within = self._end_span()
+        if not within and self.covered is None:  # the run is over, or the framework has called it in a way that is not known
             self.impure("has the framework call a function")
             return function(*args, **kwargs)
         for x in (*args, *kwargs.values()):
@@ -105,7 +119,8 @@ class Functionals:
         try:
             result = function(*args, **kwargs)
         finally:
-            self._span = len(self.runner.log)
+            if within:
+                self._span = len(self.runner.log)
         if note is not None:
             note(result)
         return result

@@ -57,7 +57,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         self._lets_go = False  # whether there was one: then iterators are not held
         self._handed_over = {}  # id -> container that was given to the framework's code: where that gives it, it has not made it
         self._span = None  # where in the log begins what the framework's code issues, while it runs in one of the calls that `Functionals` has
-        self._differentiates = False  # whether a gradient may be the matter of a function of the program's
+        self.differentiates = False  # whether a gradient may be the matter of a function of the program's
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.late = LateReads(self._varying, runner.late_reads)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
@@ -206,13 +206,21 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         """The ids of what was read, containers among it, and of the containers that the run was given."""
         return self.reads.ids() | self._given
 
+    def note_made(self, region, start):
+        """A call was made, and recorded as if it could be jumped over: what it has issued begins at `start`."""
+        self.differentiates = True
+        self._note_region(region, start, len(self.runner.log) - start)
+
     def note_jump(self, region):
+        self._note_region(region, len(self.runner.log), len(region.entries))
+
+    def _note_region(self, region, start, length):
         self.jumped.append((region, so_far(self.effects)))
         if region.effects:  # of a function of the user's: these are not jumped over in an observed run
             self.impure("calls a function that was skipped and sets attributes")
         for held, needed, _ in region.losses:
             self.losses.setdefault(id(held), (held, needed))
-        self._skipped.append((len(self.runner.log), len(region.entries)))
+        self._skipped.append((start, length))
 
     def adds_loss(self, layer):
         """The layer will add a loss."""

@@ -51,14 +51,20 @@ class Recording:
         self.lazy = runner.tapes.recording
         if self.lazy is not None:
             self.pending_length = len(self.lazy.pending)
-        self.tape_state = runner.tapes.state()
+        self.tape_state = runner.tapes.state(), runner.tapes.state(True)
         self.accessed_length = len(runner.tapes.accessed)
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=None, added=(), effects=(), passed_on=()):
+    @property
+    def tells_tapes(self):
+        """Whether a tape was told of functions of the program's."""
+        return self.runner.tapes.state() != self.tape_state[False]
+
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=None, added=(), effects=(), passed_on=(), differentiates=False):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
         `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
         `late`: what was read and not looked at, see `LateReads`, if that was not by the framework; `added`: lists of losses, see `added_losses.Before`;
-        `effects`: of attributes that it has set; `passed_on`: ids of tensors that nothing has looked at at all.
+        `effects`: of attributes that it has set; `passed_on`: ids of tensors that nothing has looked at at all; `differentiates`: whether the tapes may have been told of
+        functions of the program's, so that a jump could not tell them.
 
         Raises Unskippable.
         """
@@ -69,7 +75,7 @@ class Recording:
             raise Unskippable("runs some operations imperatively")
         if runner.node is self.start and not may_be_empty:
             raise Unskippable("issues no operation")
-        if runner.tapes.state() != self.tape_state:
+        if runner.tapes.state(differentiates) != self.tape_state[differentiates]:
             raise Unskippable("begins or ends a tape")
         if self.random != random_state():
             raise Unskippable("draws random numbers in Python")

@@ -13,6 +13,7 @@ import warnings
 from types import FunctionType, MethodType
 
 from terra.runtime import guards, jacobians
+from terra.runtime import internals as tfi
 from terra.runtime.observer import Observer
 from terra.runtime.regions import Unskippable
 from terra.transform import convert, policy
@@ -25,15 +26,17 @@ _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run fo
 
 
 def observe(runner, users, covered, call):
-    """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure).
+    """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure; whether the tapes were told of
+    gradient functions of the program's).
 
     covered: the containers of what the framework reads in it.
     """
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
-        return call(), None
+        return call(), None, False
     observer = Observer(runner, set(), covered=covered)
     exchanged = []  # (function, its own code, that of its observed form)
+    replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned = {}, [], set(), []
 
     def note(frame):
@@ -57,12 +60,19 @@ def observe(runner, users, covered, call):
             if code.co_freevars == function.__code__.co_freevars:
                 exchanged.append((function, function.__code__, code))
                 function.__code__ = code
+        for thing in users:
+            function = tfi.has_custom_gradient(thing)
+            if function is not None:
+                replaced.append((thing, function))
+                tfi.set_custom_gradient(thing, observer.differentiated(function))
         with observer, _looking_out(note, warned):
             result = call()
     finally:
         for function, own, code in exchanged:
             if function.__code__ is code:
                 function.__code__ = own
+        for thing, function in replaced:
+            tfi.set_custom_gradient(thing, function)
     for function in [*observer.exchanged, *(function for function, _, code in exchanged if id(code) in called)]:
         observer.calls(function)
     for cls in users:
@@ -73,11 +83,11 @@ def observe(runner, users, covered, call):
     if warned:
         note_filters(observer.reads.contents)
     if _gives_any(result, observer.ids_of_containers() | covered.ids()):
-        return result, None  # one that was there before, which the program may go on to change
+        return result, None, False  # one that was there before, which the program may go on to change
     try:
-        return result, observer.finish_inside()
+        return result, observer.finish_inside(), observer.differentiates
     except Unskippable:
-        return result, None
+        return result, None, False
 
 
 def _gives_any(result, ids):

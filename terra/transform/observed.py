@@ -338,13 +338,18 @@ class Observed(gast.NodeTransformer):
         return self._show("fresh", node)
 
     def visit_FunctionDef(self, node):
-        if node.decorator_list or node.name in self.shown:
-            raise Unobservable(f"line {node.lineno} decorates a function, or gives it a name that is not its own")
+        if node.name in self.shown:
+            raise Unobservable(f"line {node.lineno} gives a function a name that is not its own")
         for annotation in (node.returns, *[arg.annotation for arg in gast.walk(node.args) if isinstance(arg, gast.Name)]):
             _refuse_calls(annotation)
         self._visit_defaults(node.args)
         node.body = self._function_body(node)
-        return [node, *self._born([node.name])]
+        if not node.decorator_list:
+            return [node, *self._born([node.name])]
+        # The first thing that decorates it shows it.
+        fresh = expression("tls.observer.fresh", node.decorator_list[-1], tls=self._tls)
+        node.decorator_list = [*[self._shown("builtin", decorator) for decorator in node.decorator_list], fresh]
+        return node
 
     def _function_body(self, node):
         body = self._visit_list(node.body)
