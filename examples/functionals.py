@@ -86,6 +86,41 @@ def quantized(net, x):
     return rounded(tf.tanh(clipped(tf.reduce_mean(x, 1) @ net.inner) @ net.outer))
 
 
+class Reversal(keras.layers.Layer):
+    """Turns gradients round, for domain-adversarial training."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x):
+        @tf.custom_gradient
+        def reverse(x):
+            return tf.identity(x), lambda dy: -self.factor * dy
+
+        return reverse(x)
+
+
+def in_a_model(mode):
+    """A Keras model with a `tf.custom_gradient` in one of its layers."""
+    keras.utils.set_random_seed(1)
+    given = keras.Input((TIME, FEATURES))
+    hidden = keras.layers.Dense(UNITS, activation="tanh")(keras.layers.Flatten()(given))
+    model = keras.Model(given, [keras.layers.Dense(CLASSES)(hidden), keras.layers.Dense(2)(Reversal(0.3)(hidden))])
+    optimizer, loss_function = keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            classes, domains = model(x, training=True)
+            loss = loss_function(y, classes) + loss_function(y % 2, domains)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return loss
+
+    step = turns.MODES[mode](step)
+    return lambda x, y: float(step(x, y)), model
+
+
 def training(forward):
     def make(mode):
         net, optimizer = Network(), keras.optimizers.Adam(1e-3)
@@ -111,6 +146,7 @@ PROGRAMS = {
     "tf.while_loop": training(looped),
     "tf.TensorArray": training(written),
     "tf.custom_gradient": training(quantized),
+    "tf.custom_gradient in a layer": in_a_model,
 }
 
 

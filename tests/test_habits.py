@@ -473,6 +473,24 @@ def cond_of_tensors():
     return with_loss(loss, branch=lambda: count.assign(0))
 
 
+@habit("divisor", "rate")
+def remainders():
+    """`%` also writes text: not where its left side is a tensor or a number."""
+    held = {"divisor": 2, "rate": 0.1}
+    w = tf.Variable(tf.ones((4, 2)))
+
+    def step(x, y):
+        parts = y % held["divisor"]
+        parts %= 5
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=x @ w, labels=parts % 2)
+            loss = tf.reduce_mean(losses) + tf.reduce_sum(7.5 % tf.abs(w)) * 0.01
+        w.assign_sub(held["rate"] * tape.gradient(loss, w))
+        return loss, parts
+
+    return step, lambda: [w.numpy()], {"divisor": lambda: held.update(divisor=3), "rate": lambda: held.update(rate=0.2)}
+
+
 @habit("fails")
 def assertions():
     scale = tf.Variable(1.0)

@@ -28,6 +28,7 @@ _HARMLESS = frozenset(f"__{name}__" for name in (
     "init new call module doc dict weakref qualname annotations annotate annotate_func init_subclass class_getitem slots orig_bases parameters setattr "
     "delattr setstate getstate reduce reduce_ex enter exit static_attributes firstlineno abstractmethods match_args dataclass_fields dataclass_params "
     "subclasshook post_init del set_name copy deepcopy type_params").split())
+_CALCULATED = frozenset([*TENSORS, int, float])  # types of which % gives a remainder
 _SLOTS = (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, str, tuple, dict, type(None))
 
 
@@ -59,7 +60,7 @@ class Operands:
             value = self.by_numpy(OPERATORS[name], (left, right))
             if value is not None:
                 return value
-        how = self.modulo if name == "Mod" else self.operand  # which formats strings, too
+        how = self.modulo if name == "Mod" and type(left) not in _CALCULATED else self.operand  # which formats strings, too
         return self.result(self.operated(OPERATORS[name], how(left), how(right)))
 
     def comparison(self, name, left, right):
