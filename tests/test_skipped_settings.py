@@ -16,6 +16,18 @@ X = tf.constant(np.random.default_rng(5).normal(size=(6, 4)).astype("float32"))
 LIBRARIES = [keras, tf_keras]
 
 
+def takes_functions(library):
+    """Whether a layer's constraint may be a plain function: older versions of Keras 3 refuse it."""
+    try:
+        library.layers.Dense(1, kernel_constraint=lambda w: w).build((None, 1))
+    except ValueError:
+        return False
+    return True
+
+
+TAKING_FUNCTIONS = list(filter(takes_functions, LIBRARIES))
+
+
 @pytest.fixture(autouse=True)
 def restored():
     """Global settings are as they were after each test."""
@@ -81,7 +93,7 @@ def training(library, layer, change=None, tape=tf.GradientTape, optimizer=None):
 
 # -- constraints and regularizers ----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", TAKING_FUNCTIONS)
 def test_constraint_of_the_users(library):
     def make(noted):
         def constraint(w):
@@ -105,7 +117,7 @@ def test_constraint_class_of_the_users(library):
     check(make)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", TAKING_FUNCTIONS)
 @pytest.mark.parametrize("wrap", [lambda f: f, lambda f: functools.partial(f)])
 def test_constraint_without_side_effects_follows_what_it_reads(library, wrap):
     def make(noted):
@@ -140,7 +152,7 @@ def test_stock_constraint_is_skipped(library):
     check(lambda noted: training(library, library.layers.Dense(2, kernel_constraint=library.constraints.MaxNorm(0.5))), skipped=True)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", TAKING_FUNCTIONS)
 def test_regularizers(library):
     def make(noted):
         def regularizer(w):
@@ -159,7 +171,7 @@ def test_regularizers(library):
     check(make)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", TAKING_FUNCTIONS)
 def test_constraints_in_fit(library):
     def fit(compile_it):
         keras.utils.set_random_seed(2)
