@@ -57,7 +57,7 @@ def _add_step_options(run):
     add("--fast-forward", choices=("yes", "framework", "no"), help="what is skipped if its outcome is known: your own code too, the framework's only, nothing")
     add("--run-ahead", metavar="N", type=_count, help="how many steps may be in flight; 0: errors are raised by the step that fails")
     add("--optimize", action="store_true", help="let grappler rewrite the graph: no longer equal to eager bit for bit")
-    add("--jit-compile", action="store_true", help="let XLA compile pure stretches, where steps are faster so: no longer equal to eager bit for bit")
+    add("--jit-compile", action="store_true", help="let XLA compile the graphs, or their pure stretches, where steps are faster so: no longer equal to eager bit for bit")
     add("--max-traces", metavar="N", type=_count, help="how many different traces one step may have")
     add("--wait-for-graph", action="store_true", help="wait while a graph is under construction")
     add("--reduce-retracing", action="store_true", help="leave sizes of batches that vary unknown, so that code which does not look at them is recorded once (Keras models)")

@@ -16,7 +16,7 @@ class Options:
     optimize: let grappler rewrite the graph (faster for some programs on accelerators, no longer bitwise equal to eager).
     max_traces: how many distinct traces are merged before new ones are only run imperatively.
     wait_for_graph: a step waits for a graph that is being generated instead of running imperatively meanwhile, and none runs imperatively to compare with.
-    jit_compile: let XLA compile the pure stretches of the graph, in the background; no longer bitwise equal to eager. The compiled form is kept only if
+    jit_compile: let XLA compile the graph as a whole, or its pure stretches, in the background; no longer bitwise equal to eager. The compiled form is kept only if
         steps turn out to be faster with it. Meanwhile the loop of a Keras RNN layer is one operation, unless `loops` is "unroll". Steps that are cut into pieces
         (see `loops`) are not compiled.
     fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute, keep values in attributes, lists, dicts and

@@ -95,6 +95,17 @@ def gradient_inside(w, x):
     return tf.scan(lambda a, row: a + body(row), x, initializer=tf.zeros(3))
 
 
+def of_labels(w, x):
+    """A loss that TensorFlow computes by loops of its own, over tensors that begin as zeros (`Empty`)."""
+    logits = tf.stack([x @ w, x * w[0]])
+    return tf.nn.ctc_loss([[1, 2], [2, 0]], logits, [2, 1], [4, 3], logits_time_major=False, blank_index=0)
+
+
+@tf.function
+def of_labels_in_a_function(w, x):
+    return of_labels(w, tf.debugging.check_numerics(x, "numbers"))
+
+
 @tf.custom_gradient
 def clipped(x):
     return tf.identity(x), lambda dy: tf.clip_by_norm(dy, 0.5)
@@ -173,7 +184,8 @@ def of_keras(w, x):
 
 SKIPPED = [
     mapped, mapped_to_others, mapped_dict, mapped_by_the_frameworks, scanned, scanned_backwards, folded, looped, looped_by_name, looped_over_an_array, array, array_taken_apart,
-    nested_loops, gradient_inside, custom_gradients, custom_gradient_with_a_variable, custom_gradient_in_a_loop, second_order, of_keras,
+    nested_loops, gradient_inside, custom_gradients, custom_gradient_with_a_variable, custom_gradient_in_a_loop, second_order, of_keras, of_labels,
+    of_labels_in_a_function,
 ]
 
 

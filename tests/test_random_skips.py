@@ -203,6 +203,53 @@ def scaled(v):
 def of_list(values):""", 1)
 
 
+class OfLayers(Writer):
+    """Writes steps that differentiate a model of Keras', some of whose layers have gradients of the program's own."""
+
+    def statement(self, pad, writes):
+        if self.r.random() < 0.5:
+            return super().statement(pad, writes)
+        model = self.pick("FIRST", "SECOND", "FIRST", "BOTH")
+        return self.pick(
+            lambda: [f"{pad}with tf.GradientTape() as tape:", f"{pad}    tape.watch(y)", f"{pad}    z = tf.reduce_sum({model}(y[None]))", f"{pad}y = y + tape.gradient(z, y)"],
+            lambda: [f"{pad}with tf.GradientTape() as tape:", f"{pad}    z = tf.reduce_mean({model}(y[None] * {self.number(1)}) ** 2.0)",
+                     f"{pad}g = tape.gradient(z, FIRST.trainable_variables)", f"{pad}y = y + z",
+                     f"{pad}for v, d in zip(FIRST.trainable_variables, g):", f"{pad}    if d is not None:", f"{pad}        v.assign_sub(0.1 * tf.tanh(d))"],
+            lambda: [f"{pad}y = y + {model}(y[None])[0]"])
+
+    def program(self):
+        inner = [line for _ in range(self.r.randint(0, 1)) for line in [self.write()] if self.r.random() < 0.3] or ["pass"]
+        outer = [self.write()] if self.r.random() < 0.15 else ["pass"]
+        layers = f"""
+import keras
+
+class Own(keras.layers.Layer):
+    factor = 0.5
+    def compute_output_shape(self, shape):
+        return shape
+    def call(self, v):
+        {outer[0]}
+        @tf.custom_gradient
+        def inner(v):
+            def gradient(g):
+                {inner[0]}
+                return g * {self.number(1)} * self.factor
+            return v * {self.number(1)}, gradient
+        return inner(v)
+
+@tf.custom_gradient
+def bent(v):
+    return tf.tanh(v), lambda g: g * {self.number(1)}
+
+FIRST = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, kernel_initializer="ones", activation=bent), Own(), keras.layers.Dense(2, kernel_initializer="ones")])
+SECOND = keras.Sequential([keras.Input((2,)), {self.pick("Own()", "keras.layers.Lambda(lambda v: bent(v) + 1.0)", "keras.layers.Activation(bent)")}])
+BOTH = keras.Sequential([keras.Input((2,)), FIRST, SECOND])
+
+def step(x):"""
+        text = super().program().replace("\ndef step(x):", layers, 1)
+        return text.replace("    global NUMBER\n", "    global NUMBER\n    FIRST.layers[1].factor += 0.25\n", 1) if self.r.random() < 0.3 else text
+
+
 def run(path, wrap, number):
     spec = importlib.util.spec_from_file_location(f"random_step_{number}", path)
     module = importlib.util.module_from_spec(spec)
@@ -225,7 +272,7 @@ def run(path, wrap, number):
 skipped = []
 
 
-@pytest.mark.parametrize("writer", [Writer, OfFunctions])
+@pytest.mark.parametrize("writer", [Writer, OfFunctions, OfLayers])
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_steps(seed, writer, tmp_path):
     path = tmp_path / "program.py"

@@ -46,6 +46,8 @@ _PRINTED = "StringFormat"  # what is printed may have the number of the step in 
 
 CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
 
+_COMPUTING = CHECKS | {"Empty"}  # stateful by name only: the other one gives zeros, or, if it is not asked for them, what nobody may rely on
+
 # Output shapes depend on data: Python has to fetch them if it asks.
 DATA_DEPENDENT_SHAPE = frozenset([
     "Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "ListDiff", "DynamicPartition", "NonMaxSuppression",
@@ -116,7 +118,7 @@ class Schema:
             return VARIABLE
         if name in STATELESS_TWIN:
             return RANDOM
-        if (op_def.is_stateful and name not in CHECKS) or name in _DRAWING or name in _READING_FILES or name == _PRINTED or "Dataset" in name \
+        if (op_def.is_stateful and name not in _COMPUTING) or name in _DRAWING or name in _READING_FILES or name == _PRINTED or "Dataset" in name \
                 or name.startswith(_HOST_PREFIXES):
             return HOST
         return GRAPH
@@ -353,7 +355,7 @@ def function_effects(fdef, depth=0):
         elif node.op in FORWARDABLE or node.op in _RAW_WRITES or node.op.startswith(_RAW_WRITE_PREFIXES):
             for k in resources:
                 effects[k] = "write"
-        elif node.op != "NoOp" and node.op != "Assert":
+        elif node.op not in _COMPUTING and node.op != "NoOp" and node.op != "Assert":
             return None
     return tuple(effects) if any(effects) else ()
 
