@@ -1,5 +1,7 @@
 """`jit_compile=True` where XLA compiles the graph as a whole, with its variables: what it writes, and when, must be what eager execution writes; and the order in
 which XLA's runtime starts operations."""
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -240,6 +242,29 @@ def test_an_index_out_of_range(monkeypatch):
         np.testing.assert_allclose(b, a, RTOL, ATOL)
     assert assert_whole(step).checked
     assert step.stats().compiled_steps >= 20 and step.stats().waited_steps > 20
+
+
+def test_the_check_is_that_of_the_form_that_ran(monkeypatch):
+    """The helper thread may put another form in its place while the step runs: XLA has refused this one for other shapes."""
+    step, variables = looking_up(jit)
+    for k in range(30):
+        float(step(tf.constant([k % 5, 2, 4])))
+    assert assert_whole(step).checked
+    own, run = step.program.compiled, tfi.Executors.run
+
+    def replacing(self, *args):
+        own._current = copy.copy(own._current[0]), {}, ()
+        own._current[0].checked = False
+        return run(self, *args)
+
+    bad = tf.constant([0, 5, 4])
+    monkeypatch.setattr(tfi.Executors, "run", replacing)
+    try:
+        raised = step(bad)
+    except tf.errors.InvalidArgumentError as error:
+        raised = error
+    assert "indices[1] = 5" in str(raised) and not own._current[0].checked
+    assert variables()[1].numpy() == 30  # steps
 
 
 def test_steps_behind_a_failed_one_do_nothing():

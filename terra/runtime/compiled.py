@@ -69,6 +69,7 @@ class Compiled:
     def __init__(self, program, instantiate, before=None):
         self.program = program
         self.used = False  # whether the last step ran in the compiled form
+        self.checked = False  # whether the function that `choose` named says by its first result whether it has done anything
         self._current = None, {}, ()  # the compiled form, what is known of each combination of shapes, and the arguments whose shapes these are
         self._without = set()  # numbers of clusters that XLA could not compile
         self.reason = None  # why the ordinary form is used for good
@@ -115,7 +116,7 @@ class Compiled:
                 self._good += 1
                 if self._good % FORGIVEN == 0:
                     self._failures = 0
-        self.used = False
+        self.used = self.checked = False
         if self.reason is not None:
             return ordinary
         self._steps += 1
@@ -133,6 +134,7 @@ class Compiled:
             if not self.used:
                 return ordinary
             self._failures_before = runner.failures
+            self.checked = form.checked  # (the helper thread may put another form in its place)
             return form.top.signature.name, ordinary[1]
         self.trial.interrupt(time.perf_counter())
         if state is UNKNOWN and self._worker is None and self._probe is None and len(states) < MOST_SHAPES:
@@ -148,11 +150,6 @@ class Compiled:
         """What the function that `choose` named gives."""
         if self._probe is not None and self._probe[1] is None:
             self._probe[1] = outputs[self.program.generated.n_outputs:]
-
-    @property
-    def checked(self):
-        """Whether the function that `choose` named says by its first result whether it has done anything."""
-        return self.used and self._current[0].checked
 
     def failed(self):
         """A kernel failed in the compiled form. The step was replayed imperatively, so only time was lost."""
