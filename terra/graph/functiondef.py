@@ -60,6 +60,28 @@ def safe_name(text):
     return _UNSAFE.sub("_", text)
 
 
+def add_node(fdef, name, op, inputs, attrs):
+    """Append a node to a FunctionDef."""
+    node = fdef.node_def.add()
+    node.name, node.op = name, op
+    node.input.extend(inputs)
+    for key, value in attrs.items():
+        node.attr[key].CopyFrom(value)
+
+
+def must(fdef, name):
+    """Node `name` runs although nobody reads it."""
+    if name not in fdef.control_ret:
+        fdef.control_ret[name] = name
+        fdef.signature.control_output.append(name)
+        fdef.signature.is_stateful = True
+
+
+def node_of(ref):
+    """The node, or argument, that a ref or a control input names."""
+    return ref.lstrip("^").partition(":")[0]
+
+
 class FunctionBuilder:
     """One function under construction: nodes, arguments in the order of their first use, results, side effects."""
 
@@ -80,14 +102,7 @@ class FunctionBuilder:
         """Append a node; returns its name."""
         self._count += 1
         name = f"{label or 'terra'}__{op}_{self._count}" if "/" not in op else f"{label or 'terra'}__call_{self._count}"
-        nd = self.fdef.node_def.add()
-        nd.name = name
-        nd.op = op
-        nd.input.extend(inputs)
-        if controls:
-            nd.input.extend("^" + c for c in controls)
-        for key, value in attrs.items():
-            nd.attr[key].CopyFrom(value)
+        add_node(self.fdef, name, op, [*inputs, *["^" + c for c in controls]], attrs)
         self.node_names.append(name)
         return name
 
@@ -103,10 +118,7 @@ class FunctionBuilder:
 
     def must(self, name):
         """Node `name` runs although nobody reads it."""
-        if name not in self.fdef.control_ret:
-            self.fdef.control_ret[name] = name
-            self.fdef.signature.control_output.append(name)
-            self.fdef.signature.is_stateful = True
+        must(self.fdef, name)
 
     def may_fail(self, harmless, results, checks=()):
         """(nodes that may fail, nodes that must run and that no other such node reads): names.
@@ -129,7 +141,7 @@ class FunctionBuilder:
             if n == outside[name]:
                 sinks.append(name)
             for ref in node.input:
-                readers[ref.lstrip("^").split(":", 1)[0]] += 1
+                readers[node_of(ref)] += 1
         return may_fail[::-1], sinks[::-1]
 
     def finish(self, arg_names, results):

@@ -1,7 +1,7 @@
 """Nodes in a function that XLA compiles which compute whether the indices of an operation are in range, as its ordinary kernel would demand."""
 
 from terra.graph import xla_ops
-from terra.graph.functiondef import attr, dtype
+from terra.graph.functiondef import add_node, attr, dtype
 from terra.runtime import internals as tfi
 
 INT32, BOOL = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_BOOL
@@ -17,12 +17,9 @@ class Checks:
 
     def _node(self, op, inputs, **attrs):
         self._count += 1
-        node = self.fdef.node_def.add()
-        node.name, node.op = f"{self.prefix}_check{self._count}", op
-        node.input.extend(inputs)
-        for name, value in attrs.items():
-            node.attr[name].CopyFrom(value)
-        return f"{node.name}:{tfi.op_def(op).output_arg[0].name}:0"
+        name = f"{self.prefix}_check{self._count}"
+        add_node(self.fdef, name, op, inputs, attrs)
+        return f"{name}:{tfi.op_def(op).output_arg[0].name}:0"
 
     def _const(self, value, enum):
         proto = tfi.tf.make_tensor_proto(value, dtype=tfi.dtypes.as_dtype(enum))

@@ -1,7 +1,7 @@
 """What a compiled form consists of: functions that XLA compiles, and the one that calls them."""
 
 from terra.graph import xla_order
-from terra.graph.functiondef import attr, type_list
+from terra.graph.functiondef import add_node, attr, func, type_list
 from terra.runtime import internals as tfi
 from terra.runtime.fingerprints import COMPILED
 
@@ -62,12 +62,7 @@ def caller(fdef):
 
 def add_call(fdef, name, called, inputs):
     """Add a call of the function with the signature `called`."""
-    node = fdef.node_def.add()
-    node.name, node.op = name, "PartitionedCall"
-    node.input.extend(inputs)
-    node.attr["Tin"].CopyFrom(type_list([a.type for a in called.input_arg]))
-    node.attr["Tout"].CopyFrom(type_list([a.type for a in called.output_arg]))
-    node.attr["f"].func.name = called.name
-    node.attr[COMPILED].b = True
-    for key in ("config", "config_proto", "executor_type"):
-        node.attr[key].CopyFrom(attr(""))
+    add_node(fdef, name, "PartitionedCall", inputs, {
+        "Tin": type_list([a.type for a in called.input_arg]), "Tout": type_list([a.type for a in called.output_arg]), "f": func(called.name), COMPILED: attr(True),
+        "config": attr(""), "config_proto": attr(""), "executor_type": attr(""),
+    })

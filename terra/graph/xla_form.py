@@ -8,9 +8,11 @@ If nothing else would stay outside, XLA compiles the function as a *whole*, with
 a millisecond.
 """
 
+import collections
+
 from terra.graph import inlining, xla_ops
 from terra.graph.clusters import ALONG, NO, YES, find_clusters
-from terra.graph.functiondef import attr, dtype, type_list
+from terra.graph.functiondef import add_node, attr, dtype, must, node_of, type_list
 from terra.graph.xla_checks import BOOL, Checks
 from terra.graph.xla_cluster import WHOLE, Cluster, XlaForm, add_call
 from terra.runtime import internals as tfi
@@ -19,6 +21,7 @@ from terra.runtime.graph_runner import CHECK_FAILED
 SMALLEST = 8  # operations in a cluster: calling a compiled function takes as long as a few of them
 LARGEST = 5000  # for more (loops that are unrolled), XLA takes minutes
 _QUEUE_OPS = frozenset(["QueueDequeueV2", "QueueEnqueueV2"])
+_OF_VARIABLES = frozenset(["ReadVariableOp", "AssignVariableOp"])
 
 
 def make_form(top, fdefs, library, open_refs, number, without=(), variables=()):
@@ -56,7 +59,8 @@ class _Maker:
         given = [enum for name, enum in self.arg_types.items() if name not in variables] + [self.types[ref] for ref in self.top.ret.values()]
         if YES not in self.may or size < SMALLEST or len(compiled) > LARGEST or not xla_ops.TYPES.issuperset(given):
             return None
-        if not all(how != NO or self._fits_whole(node, variables) for node, how in zip(self.nodes, self.may)):
+        accesses = collections.Counter((node.op, node.input[0]) for node in self.nodes if node.op in _OF_VARIABLES)
+        if max(accesses.values(), default=0) > 1 or not all(how != NO or self._fits_whole(node, variables) for node, how in zip(self.nodes, self.may)):
             return None
         form = XlaForm()
         form.left_out, form.constants, form.whole, form.probe = {}, self.constants, True, None
@@ -81,48 +85,26 @@ class _Maker:
                 self._write_node(fdef, node, renamed)
         checks = self._checks(fdef, name)
         ok = checks.all() if checks.refs else None
+        reads = {node.input[0]: node.name for node in self.nodes if node.op == "ReadVariableOp"}
         for node in self.nodes:
             if node.op == "AssignVariableOp":
-                self._write_update(fdef, node, renamed, ok)
+                _write_update(fdef, node, renamed.get(node.input[1], node.input[1]), reads.get(node.input[0]), ok)
         first = self.top.signature.output_arg[0].name
         for result, ref in self.top.ret.items():
             fdef.ret[result] = ok if ok is not None and result == first else renamed.get(ref, ref)
         return fdef, ok is not None
 
-    def _write_update(self, fdef, node, renamed, ok):
-        """Add the update of a variable, behind its reads; it keeps its value unless `ok`."""
-        variable, value = node.input[0], renamed.get(node.input[1], node.input[1])
-        reads = [other.name for other in self.nodes if other.op == "ReadVariableOp" and other.input[0] == variable]
-        if ok is not None:
-            if not reads:
-                read = fdef.node_def.add()
-                read.name, read.op = node.name + "_old", "ReadVariableOp"
-                read.input.append(variable)
-                read.attr["dtype"].CopyFrom(node.attr["dtype"])
-                reads.append(read.name)
-            select = fdef.node_def.add()
-            select.name, select.op = node.name + "_new", "SelectV2"
-            select.input.extend([ok, value, f"{reads[0]}:value:0"])
-            select.attr["T"].CopyFrom(node.attr["dtype"])
-            value = f"{select.name}:output:0"
-        update = fdef.node_def.add()
-        update.CopyFrom(node)
-        update.device = ""
-        update.input[:] = [variable, value, *[f"^{read}" for read in reads]]
-        _must(fdef, update.name)
-
     def make(self, without):
         before = [self._sources(node) for node in self.nodes]
         order = [k for k, node in enumerate(self.nodes) if node.op in _QUEUE_OPS or node.op == "Case"]
         reads = [k for k in order if self._is_read(self.nodes[k])]
-        may = self.may
         # Constants belong to every cluster that uses them.
         sizes = list(map(self._size, self.nodes))
-        found = find_clusters(before, may, order, reads, SMALLEST, sizes)
+        found = find_clusters(before, self.may, order, reads, SMALLEST, sizes)
         apart = self._torn_apart(found)
         if apart:
             self.left_out["lists of tensors would be handed on between parts"] = [self.nodes[k].op for k in apart]
-            found = find_clusters(before, [NO if k in apart else how for k, how in enumerate(may)], order, reads, SMALLEST, sizes)
+            found = find_clusters(before, [NO if k in apart else how for k, how in enumerate(self.may)], order, reads, SMALLEST, sizes)
         for members in found:
             if len(members) > LARGEST:
                 self.left_out["XLA would take minutes for so many in a row"] = [self.nodes[k].op for k in members]
@@ -145,13 +127,13 @@ class _Maker:
         return form
 
     def _fits_whole(self, node, variables):
-        """Whether an operation that no cluster has may be part of the whole: constants, the barrier, and the only read and update of a variable, before and behind it."""
+        """Whether an operation that no cluster has may be part of the whole: constants, the barrier, and the read and the update of a variable, before and behind it."""
         if node.op in ("Const", "NoOp"):
             return True
-        if node.op not in ("ReadVariableOp", "AssignVariableOp") or node.input[0] not in variables or (node.device and not _is_only_device(node.device)):
+        if node.op not in _OF_VARIABLES or node.input[0] not in variables or (node.device and not _is_only_device(node.device)):
             return False
         after = {self.nodes[self.index[ref[1:]]].op for ref in node.input if ref.startswith("^")}
-        return after <= (set() if node.op == "ReadVariableOp" else {"NoOp"}) and sum(other.op == node.op and other.input[0] == node.input[0] for other in self.nodes) == 1
+        return after <= (set() if node.op == "ReadVariableOp" else {"NoOp"})
 
     def _called(self, node):
         """The function that a node calls; None if it is another operation."""
@@ -167,14 +149,14 @@ class _Maker:
         apart = set()
         for k, node in enumerate(self.nodes):
             for ref in node.input:
-                source = self.index.get(_node_of(ref))
+                source = self.index.get(node_of(ref))
                 if self.types.get(ref) == xla_ops.VARIANT and home.get(source) != home.get(k):
                     apart.update({source, k} & home.keys())
         return apart
 
     def _sources(self, node):
         """The nodes that a node depends on; constants are there for everybody."""
-        names = {_node_of(ref) for ref in node.input}
+        names = {node_of(ref) for ref in node.input}
         return sorted(self.index[name] for name in names if name in self.index and self.nodes[self.index[name]].op != "Const")
 
     def _is_read(self, node):
@@ -209,11 +191,11 @@ class _Maker:
         return YES if any(enum in xla_ops.FLOATS for enum in enums) else ALONG
 
     def _shapes_not_fixed(self, node):
-        if node.name in self.open_refs or any(ref in self.open_refs or _node_of(ref) in self.open_refs for ref in node.input):
+        if node.name in self.open_refs or any(ref in self.open_refs or node_of(ref) in self.open_refs for ref in node.input):
             return "shapes there depend on data"
         for k in xla_ops.constant_inputs(node):
             ref = node.input[k]
-            source = self.index.get(_node_of(ref))
+            source = self.index.get(node_of(ref))
             if (ref not in self.arg_types or node.op in xla_ops.GUARDED) and (source is None or self.nodes[source].op != "Const"):
                 return "a shape or axis is computed in the step"
         return None
@@ -222,7 +204,7 @@ class _Maker:
         """Along which axis of its first input the second one's indices count; None if a third input is their bound."""
         if node.op != "GatherV2":
             return None if node.op == "UnsortedSegmentSum" else 1
-        return int(tfi.tf.make_ndarray(self.nodes[self.index[_node_of(node.input[2])]].attr["value"].tensor))
+        return int(tfi.tf.make_ndarray(self.nodes[self.index[node_of(node.input[2])]].attr["value"].tensor))
 
     def _find_ports(self, clusters, found, home):
         taken = [{} for _ in clusters]
@@ -232,21 +214,21 @@ class _Maker:
             for ref in node.input:
                 if ref.startswith("^") or self._is_const(ref):
                     continue
-                theirs = home.get(_node_of(ref))
+                theirs = home.get(node_of(ref))
                 if theirs != mine:
                     if mine is not None:
                         taken[mine][ref] = None
                     if theirs is not None:
                         given[theirs][ref] = None
         for ref in self.top.ret.values():
-            theirs = home.get(_node_of(ref))
+            theirs = home.get(node_of(ref))
             if theirs is not None:
                 given[theirs][ref] = None
         for cluster, inputs, outputs in zip(clusters, taken, given):
             cluster.inputs, cluster.outputs = list(inputs), list(outputs)
 
     def _is_const(self, ref):
-        source = self.index.get(_node_of(ref))
+        source = self.index.get(node_of(ref))
         return source is not None and self.nodes[source].op == "Const"
 
     def _write_cluster(self, cluster, members, guards):
@@ -261,7 +243,7 @@ class _Maker:
         for k in members:
             for ref in self.nodes[k].input:
                 if self._is_const(ref):
-                    constants[_node_of(ref)] = None
+                    constants[node_of(ref)] = None
         for name in constants:
             fdef.node_def.add().CopyFrom(self.nodes[self.index[name]])
         for k in members:
@@ -312,8 +294,8 @@ class _Maker:
         def name_of(node):
             return clusters[home[node]].name if node in home else node
 
-        used = {_node_of(ref) for node in self.nodes if node.name not in home for ref in node.input}
-        used.update(_node_of(ref) for ref in self.top.ret.values())
+        used = {node_of(ref) for node in self.nodes if node.name not in home for ref in node.input}
+        used.update(node_of(ref) for ref in self.top.ret.values())
         for node in self.nodes:
             if node.name in home or (node.op == "Const" and node.name not in used):
                 continue
@@ -325,7 +307,7 @@ class _Maker:
         for name, ref in self.top.ret.items():
             top.ret[name] = after(ref)
         for name in dict.fromkeys(name_of(node) for node in self.top.control_ret.values()):
-            _must(top, name)
+            must(top, name)
         for cluster in clusters:
             if cluster.name in guards:
                 self._add_guard(top, cluster, guards[cluster.name])
@@ -333,23 +315,16 @@ class _Maker:
 
     def _add_guard(self, top, cluster, k):
         """Nothing that the check concerns may be read or committed before it has passed."""
-        node = top.node_def.add()
-        node.name, node.op = cluster.name + "_check", "Assert"
-        text = tfi.tf.make_tensor_proto(CHECK_FAILED)
-        const = top.node_def.add()
-        const.name, const.op = node.name + "_text", "Const"
-        const.attr["dtype"].CopyFrom(dtype(text.dtype))
-        const.attr["value"].tensor.CopyFrom(text)
-        node.input.extend([f"{cluster.name}:output:{k}", const.name + ":output:0"])
-        node.attr["T"].CopyFrom(type_list([text.dtype]))
-        node.attr["summarize"].CopyFrom(attr(1))
-        _must(top, node.name)
+        name, text = cluster.name + "_check", tfi.attr_value_pb2.AttrValue(tensor=tfi.tf.make_tensor_proto(CHECK_FAILED))
+        add_node(top, name + "_text", "Const", (), {"dtype": dtype(text.tensor.dtype), "value": text})
+        add_node(top, name, "Assert", [f"{cluster.name}:output:{k}", name + "_text:output:0"], {"T": type_list([text.tensor.dtype]), "summarize": attr(1)})
+        must(top, name)
         reached = {cluster.name}
         for other in _in_order(top):
-            if any(_node_of(ref) in reached for ref in other.input):
+            if any(node_of(ref) in reached for ref in other.input):
                 reached.add(other.name)
                 if other.op in ("QueueEnqueueV2", "Case") or "barrier__NoOp" in other.name:
-                    other.input.append("^" + node.name)
+                    other.input.append("^" + name)
 
     def _write_probe(self, probed):
         probe = tfi.function_pb2.FunctionDef()
@@ -362,21 +337,24 @@ class _Maker:
         return probe
 
 
-_BOOKKEEPING = frozenset(["NoOp", "ReadVariableOp", "AssignVariableOp", "Unpack", "Case", *_QUEUE_OPS])
+_BOOKKEEPING = _QUEUE_OPS | _OF_VARIABLES | {"NoOp", "Unpack", "Case"}
+
+
+def _write_update(fdef, node, value, read, ok):
+    """Add the update of a variable behind its read, if there is one; it keeps what it holds unless `ok`."""
+    variable, kind = node.input[0], node.attr["dtype"]
+    if ok is not None:
+        if read is None:
+            read = node.name + "_old"
+            add_node(fdef, read, "ReadVariableOp", [variable], {"dtype": kind})
+        add_node(fdef, node.name + "_new", "SelectV2", [ok, value, f"{read}:value:0"], {"T": kind})
+        value = node.name + "_new:output:0"
+    add_node(fdef, node.name, node.op, [variable, value, *([] if read is None else ["^" + read])], node.attr)
+    must(fdef, node.name)
 
 
 def _is_only_device(name):
     return name.endswith("CPU:0") and not tfi.n_gpus()
-
-
-def _node_of(ref):
-    return ref.lstrip("^").partition(":")[0]
-
-
-def _must(fdef, name):
-    fdef.control_ret[name] = name
-    fdef.signature.control_output.append(name)
-    fdef.signature.is_stateful = True
 
 
 def _in_order(fdef):
@@ -387,7 +365,7 @@ def _in_order(fdef):
         pending = [root.name]
         while pending:
             name = pending[-1]
-            missing = [] if name in done else [s for s in map(_node_of, nodes[name].input) if s in nodes and s not in done]
+            missing = [] if name in done else [s for s in map(node_of, nodes[name].input) if s in nodes and s not in done]
             if missing:
                 pending += missing
                 continue

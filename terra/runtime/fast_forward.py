@@ -275,7 +275,7 @@ def attempt(runner, function, owner, args, kwargs, call):
     place = (runner.node, function, id(owner), runner.cursor.current)
     known = runner.program.regions.get(place)
     if known is False:
-        if not is_another_matter(runner) and (runner.observer is None or place not in runner.program.differentiated):
+        if not is_another_matter(runner, place):
             return _enter(runner, call)  # it was never skippable
         known = None
     if known:
@@ -288,10 +288,10 @@ def attempt(runner, function, owner, args, kwargs, call):
     return result
 
 
-def is_another_matter(runner):
-    """Whether a call that was never skippable may be so now: in a run that is observed, where tensors stand for arrays that vary."""
+def is_another_matter(runner, place):
+    """Whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or the gradient is left out, too."""
     shown = runner.step.shown
-    return shown is not None and shown.has_arrays
+    return (shown is not None and shown.has_arrays) or (runner.observer is not None and place in runner.program.differentiated)
 
 
 def _enter(runner, call):
@@ -375,14 +375,18 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         may_be_empty = may_be_empty or guards.may_do_nothing(owner)
         region = recording.region(
             result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs), added=added, differentiates=differentiates)
+        region.guard, region.keep, region.context = guard, keep, context.changes
+        if differentiates and recording.tells_tapes:  # then only a run that is observed can leave it out, together with the gradient
+            program.differentiated.add(place)
+            if runner.observer is None:
+                raise Unskippable("has a tf.custom_gradient of the program's, of which a tape must be told")
+            runner.observer.note_made(region, recording.log_length)
+            return result, None
     except Unskippable as error:
         failures = program.note_unskippable(place, str(error), known is None)
         if failures >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
             program.regions[place] = False
         return result, None
-    region.guard, region.keep, region.context = guard, keep, context.changes
-    if differentiates and recording.tells_tapes:
-        return result, _not_to_be_jumped(runner, recording, region, place)
     if known is None:
         known = program.regions[place] = Known()
         if len(place) == 4:
@@ -392,16 +396,6 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         program.note_unskippable(place, "depends on something that is another one nearly each time")
         program.regions[place] = False
     return result, region
-
-
-def _not_to_be_jumped(runner, recording, region, place):
-    """A call was recorded that has told the tapes of gradient functions of the program's: it can be left out only where the gradient is left out, too, by a run
-    that is observed."""
-    if runner.observer is not None:
-        runner.observer.note_made(region, recording.log_length)
-    elif runner.program.note_unskippable(place, "has a tf.custom_gradient of the program's, of which a tape must be told", True) >= 2 * _MOST_USELESS:
-        runner.program.regions[place] = False
-    runner.program.differentiated.add(place)
 
 
 def gradient(tape, *args, **kwargs):

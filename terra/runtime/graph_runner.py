@@ -30,6 +30,14 @@ def _text():
     return tfi.tf.constant(CHECK_FAILED)
 
 
+def has_done(outputs):
+    """Wait for the function that gives these outputs: whether it has done its work."""
+    try:
+        return bool(outputs[0]._numpy_internal())
+    except (tfi.NotOkStatusException, tfi.OpError):
+        return False
+
+
 class Queue:
     """A channel: a TensorFlow FIFO queue of one tensor, whose dequeue in the graph blocks no thread. Kept for the life of its graph, and drained."""
 
@@ -251,11 +259,7 @@ class GraphRunner:
                         break
                     outputs = first.outputs
                     if outputs is not None:
-                        try:
-                            done = outputs[0]._numpy_internal()
-                        except (tfi.NotOkStatusException, tfi.OpError):
-                            done = False
-                        if not done and not first.done:
+                        if not has_done(outputs) and not first.done:
                             with self.undisturbed(), self._recovery:
                                 self._recover(first)
                         first.land()

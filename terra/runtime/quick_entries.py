@@ -148,7 +148,7 @@ def attempt(runner, function, args, kwargs, call=None, shared=False):
     if call is None:
         call = lambda: function(*args, **kwargs)  # noqa: E731
     if known is False:
-        if not fast_forward.is_another_matter(runner):
+        if not fast_forward.is_another_matter(runner, place):
             if runner.observer is not None:
                 runner.observer.entered += 1
             return call()
