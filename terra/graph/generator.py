@@ -7,7 +7,8 @@ becomes a Case operation with one function for each case, driven by Case Select.
   fetches uses: no queue, no gate, nothing to cancel.
 * *early*: the function starts with the step; feeds, selects and fetches go through queues (one for each point, so that no order between them is
   needed), and the updates of variables wait behind a gate for a token that Python sends when the step is validated.
-* *deferred*: the late form where there are fetches, for steps that are skipped as a whole: what Python reads without a look at it are outputs, read in the end.
+* *deferred*: the late form where there are fetches, for steps that are skipped as a whole: what Python reads without a look at it are outputs, read in the end;
+  of what it looks at, the graph is told beforehand what that should be, and fails if it is anything else.
 
 In all forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
 that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
@@ -29,15 +30,18 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.fingerprints import COMPILED
-from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
+from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, HOST_KNOWN_ENUMS, READ, READS_ONLY, SKIP
 from terra.runtime.tracer import FETCH, shape_of_variable
 from terra.runtime.values import dummy
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64
 BOOL = tfi.types_pb2.DT_BOOL
+STRING = tfi.types_pb2.DT_STRING
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
+ANYTHING = -1 << 63  # stands for no expectation
+OTHERWISE = "terra: a step branches otherwise than the last one, and runs again"  # TensorFlow may log it
 FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph that is right for the first of them only
 _NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
 
@@ -61,13 +65,14 @@ class Generated:
         self.early = False  # which form
         self.fdefs = []  # branches first
         self.library = {}  # name -> FunctionDef of the user's traced functions that are called
-        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",)
+        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",) | ("expected",)
         self.lasting = None  # what the PythonRunner knows of the arguments that do not change
         self.n_outputs = 0  # the "done" scalar first, then `live_out`
         self.feeds = {}  # (node, slot) -> Feed
         self.feed_queues = []  # by the index of the feed
         self.fetch_queues = {}  # fetch node -> queue
         self.fetched = {}  # fetch node -> index of its value among the outputs, in the deferred form
+        self.conditions = {}  # fetch node -> position of what its value should be in the vector of these, in that form
         self.select_queues = {}  # switch-case index -> queue
         self.select_index = {}  # switch-case index -> position in the select vector
         self.gate = None  # queue of the gate's token, if there is one
@@ -88,6 +93,7 @@ class Scope:
         self.outer = outer
         self.env = {}
         self.last_fetch = None
+        self.conditions = []  # (fetch node, ref of its value), in the deferred form
         self.made = {}  # name of a node in a branch -> its first output, and what type that has
         self.order = {}  # raw variable -> [last write, reads since]
         self.pooled = {}  # (input, output) of a MaxPool -> its attributes
@@ -108,7 +114,7 @@ class Scope:
         if self.outer is not None:
             return self.builder.arg(g.arg_name(key), g.key_enum(key))
         kind = key[0] if type(key) is tuple else None
-        if kind in ("arg", "feed", "res", "queue", "selects"):
+        if kind in ("arg", "feed", "res", "queue", "selects", "expected"):
             ref = self.builder.arg(g.arg_name(key), g.key_enum(key))
         elif kind == "var":
             handle = self.get(("res", key[1]))
@@ -127,7 +133,7 @@ class Scope:
             return self.get(("res", id(handle)))
         if enum == VARIANT_ENUM:
             raise GenerationError("a variant tensor (of a data set, a list) that only some paths make is used after them")
-        zero = b"" if enum == tfi.types_pb2.DT_STRING else False if enum == BOOL else 0
+        zero = b"" if enum == STRING else False if enum == BOOL else 0
         return self.builder.const(("dummy", enum), lambda: constant_proto(zero, enum))
 
 
@@ -180,6 +186,8 @@ class GraphGenerator:
             return RESOURCE_ENUM
         if kind == "selects":
             return INT32
+        if kind == "expected":
+            return INT64
         if kind == "var":
             return self._variable_enums[key[1]]
         return key[2]  # ("arg", i, enum), ("feed", index, enum)
@@ -330,6 +338,7 @@ class GraphGenerator:
         for node, ref in self._fetched:
             out.fetched[node] = len(results)
             results.append((ref, self._out_enum(*node.slots[0][0])))
+        self._check_conditions(top)
         self._commit(top, [slot.key for slot in extra if slot.live_at_end], [ref for ref, _ in results])
         out.name = self.prefix
         out.n_outputs = len(results)
@@ -472,8 +481,11 @@ class GraphGenerator:
 
     def _emit_fetch(self, scope, node, refs, label):
         if self.deferred:
-            if scope is self.top and node.payload.event.info.op_type == FETCH:  # in a branch: steps that take it use the early form
-                self._fetched.append((node, refs[0]))
+            if node.payload.event.info.op_type == FETCH:
+                if scope is self.top:  # in a branch: steps that take it, and give the value back, use the early form
+                    self._fetched.append((node, refs[0]))
+                if self._is_condition(node):
+                    scope.conditions.append((node, refs[0]))
             return
         if not self.early:
             raise GenerationError("a late-dispatch graph has no fetches")
@@ -485,6 +497,34 @@ class GraphGenerator:
             "QueueEnqueueV2", [handle] + refs, {"Tcomponents": type_list([enum]), "timeout_ms": attr(-1)}, label)
         scope.builder.must(name)
         scope.last_fetch = name
+
+    def _is_condition(self, node):
+        """Whether a fetch is of a scalar on which programs branch."""
+        return all(
+            out >= 0 and source.payload.event.out_shapes[out] == () and source.payload.event.out_enums[out] in HOST_KNOWN_ENUMS for source, out in node.slots[0])
+
+    def _check_conditions(self, scope):
+        """Have the deferred form fail where a truth value or an integer that Python would have looked at is not what Python expects it to be."""
+        n, first = len(scope.conditions), len(self.out.conditions)
+        if not n:
+            return
+        builder, values = scope.builder, []
+        for node, ref in scope.conditions:
+            self.out.conditions[node] = len(self.out.conditions)
+            enum = self._out_enum(*node.slots[0][0])
+            values.append(ref if enum == INT64 else builder.node("Cast", [ref], {"SrcT": dtype(enum), "DstT": dtype(INT64)}, "condition") + ":y:0")
+        of_int64 = {"T": dtype(INT64)}
+        values = builder.node("Pack", values, {**of_int64, "N": attr(n), "axis": attr(0)}, "condition") + ":output:0"
+        begin, size = (builder.const(("vector", k), lambda: constant_proto([k], INT32)) for k in (first, n))
+        expected = builder.node("Slice", [scope.get(("expected",)), begin, size], {**of_int64, "Index": dtype(INT32)}, "condition") + ":output:0"
+        anything = builder.const(("expected", ANYTHING), lambda: constant_proto(ANYTHING, INT64))
+        same = builder.node("Equal", [values, expected], of_int64, "condition") + ":z:0"
+        free = builder.node("Equal", [expected, anything], of_int64, "condition") + ":z:0"
+        either = builder.node("LogicalOr", [same, free], {}, "condition") + ":z:0"
+        axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
+        holds = builder.node("All", [either, axis], {"keep_dims": attr(False), "Tidx": dtype(INT32)}, "condition") + ":output:0"
+        text = builder.const(("text", OTHERWISE), lambda: constant_proto(OTHERWISE.encode(), STRING))
+        builder.must(builder.node("Assert", [holds, text], {"T": type_list([STRING]), "summarize": attr(1)}, "condition"))
 
     def _emit_plain(self, scope, info, event, refs, label, controls=()):
         builder = scope.builder
@@ -596,6 +636,7 @@ class GraphGenerator:
             scope = Scope(self, builder, outer=top)
             for node in branch.block:
                 self._emit(scope, node)
+            self._check_conditions(scope)
             scopes.append(scope)
         enums = [self.key_enum(key) for key in item.outputs]
         results = [[(self._branch_output(scope, key, item), enum) for key, enum in zip(item.outputs, enums)] for scope in scopes]

@@ -7,6 +7,9 @@ it. Where anything is else, nothing has happened yet, and the step takes its ord
 
 Where Python waits for each step at once, the graph runs on Python's own thread (see `graph_runner`): then the step is done when it returns, nothing is in
 flight, and what it returns has its values.
+
+A step that branches on what it has computed is expected to branch as the last one did: the graph is told what it should compute there, and does nothing if that is
+wrong. It runs as a whole before Python goes on, where otherwise Python waits for these values only; which is faster is tried out.
 """
 
 import gc
@@ -18,6 +21,7 @@ from types import MethodType
 import numpy as np
 
 from terra.fallback.replay import Record
+from terra.graph.generator import ANYTHING
 from terra.runtime import dispatch, guards, interrupts, live_calls, opschema, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late, parts_of
@@ -30,6 +34,7 @@ from terra.runtime.program import ValueKey
 from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, Number, scalar, this_steps
 from terra.runtime.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tracer import const_key, real
+from terra.runtime.trial import TrialOfMeans
 from terra.runtime.values import dummy, unwaited
 from terra.runtime.varying import Place, tensor_for
 from terra.transform import edits
@@ -39,6 +44,8 @@ MISSED = object()  # instead of a result: the step is to take its ordinary way
 MOST_PREPARED = 8  # of one program: batches may come in several lengths
 TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those like them are prepared; the same where another one must give way
 MOST_NOTED = 64  # regions that are counted
+AGAIN = 250  # runs in vain after which it is tried again which way is faster
+SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER = range(7)
 _GIVEN = object()  # marks an argument that the step gives back
 _NUMBER_OF, _DRAWN, _LATER = object(), object(), object()  # and a number that varies, what a live call has given, and what is calculated in the end
@@ -104,6 +111,9 @@ class Express:
         self._thread = get_ident()
         self._changes = self._executors = None
         self._callbacks = tfi.callbacks()
+        self.expecting = TrialOfMeans()  # of steps that branch: the second way is to expect them to branch as before
+        self._again = 0  # runs of the graph since, after which it turned out that a step branches otherwise
+        self._number = 0  # of the last one
 
     def attempt(self, args, kwargs):
         """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
@@ -122,10 +132,13 @@ class Express:
                 or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self._modules_version:
             return MISSED
         names, given = tuple(kwargs), (*args, *kwargs.values()) if kwargs else args
+        tried = []  # steps that branch, each otherwise than this one
         for k, prepared in enumerate(self.prepared):
             tensors, arrays, held = [], [], []
             if not prepared.fits(names, given, tensors, arrays, held):
                 continue
+            if prepared.branches and not tried and not self._expects(function._stats.steps):
+                return MISSED
             function._note_last_step()
             if not options.wait_for_graph and policy.wants_sample():
                 return MISSED
@@ -134,8 +147,31 @@ class Express:
                 continue
             if k:
                 self.prepared.insert(0, self.prepared.pop(k))
-            return prepared.step(function, program, options, tensors, arrays, held, *made)
+            result = prepared.step(function, program, options, tensors, arrays, held, *made)
+            if result is not MISSED or not prepared.branches:
+                return result
+            tried.append(prepared)
+            self._again += 1
+            if self._again == AGAIN:
+                self.expecting, self._again = TrialOfMeans(), 0
+        for prepared in tried:
+            if prepared.is_surprised():
+                self.prepared.remove(prepared)
+                self._times[prepared.region] = None
         return MISSED
+
+    def _expects(self, number):
+        """Whether a step that branches is to be expected to branch as before; there were `number` steps."""
+        follows, self._number = number == self._number + 1, number
+        return self.expecting.choose(time.perf_counter(), follows)
+
+    def has(self, region):
+        """Whether steps that this region skips are prepared; they are the first that are tried from now on."""
+        for k, prepared in enumerate(self.prepared):
+            if prepared.region is region:
+                self.prepared.insert(0, self.prepared.pop(k))
+                return True
+        return False
 
     def may_run_here(self):
         """Whether what the context says of this thread is as it was when steps were prepared: looked at only when it may have changed."""
@@ -184,14 +220,18 @@ class Prepared:
         form = program.general if region.has_other_shapes else program.late_form
         if not form or form.checkpointed or step.verifies or step.device:
             raise _Refused
-        if function.opening is not None or region.depends_on_values or region.masks or region.losses or region.context or region.needs:
+        self.branches = region.depends_on_values
+        self._steps = self._surprises = 0  # steps; those after which it turned out that they branch otherwise, and as none that is prepared does
+        if self.branches and not (form is program.deferred and all(node.condition >= 0 for node, value, *_ in region.fetches if value is not None)):
+            raise _Refused
+        if function.opening is not None or region.masks or region.losses or region.context or region.needs:
             raise _Refused
         self._reads = bool(region.fetches)  # then the step waits for the graph
         self.function, self.program, self.form, self.region = function, program, form, region
         self.known = self._where_known()
         self.path, self.shapes = skeleton.path, step.shapes()
         self._names = tuple(kwargs)
-        self._tensors, self._arrays = [], []
+        self._tensors, self._arrays, self._by_value = [], [], []
         given = (*args, *kwargs.values())
         self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
         numbers = {place.key - len(self._owner) for place in region.numbers if type(place) is Place and place.holder is None}  # among the arguments
@@ -201,13 +241,13 @@ class Prepared:
         self._carried = [*self.known.carried.values()] if region.carried else ()
         self._n_tensors, self._n_arrays = len(self._tensors), len(self._arrays)
         self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in region.carried)  # tensors among it, see `Inputs.describe`
-        self._checks = self._checks_of(region)
+        self._checks = self._by_value + self._checks_of(region)
         if any(is_array and index >= self._n_arrays + self._n_carried for is_array, index, _ in self._checks):
             raise _Refused
         self._varies = bool(region.calls or region.numbers or region.repeated)
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
-        self._tensors = self._arrays = None
+        self._tensors = self._arrays = self._by_value = None
         self._made = []  # (dtype, enum, shape, key, index among the outputs) of the tensors that it gives; (how, None, None, None, index) of numbers that it reads
         self._templates = []  # of these
         self._result = self._result_of(region, region.result)
@@ -234,10 +274,12 @@ class Prepared:
         if kind is EagerTensor or kind is TerraTensor:
             index, _ = step.args[id(x)]
             enum, shape = x._datatype_enum(), x._shape_tuple()
-            if vars(x) or type(shape) is not tuple or (shape == () and enum in opschema.HOST_KNOWN_ENUMS):
+            if vars(x) or type(shape) is not tuple:
                 raise _Refused
             if index == len(self._tensors):
                 self._tensors.append(x)
+                if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
+                    self._by_value.append((False, index, const_key(real(x), enum, shape)))
             return _TENSOR, index, (enum, shape)
         if kind is np.ndarray and holds_numbers(x):
             for index, other in enumerate(self._arrays):
@@ -286,9 +328,20 @@ class Prepared:
                 template[k] = dummy(spec[2])
                 if spec[0] == "feed":
                     fed.append((k, spec[1]))
+            elif spec[0] == "expected":
+                template[k] = self._expected()
             else:
                 template[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
         return template, places, fed
+
+    def _expected(self):
+        """What the values are to be on which the step branches."""
+        expected = [ANYTHING] * len(self.form.conditions)
+        for node, value, *_ in self.region.fetches:
+            if value is not None:
+                enum, _, held = value
+                expected[node.condition] = int(np.frombuffer(held, tfi.dtypes.as_dtype(enum).as_numpy_dtype)[0])
+        return tfi.eager_constant(expected, tfi.dtypes.int64)
 
     def _result_of(self, region, template):
         """How the result is made: the number of a tensor, a list, tuple or dict (kind, parts), an argument, or the object itself in a list."""
@@ -363,6 +416,11 @@ class Prepared:
                 arrays.append(tensor_for(use, arrays, numbers, made.values))
         return found
 
+    def is_surprised(self):
+        """A step branched as none that is prepared does: whether that happens too often."""
+        self._surprises += 1
+        return self._surprises >= SURPRISES and self._surprises * TIMES_AS_MANY > self._steps
+
     def _describe(self, x, found, tensors):
         """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
         kind = type(x)
@@ -391,6 +449,7 @@ class Prepared:
     def step(self, function, program, options, tensors, arrays, given, called, numbers):
         """Make the step, for which live calls have given `called`; returns its result."""
         stats, counts, ran = function._stats, function.counts, self._ran
+        self._steps += 1
         start = time.perf_counter()
         held, collects = interrupts.hold(), gc.isenabled()
         gc.disable()  # a finalizer must not find a graph that was started, but is not in flight yet
@@ -558,9 +617,9 @@ def prepare(function, step, skeleton, args, kwargs):
     elif function.generation.thread is not None:  # there may be another graph in a moment
         return
     known = program.express
-    if not known.is_worth_preparing(region):
+    if known.has(region) or not known.is_worth_preparing(region):
         return
-    if program.early and program.deferred is None and not region.depends_on_values:
+    if program.early and program.deferred is None:
         program.wants_deferred = program.compiled is None  # it is generated meanwhile
         return
     try:

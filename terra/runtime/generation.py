@@ -7,7 +7,7 @@ import time
 
 from terra import errors
 from terra.graph import alternatives
-from terra.graph.generator import GraphGenerator
+from terra.graph.generator import ANYTHING, GraphGenerator
 from terra.runtime import dispatch, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
@@ -262,6 +262,8 @@ class Generation:
                 args.append(program.handles[spec[1]])
             elif kind == "queue":
                 args.append(spec[1].ref)
+            elif kind == "expected":
+                args.append(tfi.tf.constant([ANYTHING] * len(form.conditions), dtype=tfi.tf.int64))
             else:
                 args.append(tfi.tf.constant([0] * len(form.select_index), dtype=tfi.tf.int32))
         tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)

@@ -51,6 +51,8 @@ class Calls:
                     return self._with_own_gradient
                 if quiet_functions.only_calls(callee):
                     return functools.partial(self._calling, callee)
+                if quiet_functions.branches(callee):
+                    return functools.partial(self._branching, callee)
                 if quiet_functions.is_loop(callee):
                     return functools.partial(self._loop, callee)
                 if quiet_functions.is_setting(callee):

@@ -17,7 +17,13 @@ from terra.runtime.kinds import PLAIN, TENSORS
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 _DECORATED = attrgetter("_f")
+_CONTAINERS = (list, tuple, dict)
 _CONSTANTS = (tfi.tf.TensorSpec, tfi.tf.UnconnectedGradients)
+
+
+def _holds_callables(container):
+    """Whether there are functions in a container, or in those in it."""
+    return any(type(x) in _CALLABLE or (type(x) in _CONTAINERS and _holds_callables(x)) for x in (container.values() if type(container) is dict else container))
 
 
 class Functionals:
@@ -30,6 +36,11 @@ class Functionals:
             self.impure("has tf.map_fn call a function that AutoGraph converts")
             return function(*args, **kwargs)
         return self._by_framework(function, args, kwargs, tests=name == "while_loop")
+
+    def _branching(self, function, /, *args, **kwargs):
+        """Call `tf.switch_case`, or `tf.case`."""
+        self.values((args, kwargs))
+        return self._by_framework(function, args, kwargs)
 
     def _with_own_gradient(self, function):
         """Call `tf.custom_gradient`."""
@@ -140,6 +151,9 @@ class Functionals:
         """What to give the framework's code for an argument; tests: whether it tests what `it` gives."""
         if type(it) in _CALLABLE:
             return framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), self.truth if tests else self._note_handed))
+        if type(it) in _CONTAINERS and _holds_callables(it):  # what is made of it here is not what the framework may give back
+            self._look_into(it)
+            return {key: self._handed(x) for key, x in it.items()} if type(it) is dict else type(it)([self._handed(x) for x in it])
         self._note_handed(it)
         return it
 

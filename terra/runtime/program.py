@@ -54,12 +54,12 @@ class ProgramNode:
 
     __slots__ = (
         "express", "expected", "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
-        "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "fetched", "device", "category", "n_out", "updates", "out_shapes",
+        "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "fetched", "condition", "device", "category", "n_out", "updates", "out_shapes",
         "unreliable", "checked", "all_shapes", "fixed",
     )
 
     def __init__(self):
-        self.fetched = -1  # of a fetch, the index of its value among the outputs of the deferred form
+        self.fetched = self.condition = -1  # of a fetch, the index of its value among the outputs of the deferred form, and among those that this is told beforehand
         self.checked = False  # whether Python waits for it, because the program would catch its failure
         self.express = None  # the quick entry by which fast-forward has jumped last from here
 
@@ -141,8 +141,11 @@ class Program:
 
     def set_deferred(self, form):
         """Steps that are skipped as a whole may use the deferred form; False: there is none."""
-        for node, index in form.fetched.items() if form else ():
-            self._fetches[node].fetched = index
+        if form:
+            for node, index in form.fetched.items():
+                self._fetches[node].fetched = index
+            for node, index in form.conditions.items():
+                self._fetches[node].condition = index
         self.deferred = form
 
     def function_of(self, form, args):

@@ -63,6 +63,11 @@ def is_loop(function):
     return name in _LOOPS and _is_in(function, name, tfi.tf, "ops")
 
 
+def branches(function):
+    """Whether it calls one of the functions that it is given, depending on values."""
+    return function is tfi.tf.switch_case or function is tfi.tf.case
+
+
 def _is_in(function, name, space, of_keras):
     """Whether a namespace of TensorFlow's, or one of Keras', has the function under its name."""
     return any(getattr(place, name, None) is function for place in (space, getattr(sys.modules.get("keras"), of_keras, None)))
