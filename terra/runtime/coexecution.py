@@ -38,6 +38,7 @@ log = logging.getLogger("terra")
 
 tfi.replace_while_loop(framework_loops.located)
 tfi.replace_map_fn(framework_loops.mapping)
+tfi.replace_pfor(framework_loops.vectorizing)
 
 
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long

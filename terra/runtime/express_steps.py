@@ -8,7 +8,7 @@ it. Where anything is else, nothing has happened yet, and the step takes its ord
 Where Python waits for each step at once, the graph runs on Python's own thread (see `graph_runner`): then the step is done when it returns, nothing is in
 flight, and what it returns has its values.
 
-A step that branches on what it has computed is expected to branch as the last one did: the graph is told what it should compute there, and does nothing if that is
+A step that branches on what it has computed is expected to branch as the last one did, or as the one that came after such steps before: the graph is told what it should compute there, and does nothing if that is
 wrong. It runs as a whole before Python goes on, where otherwise Python waits for these values only; which is faster is tried out.
 """
 
@@ -44,6 +44,8 @@ MISSED = object()  # instead of a result: the step is to take its ordinary way
 MOST_PREPARED = 8  # of one program: batches may come in several lengths
 TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those like them are prepared; the same where another one must give way
 MOST_NOTED = 64  # regions that are counted
+HISTORY = 12  # steps that branch by which the way of the next one is predicted
+MOST_HISTORIES = 1000  # that are remembered
 AGAIN = 250  # runs in vain after which it is tried again which way is faster
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER = range(7)
@@ -112,6 +114,8 @@ class Express:
         self._changes = self._executors = None
         self._callbacks = tfi.callbacks()
         self.expecting = TrialOfMeans()  # of steps that branch: the second way is to expect them to branch as before
+        self._history = None  # ids of the last `Prepared` that branch, once there was one
+        self._followed = {}  # such a history -> the one that has followed
         self._again = 0  # runs of the graph since, after which it turned out that a step branches otherwise
         self._number = 0  # of the last one
 
@@ -132,6 +136,8 @@ class Express:
                 or tfi.is_deterministic() is not function._deterministic or function._edits != edits.look() or guards.modules.look() != self._modules_version:
             return MISSED
         names, given = tuple(kwargs), (*args, *kwargs.values()) if kwargs else args
+        if self._history is not None:
+            self._predict()
         tried = []  # steps that branch, each otherwise than this one
         for k, prepared in enumerate(self.prepared):
             tensors, arrays, held = [], [], []
@@ -148,7 +154,10 @@ class Express:
             if k:
                 self.prepared.insert(0, self.prepared.pop(k))
             result = prepared.step(function, program, options, tensors, arrays, held, *made)
-            if result is not MISSED or not prepared.branches:
+            if not prepared.branches:
+                return result
+            if result is not MISSED:
+                self._note(prepared)
                 return result
             tried.append(prepared)
             self._again += 1
@@ -170,8 +179,25 @@ class Express:
         for k, prepared in enumerate(self.prepared):
             if prepared.region is region:
                 self.prepared.insert(0, self.prepared.pop(k))
+                if prepared.branches:
+                    self._note(prepared)
                 return True
         return False
+
+    def _note(self, prepared):
+        """A step was like this one, which branches."""
+        history = self._history or (0,) * HISTORY
+        if len(self._followed) >= MOST_HISTORIES:
+            self._followed.clear()
+        self._followed[history] = prepared
+        self._history = *history[1:], id(prepared)
+
+    def _predict(self):
+        """Have the next step be expected to branch as the one did that has followed on such steps before; else as the last one: some branch otherwise every so many steps."""
+        expected, prepared = self._followed.get(self._history), self.prepared
+        if expected is not None and prepared and prepared[0] is not expected and expected in prepared:
+            prepared.remove(expected)
+            prepared.insert(0, expected)
 
     def may_run_here(self):
         """Whether what the context says of this thread is as it was when steps were prepared: looked at only when it may have changed."""

@@ -6,16 +6,18 @@ rolled like one of the user's where its trip count varies (sentences of differen
 A layer whose loop is in pieces cannot be skipped as a whole. So the cell of a stock RNN layer is, in each iteration.
 """
 
-import dis
+import ast
 import functools
 from threading import get_ident
 from types import FunctionType, ModuleType
 
-from terra.runtime import dispatch, fast_forward, guards, location
+import numpy as np
+
+from terra.runtime import dispatch, fast_forward, guards, jacobians, location
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS, is_frameworks
 from terra.runtime.step import Step
-from terra.transform import convert
+from terra.transform import convert, source
 
 _RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell
 _loop_ids = {}  # id of the call site around a loop -> id of the loop
@@ -65,6 +67,19 @@ def mapping(original):
     return map_fn
 
 
+def vectorizing(original):
+    """`pfor`, given the original, which `tf.vectorized_map` runs through: the function that TensorFlow makes for it at each call is to be the same at each step, see `jacobians`."""
+    @functools.wraps(original)
+    def pfor(*args, **kwargs):
+        step = issuing_step()
+        if step is None:
+            return original(*args, **kwargs)
+        with jacobians.inside(step):
+            return original(*args, **kwargs)
+
+    return pfor
+
+
 def unconverted(partial):
     """The same; AutoGraph leaves it alone."""
     partial.autograph_info__ = {}  # it takes what has this attribute for its own
@@ -80,7 +95,7 @@ def autograph_leaves(function):
     code = function.__code__
     known = _straight.get(id(code))
     if known is None:
-        names = list(map(_names_used, convert.own_codes(code)))
+        names = [_names_used(own, function.__globals__) for own in convert.own_codes(code) if own.co_freevars == tuple(name for name in code.co_freevars if not name.startswith(location.RESERVED))]
         known = _straight[id(code)] = code, None if not names or None in names else set().union(*names)
     names, space, cells = known[1], function.__globals__, closure(function)
     if names is None:
@@ -95,25 +110,34 @@ def _is_left(value):
     kind = type(value)
     if issubclass(kind, ModuleType):
         return value.__name__.split(".", 1)[0] in tfi.FRAMEWORKS
-    return is_frameworks(value) if kind is FunctionType else kind in PLAIN or kind in TENSORS or tfi.is_variable(value) or guards.is_librarys(kind)
+    return is_frameworks(value) if kind is FunctionType else kind in _DATA or kind in TENSORS or tfi.is_variable(value) or guards.is_librarys(kind)
 
 
 _straight = {}  # id of a code object -> (it, the names that it uses, or None if AutoGraph would change what it does)
-_PLAIN_INSTRUCTIONS = (
-    "BINARY_", "BUILD_LIST", "BUILD_MAP", "BUILD_SLICE", "BUILD_TUPLE", "BUILD_CONST_KEY_MAP", "CACHE", "CALL", "COMPARE_OP", "COPY", "DUP_TOP", "EXTENDED_ARG", "INPLACE_", "KW_NAMES",
-    "LIST_TO_TUPLE", "LOAD_", "NOP", "POP_TOP", "PRECALL", "PUSH_NULL", "RESUME", "RETURN_", "ROT_", "STORE_FAST", "SWAP", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNPACK_SEQUENCE")
+_DATA = frozenset([*PLAIN, list, dict, tuple, np.ndarray])  # nothing that is called is in these, see `_is_named`
+_PLAIN_NODES = (
+    ast.arguments, ast.arg, ast.Return, ast.Assign, ast.Expr, ast.With, ast.withitem, ast.Call, ast.keyword, ast.Attribute, ast.Name, ast.Constant, ast.BinOp, ast.operator, ast.UnaryOp,
+    ast.Invert, ast.UAdd, ast.USub, ast.Compare, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Dict, ast.Starred, ast.expr_context)
 
 
-def _names_used(code):
-    names = set()
-    for i in dis.get_instructions(code):
-        if not i.opname.startswith(_PLAIN_INSTRUCTIONS) or i.opname == "LOAD_BUILD_CLASS":
-            return None
-        if i.opname == "COMPARE_OP" and ("==" in i.argrepr or "!=" in i.argrepr):  # AutoGraph has its own
-            return None
-        if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"):
-            names.add(i.argval)
-    return names
+def _names_used(code, space):
+    """The names from outside that a function uses, if nothing but straight lines of calculations and calls is in it; else None."""
+    try:
+        function, _ = source.find_code(code, space)
+    except source.NoSource:
+        return None
+    body = [function.body] if isinstance(function, ast.Lambda) else function.body
+    nodes = [node for part in body for node in ast.walk(part)]
+    if not all(isinstance(node, _PLAIN_NODES) for node in nodes) or any(isinstance(node, ast.Call) and not _is_named(node.func) for node in nodes):
+        return None
+    return {node.id for node in nodes if isinstance(node, ast.Name)}.difference(code.co_varnames, code.co_cellvars)
+
+
+def _is_named(callee):
+    """Whether what is called has a name, or is an attribute: it is not taken out of a container."""
+    while isinstance(callee, ast.Attribute):
+        callee = callee.value
+    return not isinstance(callee, ast.Subscript)
 
 
 def issuing_step():

@@ -55,6 +55,7 @@ try:
     from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
+    SymbolicTensor = ops.SymbolicTensor
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
     DeviceScope = context._EagerDeviceContext  # what tf.device gives
     EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives
@@ -698,6 +699,11 @@ def replace_while_loop(replace):
 def replace_map_fn(replace):
     """Put `replace(map_fn)` in the place of the function that `tf.map_fn` runs through."""
     replace_in("tensorflow.python.ops.map_fn", map_fn=replace)
+
+
+def replace_pfor(replace):
+    """Put `replace(pfor)` in the place of the function that `tf.vectorized_map` runs through."""
+    replace_in("tensorflow.python.ops.parallel_for.control_flow_ops", pfor=replace)
 
 
 _PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_indices", "_values", "_dense_shape"),

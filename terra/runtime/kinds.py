@@ -12,7 +12,7 @@ from terra.runtime.regions import SCALARS
 from terra.runtime.tensor import TerraTensor
 
 TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
-PLAIN = frozenset([*SCALARS, complex, slice, range, type(Ellipsis), type(NotImplemented), tfi.tensor_shape.TensorShape, tfi.tf.DType])  # immutable
+PLAIN = frozenset([*SCALARS, complex, slice, range, type(Ellipsis), type(NotImplemented), tfi.tensor_shape.TensorShape, tfi.tf.DType, tfi.SymbolicTensor])  # immutable
 LISTS = frozenset([list, dict, set, frozenset])
 ITERATORS = frozenset([
     zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,

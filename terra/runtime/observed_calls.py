@@ -53,6 +53,8 @@ class Calls:
                     return functools.partial(self._calling, callee)
                 if quiet_functions.branches(callee):
                     return functools.partial(self._branching, callee)
+                if quiet_functions.vectorizes(callee):
+                    return functools.partial(self._vectorizing, callee)
                 if quiet_functions.is_loop(callee):
                     return functools.partial(self._loop, callee)
                 if quiet_functions.is_setting(callee):
@@ -230,6 +232,8 @@ class Calls:
 
     def _framework(self, callee, form, /, *args, **kwargs):
         """Call a function or object of the framework's, which must be skipped."""
+        if not tfi.executing_eagerly():
+            return self._in_graph(form, args, kwargs)
         jumps, entered, length = len(self.jumped), self.entered, len(self.runner.log)
         if fast_forward.running() is not self.runner:
             self.impure("does what could not be skipped")

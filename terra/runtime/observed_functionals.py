@@ -11,9 +11,11 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import framework_loops, location
+from terra.runtime import framework_loops, guards, location
 from terra.runtime import internals as tfi
+from terra.runtime.effects import so_far
 from terra.runtime.kinds import PLAIN, TENSORS
+from terra.runtime.regions import Unskippable
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 _DECORATED = attrgetter("_f")
@@ -41,6 +43,54 @@ class Functionals:
         """Call `tf.switch_case`, or `tf.case`."""
         self.values((args, kwargs))
         return self._by_framework(function, args, kwargs)
+
+    def _vectorizing(self, function, /, *args, **kwargs):
+        """Call `tf.vectorized_map`: TensorFlow makes a graph of what the function that it is given would do, which is the same graph the next time."""
+        if not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn")):
+            self.impure("has tf.vectorized_map call a function that AutoGraph converts")
+            return function(*args, **kwargs)
+        outer, self._makes_graph = self._makes_graph, True
+        self.is_worthwhile = True
+        try:
+            return self._by_framework(function, args, kwargs)
+        finally:
+            self._makes_graph = outer
+
+    def _in_graph(self, form, args, kwargs):
+        """Call what is the framework's while a graph is made: it issues no operation now, and what it puts into the graph follows from what it is given."""
+        owner, guard = getattr(form, "callee", None), None
+        if not self._makes_graph:
+            self.impure("makes a graph")
+        elif type(form) is MethodType and not (type(form.__self__) is tfi.tf.GradientTape and id(form.__self__) in self._born):
+            self.impure(f"calls {form.__qualname__} while a graph is made")
+        elif owner is not None:
+            try:
+                guard = guards.Guard(owner, ())
+            except Unskippable as error:
+                self.impure(f"calls what {error}" if str(error) else f"calls a {type(owner).__name__}")
+        self._constants((args, kwargs))
+        try:
+            result = form(*args, **kwargs)
+        except Exception:
+            self.impure("calls something of the framework's that raises")
+            raise
+        if guard is not None:
+            if guard.holds():
+                self.reads.guard(guard, so_far(self.effects))
+            else:
+                self.impure(f"calls a {type(owner).__name__}, which changes what it reads")
+        self._bear(result)
+        return result
+
+    def _constants(self, it):
+        """What is in `it` may become part of a graph."""
+        self.late.looked_at(it)
+        if type(it) in (list, tuple, dict):
+            self._look_into(it)
+            for x in it.values() if type(it) is dict else it:
+                self._constants(x)
+        elif type(it) is np.ndarray:
+            self._look_into(it)
 
     def _with_own_gradient(self, function):
         """Call `tf.custom_gradient`."""

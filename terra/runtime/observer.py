@@ -57,6 +57,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         self._lets_go = False  # whether there was one: then iterators are not held
         self._handed_over = {}  # id -> container that was given to the framework's code: where that gives it, it has not made it
         self._span = None  # where in the log begins what the framework's code issues, while it runs in one of the calls that `Functionals` has
+        self._makes_graph = False  # whether the framework makes a graph of what a function would do that it was given
+        self.is_worthwhile = False  # whether it has saved much to skip the run, even if few calls are skipped in it
         self.differentiates = False  # whether a gradient may be the matter of a function of the program's
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.late = LateReads(self._varying, runner.late_reads)
@@ -175,7 +177,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
 
     def gives(self, it):
         """`it` goes into an operation: whether it is an array of the step's whose contents then need not matter."""
-        given = type(it) is np.ndarray and it in self._varying
+        given = type(it) is np.ndarray and it in self._varying and tfi.executing_eagerly()  # else it is a constant of a graph
         if given:
             self._varying.given += 1
         return given

@@ -68,6 +68,11 @@ def branches(function):
     return function is tfi.tf.switch_case or function is tfi.tf.case
 
 
+def vectorizes(function):
+    """Whether it makes a graph of the function that it is given, in which the framework's functions do not run."""
+    return function is tfi.tf.vectorized_map
+
+
 def _is_in(function, name, space, of_keras):
     """Whether a namespace of TensorFlow's, or one of Keras', has the function under its name."""
     return any(getattr(place, name, None) is function for place in (space, getattr(sys.modules.get("keras"), of_keras, None)))

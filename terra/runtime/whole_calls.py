@@ -381,7 +381,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if inputs.known_elsewhere(runner, reads) or (varying is not None and reads.holds_any(varying.ids())):
             observer.impure("reads a tensor that is among its arguments as well", True)
             raise Unskippable
-        if len(observer.jumped) < fewest:
+        if len(observer.jumped) < fewest and not observer.is_worthwhile:
             observer.impure("does too little to be worth a jump")
             raise Unskippable
         region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(),

@@ -10,7 +10,7 @@ import linecache
 import types
 import warnings
 
-__all__ = ["NoSource", "compiled", "find"]
+__all__ = ["NoSource", "compiled", "find", "find_code"]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MAX_FILES = 64
@@ -129,8 +129,12 @@ def _alike(a, b):
 
 def find(function):
     """(node, ancestors) of a function: an `ast` node and the scopes around it, outermost first."""
-    code = function.__code__
-    file = _parsed(code.co_filename, function.__globals__)
+    return find_code(function.__code__, function.__globals__)
+
+
+def find_code(code, module_globals):
+    """The same of the function that has this code, and was defined in a module with these globals."""
+    file = _parsed(code.co_filename, module_globals)
     candidates = file.by_line.get(code.co_firstlineno, [])
     name = code.co_name
     if name == "<lambda>":
