@@ -1,5 +1,7 @@
 """Steps that branch on what they compute, by the express way: the graph is told what it should compute there, and does nothing if that is wrong."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -140,6 +142,18 @@ class Elif(Case):
         return self.learn(y, x)
 
 
+class ElifOfNumbers(Elif):
+    def step(self, x):
+        mean = float(tf.reduce_mean(x))
+        if mean > 0.5:
+            y = x @ self.w
+        elif float(tf.reduce_mean(tf.square(x))) > 0.1:
+            y = tf.tanh(x @ self.w)
+        else:
+            y = tf.nn.relu(x @ self.w)
+        return self.learn(y, x)
+
+
 class Counting(Case):
     """What Python does, it does once, however often the graph runs."""
 
@@ -194,6 +208,176 @@ class GivesTheCondition(Case):
         return up, bool(up), value, float(value)
 
 
+class Exactly(Case):
+    """Values that are at the limit, just above, just below, infinite, or no numbers."""
+
+    VALUES = [1.5, 2.5, 2.0, np.nextafter(np.float32(2), np.float32(3)), np.nextafter(np.float32(2), np.float32(1)), np.inf, -np.inf, np.nan]
+    turns = [0] * 25 + [1] * 4 + [2, 3, 4, 2, 0, 0, 3, 3, 4, 4, 1, 2, 2, 2] + [5, 6, 7, 0, 0, 7, 7, 0, 5, 5, 5, 6, 6] + [0] * 8
+    fewest = 10
+    dtype = tf.float32
+
+    def given(self, k, turn):
+        return X[k % 4], tf.constant([0.0, self.VALUES[turn]], self.dtype)
+
+    def step(self, x, y):
+        value = self.read(tf.reduce_sum(y))
+        return self.learn((x @ self.w) * (2.0 if self.holds(value) else 3.0), x)
+
+    read = staticmethod(float)
+
+    @staticmethod
+    def holds(value):
+        return value > 2.0
+
+
+class AtLeast(Exactly):
+    @staticmethod
+    def holds(value):
+        return 2.0 <= value
+
+
+class Below(Exactly):
+    @staticmethod
+    def holds(value):
+        return value < 2
+
+
+class AtMost(Exactly):
+    @staticmethod
+    def holds(value):
+        return value <= 2.0
+
+
+class Equal(Exactly):
+    """It is known by its value."""
+
+    fewest = 0
+
+    @staticmethod
+    def holds(value):
+        return value == 2.0
+
+
+class Both(Exactly):
+    @staticmethod
+    def holds(value):
+        return value > 1.75 and value < 2.25
+
+
+class OfNumpy(Exactly):
+    """Their numbers are compared with the limit in their own precision."""
+
+    VALUES = [1.0, 1.2, np.float32(1.1), np.nextafter(np.float32(1.1), np.float32(2)), np.nextafter(np.float32(1.1), np.float32(1)), np.inf, -np.inf, np.nan]
+
+    @staticmethod
+    def read(x):
+        return x.numpy()
+
+    @staticmethod
+    def holds(value):
+        return value > 1.1
+
+
+class OfNumpyAtLeast(OfNumpy):
+    @staticmethod
+    def holds(value):
+        return value >= 1.1
+
+
+class FloatOfNumpysValue(OfNumpy):
+    """The same value is more than the limit in Python's precision."""
+
+    read = staticmethod(float)
+
+
+class Half(Exactly):
+    dtype = tf.float16
+
+
+class Double(Exactly):
+    dtype = tf.float64
+
+
+class IsNan(Exactly):
+    @staticmethod
+    def holds(value):
+        return not math.isnan(value)
+
+
+class IsFinite(Exactly):
+    @staticmethod
+    def holds(value):
+        return math.isfinite(value)
+
+
+class IsInfinite(Exactly):
+    @staticmethod
+    def holds(value):
+        return math.isinf(value)
+
+
+class NumpysIsNan(OfNumpy):
+    @staticmethod
+    def holds(value):
+        return np.isnan(value)
+
+
+class IsFiniteOfATensor(Exactly):
+    @staticmethod
+    def read(x):
+        return x
+
+    @staticmethod
+    def holds(value):
+        return bool(np.isfinite(value)) and not math.isnan(value)
+
+
+class ComparedAndGiven(Exactly):
+    """A number that is compared may be given all the same."""
+
+    def step(self, x, y):
+        value = float(tf.reduce_sum(y))
+        result = self.learn((x @ self.w) * (2.0 if value > 2.0 else 3.0), x)
+        self.log.append(value)
+        return value, result
+
+
+class ComparedAndUsed(Exactly):
+    """One that is calculated with is known by its value."""
+
+    fewest = 0
+
+    def step(self, x, y):
+        value = float(tf.reduce_sum(y))
+        return self.learn((x @ self.w) * (2.0 if value > 2.0 else 3.0) + min(value, 1.0), x)
+
+
+class LimitThatChanges(Case):
+    """Now and then."""
+
+    turns = [0] * 20 + [1] * 20 + [0] * 10 + [1, 0, 1, 0]
+    fewest = 0
+
+    def __init__(self):
+        super().__init__()
+        self.limit = 1.0
+
+    def step(self, x):
+        value = tf.reduce_sum(self.w)
+        return self.learn((x @ self.w) * (2.0 if float(value) * 0 + float(value) > self.limit else 3.0), x)
+
+    def given(self, k, turn):
+        self.limit = 1000.0 if turn else -1000.0
+        return (X[k % 4],)
+
+
+class LimitOfAnAttribute(LimitThatChanges):
+    fewest = 20
+
+    def step(self, x):
+        return self.learn((x @ self.w) * (2.0 if float(tf.reduce_sum(self.w)) > self.limit else 3.0), x)
+
+
 class Optimizer(Case):
     fewest = 15
 
@@ -240,7 +424,7 @@ def run(kind, wrap):
         seen.append(case.rng.normal())
     if hasattr(case, "generator"):
         seen.append(harness.shown(case.generator.normal([2])))
-    return seen, step
+    return list(map(repr, seen)), step
 
 
 @pytest.fixture

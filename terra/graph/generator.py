@@ -7,8 +7,8 @@ becomes a Case operation with one function for each case, driven by Case Select.
   fetches uses: no queue, no gate, nothing to cancel.
 * *early*: the function starts with the step; feeds, selects and fetches go through queues (one for each point, so that no order between them is
   needed), and the updates of variables wait behind a gate for a token that Python sends when the step is validated.
-* *deferred*: the late form where there are fetches, for steps that are skipped as a whole: what Python reads without a look at it are outputs, read in the end;
-  of what it looks at, the graph is told beforehand what that should be, and fails if it is anything else.
+* *deferred*: the late form where there are fetches, for steps that are skipped as a whole: what Python reads without a look at it are outputs, read in the end.
+  There is another one with *conditions*: of what Python looks at, it is told what that should be.
 
 In all forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
 that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
@@ -19,7 +19,7 @@ import itertools
 import os
 
 from terra.errors import GenerationError
-from terra.graph import alternatives, eager_kernels
+from terra.graph import alternatives, conditions, eager_kernels
 from terra.graph.cases import select_table
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto, number_of
@@ -30,18 +30,15 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.fingerprints import COMPILED
-from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, HOST_KNOWN_ENUMS, READ, READS_ONLY, SKIP
+from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
 from terra.runtime.tracer import FETCH, shape_of_variable
 from terra.runtime.values import dummy
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64
 BOOL = tfi.types_pb2.DT_BOOL
-STRING = tfi.types_pb2.DT_STRING
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
-ANYTHING = -1 << 63  # stands for no expectation
-OTHERWISE = "terra: a step branches otherwise than the last one, and runs again"  # TensorFlow may log it
 FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph that is right for the first of them only
 _NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
 
@@ -65,14 +62,14 @@ class Generated:
         self.early = False  # which form
         self.fdefs = []  # branches first
         self.library = {}  # name -> FunctionDef of the user's traced functions that are called
-        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",) | ("expected",)
+        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",) | `conditions.TYPES`
         self.lasting = None  # what the PythonRunner knows of the arguments that do not change
         self.n_outputs = 0  # the "done" scalar first, then `live_out`
         self.feeds = {}  # (node, slot) -> Feed
         self.feed_queues = []  # by the index of the feed
         self.fetch_queues = {}  # fetch node -> queue
         self.fetched = {}  # fetch node -> index of its value among the outputs, in the deferred form
-        self.conditions = {}  # fetch node -> position of what its value should be in the vector of these, in that form
+        self.conditions = {}  # one of `conditions.TYPES` -> {fetch node: the place of what its value should be}, in the form with conditions
         self.select_queues = {}  # switch-case index -> queue
         self.select_index = {}  # switch-case index -> position in the select vector
         self.gate = None  # queue of the gate's token, if there is one
@@ -93,7 +90,7 @@ class Scope:
         self.outer = outer
         self.env = {}
         self.last_fetch = None
-        self.conditions = []  # (fetch node, ref of its value), in the deferred form
+        self.conditions = []  # (fetch node, ref of its value), in the form with conditions
         self.made = {}  # name of a node in a branch -> its first output, and what type that has
         self.order = {}  # raw variable -> [last write, reads since]
         self.pooled = {}  # (input, output) of a MaxPool -> its attributes
@@ -114,7 +111,7 @@ class Scope:
         if self.outer is not None:
             return self.builder.arg(g.arg_name(key), g.key_enum(key))
         kind = key[0] if type(key) is tuple else None
-        if kind in ("arg", "feed", "res", "queue", "selects", "expected"):
+        if kind in ("arg", "feed", "res", "queue", "selects") or key in conditions.TYPES:
             ref = self.builder.arg(g.arg_name(key), g.key_enum(key))
         elif kind == "var":
             handle = self.get(("res", key[1]))
@@ -133,23 +130,23 @@ class Scope:
             return self.get(("res", id(handle)))
         if enum == VARIANT_ENUM:
             raise GenerationError("a variant tensor (of a data set, a list) that only some paths make is used after them")
-        zero = b"" if enum == STRING else False if enum == BOOL else 0
+        zero = b"" if enum == tfi.types_pb2.DT_STRING else False if enum == BOOL else 0
         return self.builder.const(("dummy", enum), lambda: constant_proto(zero, enum))
 
 
 class GraphGenerator:
     """Generates one form of the graph.
 
-    new_queue(enum): makes a channel; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none.
+    new_queue(enum): makes a channel; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none; conditional: whether it has conditions.
     optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph. fixed: those operations {node: its shapes}
     for whose shapes alone the graph may be right; all, with the shapes that they had so far, if it is empty; none if it is None.
     """
 
-    def __init__(self, store, early, new_queue=None, optimize=False, compiled=False, fixed=None, deferred=False):
+    def __init__(self, store, early, new_queue=None, optimize=False, compiled=False, fixed=None, deferred=False, conditional=False):
         self.store = store
         self.graph = store.graph
         self.early = early
-        self.deferred = deferred
+        self.deferred, self.conditional = deferred, conditional
         self._fetched = []  # (fetch node, ref of its value), in the deferred form
         self.new_queue = new_queue
         self.exact = not optimize
@@ -186,8 +183,8 @@ class GraphGenerator:
             return RESOURCE_ENUM
         if kind == "selects":
             return INT32
-        if kind == "expected":
-            return INT64
+        if key in conditions.TYPES:
+            return conditions.TYPES[key]
         if kind == "var":
             return self._variable_enums[key[1]]
         return key[2]  # ("arg", i, enum), ("feed", index, enum)
@@ -484,7 +481,7 @@ class GraphGenerator:
             if node.payload.event.info.op_type == FETCH:
                 if scope is self.top:  # in a branch: steps that take it, and give the value back, use the early form
                     self._fetched.append((node, refs[0]))
-                if self._is_condition(node):
+                if self.conditional:
                     scope.conditions.append((node, refs[0]))
             return
         if not self.early:
@@ -498,33 +495,15 @@ class GraphGenerator:
         scope.builder.must(name)
         scope.last_fetch = name
 
-    def _is_condition(self, node):
-        """Whether a fetch is of a scalar on which programs branch."""
-        return all(
-            out >= 0 and source.payload.event.out_shapes[out] == () and source.payload.event.out_enums[out] in HOST_KNOWN_ENUMS for source, out in node.slots[0])
-
     def _check_conditions(self, scope):
-        """Have the deferred form fail where a truth value or an integer that Python would have looked at is not what Python expects it to be."""
-        n, first = len(scope.conditions), len(self.out.conditions)
-        if not n:
-            return
-        builder, values = scope.builder, []
-        for node, ref in scope.conditions:
-            self.out.conditions[node] = len(self.out.conditions)
-            enum = self._out_enum(*node.slots[0][0])
-            values.append(ref if enum == INT64 else builder.node("Cast", [ref], {"SrcT": dtype(enum), "DstT": dtype(INT64)}, "condition") + ":y:0")
-        of_int64 = {"T": dtype(INT64)}
-        values = builder.node("Pack", values, {**of_int64, "N": attr(n), "axis": attr(0)}, "condition") + ":output:0"
-        begin, size = (builder.const(("vector", k), lambda: constant_proto([k], INT32)) for k in (first, n))
-        expected = builder.node("Slice", [scope.get(("expected",)), begin, size], {**of_int64, "Index": dtype(INT32)}, "condition") + ":output:0"
-        anything = builder.const(("expected", ANYTHING), lambda: constant_proto(ANYTHING, INT64))
-        same = builder.node("Equal", [values, expected], of_int64, "condition") + ":z:0"
-        free = builder.node("Equal", [expected, anything], of_int64, "condition") + ":z:0"
-        either = builder.node("LogicalOr", [same, free], {}, "condition") + ":z:0"
-        axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
-        holds = builder.node("All", [either, axis], {"keep_dims": attr(False), "Tidx": dtype(INT32)}, "condition") + ":output:0"
-        text = builder.const(("text", OTHERWISE), lambda: constant_proto(OTHERWISE.encode(), STRING))
-        builder.must(builder.node("Assert", [holds, text], {"T": type_list([STRING]), "summarize": attr(1)}, "condition"))
+        """Have the form with conditions fail where what Python would look at is not what is expected."""
+        for argument in conditions.TYPES:
+            nodes = {node: ref for node, ref in scope.conditions if conditions.argument_for(node) is argument}
+            if nodes:
+                known = self.out.conditions.setdefault(argument, {})
+                first = len(known)
+                known.update({node: first + k for k, node in enumerate(nodes)})
+                conditions.check(scope.builder, scope.get(argument), argument, first, [(ref, self._out_enum(*node.slots[0][0])) for node, ref in nodes.items()])
 
     def _emit_plain(self, scope, info, event, refs, label, controls=()):
         builder = scope.builder

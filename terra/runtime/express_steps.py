@@ -21,7 +21,7 @@ from types import MethodType
 import numpy as np
 
 from terra.fallback.replay import Record
-from terra.graph.generator import ANYTHING
+from terra.graph import conditions
 from terra.runtime import dispatch, guards, interrupts, live_calls, opschema, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late, parts_of
@@ -243,12 +243,12 @@ class Prepared:
     def __init__(self, function, step, skeleton, args, kwargs):
         region = skeleton._jumps[0][1]
         program = skeleton.program
-        form = program.general if region.has_other_shapes else program.late_form
+        self.branches = region.depends_on_values
+        form = program.general if region.has_other_shapes else program.conditional if self.branches else program.late_form
         if not form or form.checkpointed or step.verifies or step.device:
             raise _Refused
-        self.branches = region.depends_on_values
         self._steps = self._surprises = 0  # steps; those after which it turned out that they branch otherwise, and as none that is prepared does
-        if self.branches and not (form is program.deferred and all(node.condition >= 0 for node, value, *_ in region.fetches if value is not None)):
+        if self.branches and (region.has_other_shapes or any(node.condition < 0 for node, value, *_ in region.fetches if value is not None)):
             raise _Refused
         if function.opening is not None or region.masks or region.losses or region.context or region.needs:
             raise _Refused
@@ -354,20 +354,23 @@ class Prepared:
                 template[k] = dummy(spec[2])
                 if spec[0] == "feed":
                     fed.append((k, spec[1]))
-            elif spec[0] == "expected":
-                template[k] = self._expected()
+            elif spec in conditions.TYPES:
+                template[k] = self._expected(spec)
             else:
                 template[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
         return template, places, fed
 
-    def _expected(self):
-        """What the values are to be on which the step branches."""
-        expected = [ANYTHING] * len(self.form.conditions)
+    def _expected(self, argument):
+        """What the graph is told, by this argument, of the values on which the step branches."""
+        told = conditions.nothing_expected(argument, len(self.form.conditions[argument]))
         for node, value, *_ in self.region.fetches:
-            if value is not None:
+            if type(value) is conditions.Within:
+                if argument is conditions.BOUNDS:
+                    told[2 * node.condition:2 * node.condition + 2] = value
+            elif value is not None and argument is conditions.EXPECTED:
                 enum, _, held = value
-                expected[node.condition] = int(np.frombuffer(held, tfi.dtypes.as_dtype(enum).as_numpy_dtype)[0])
-        return tfi.eager_constant(expected, tfi.dtypes.int64)
+                told[node.condition] = int(np.frombuffer(held, tfi.dtypes.as_dtype(enum).as_numpy_dtype)[0])
+        return tfi.eager_constant(told, tfi.dtypes.as_dtype(conditions.TYPES[argument]))
 
     def _result_of(self, region, template):
         """How the result is made: the number of a tensor, a list, tuple or dict (kind, parts), an argument, or the object itself in a list."""
@@ -645,8 +648,10 @@ def prepare(function, step, skeleton, args, kwargs):
     known = program.express
     if known.has(region) or not known.is_worth_preparing(region):
         return
-    if program.early and program.deferred is None:
-        program.wants_deferred = program.compiled is None  # it is generated meanwhile
+    if program.early and (program.conditional if region.depends_on_values else program.deferred) is None:
+        if program.compiled is None:  # it is generated meanwhile
+            program.wants_conditional |= region.depends_on_values
+            program.wants_deferred |= not region.depends_on_values
         return
     try:
         prepared = Prepared(function, step, skeleton, args, kwargs)

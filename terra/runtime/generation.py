@@ -6,8 +6,8 @@ import threading
 import time
 
 from terra import errors
-from terra.graph import alternatives
-from terra.graph.generator import ANYTHING, GraphGenerator
+from terra.graph import alternatives, conditions
+from terra.graph.generator import GraphGenerator
 from terra.runtime import dispatch, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
@@ -73,6 +73,8 @@ class Generation:
                     return
                 current = function.program
                 if self._lacks_deferred_form(current) and self._add_form(current, self._make_deferred_form, current.set_deferred):
+                    return
+                if self._lacks_conditional_form(current) and self._add_form(current, self._make_conditional_form, current.set_conditional):
                     return
                 if function.single_threaded.lacks_attrs(current) and function.store.version == current.version:
                     self._make_single_threaded(current)
@@ -150,6 +152,9 @@ class Generation:
         if current is not None and current.wants_deferred and early:
             program.wants_deferred = True
             program.set_deferred(self._make_deferred_form(program, store))
+        if current is not None and current.wants_conditional and early:
+            program.wants_conditional = True
+            program.set_conditional(self._make_conditional_form(program, store))
         return program
 
     def _may_fix(self):
@@ -187,7 +192,7 @@ class Generation:
 
     def lacks_form(self, program):
         """Whether another form of this program's graph is due."""
-        return self._lacks_early_form(program) or self._lacks_deferred_form(program) or self._function.single_threaded.lacks_attrs(program)
+        return self._lacks_early_form(program) or self._lacks_deferred_form(program) or self._lacks_conditional_form(program) or self._function.single_threaded.lacks_attrs(program)
 
     def _lacks_early_form(self, program):
         """Whether the early one is: it is compared with the better way to run the late one."""
@@ -196,26 +201,32 @@ class Generation:
     def _lacks_deferred_form(self, program):
         return program is not None and program.wants_deferred and program.deferred is None
 
+    def _lacks_conditional_form(self, program):
+        return program is not None and program.wants_conditional and program.conditional is None
+
     def _make_early_form(self, program, store):
         """The early form of a graph that has a late one; None if there is none."""
         try:
-            return self._make_form(program, store, deferred=False)
+            return self._make_form(program, store)
         except _REFUSED as error:
             self._function.early_start.cannot(error)
             return None
 
-    def _make_deferred_form(self, program, store):
-        """The deferred form of a graph that is early; False if there is none."""
+    def _make_deferred_form(self, program, store, conditional=False):
+        """The deferred form of a graph that is early, or the one with conditions; False if there is none."""
         try:
-            return self._make_form(program, store, deferred=True)
+            return self._make_form(program, store, True, conditional)
         except _REFUSED as error:
             log.info("terra: no form of the graph of %s that reads in the end: %s", self._function.policy.name, error)
             return False
 
-    def _make_form(self, program, store, deferred):
-        """The deferred form, or the early one."""
+    def _make_conditional_form(self, program, store):
+        return self._make_deferred_form(program, store, True)
+
+    def _make_form(self, program, store, deferred=False, conditional=False):
+        """The deferred form, that with conditions, or the early one."""
         fixed = None if program.general else program.generated.fixed or None
-        generator = GraphGenerator(store, not deferred, Queue, self._function.options.optimize, fixed=fixed, deferred=deferred)
+        generator = GraphGenerator(store, not deferred, Queue, self._function.options.optimize, fixed=fixed, deferred=deferred, conditional=conditional)
         form = generator.generate()
         program.handles.update(generator.handles)
         for fdef in form.fdefs:
@@ -262,8 +273,8 @@ class Generation:
                 args.append(program.handles[spec[1]])
             elif kind == "queue":
                 args.append(spec[1].ref)
-            elif kind == "expected":
-                args.append(tfi.tf.constant([ANYTHING] * len(form.conditions), dtype=tfi.tf.int64))
+            elif spec in conditions.TYPES:
+                args.append(tfi.eager_constant(conditions.nothing_expected(spec, len(form.conditions[spec])), tfi.dtypes.as_dtype(conditions.TYPES[spec])))
             else:
                 args.append(tfi.tf.constant([0] * len(form.select_index), dtype=tfi.tf.int32))
         tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)

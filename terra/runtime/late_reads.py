@@ -6,16 +6,22 @@ tuple or dict, is not late any more. An array is given back once: it can be chan
 
 What NumPy calculates of them, as in `return np.argmax(logits.numpy(), -1)`, is late as well.
 
+One that is compared with a number that stays the same, as in `if float(loss) > 10.0`, stays late, too: what comes of that is the same as long as the number is within some bounds. The same
+goes for `math.isnan` and the like.
+
 Keras 3.12, as others before 3.15, reads the metrics at the end of each step of its own, where later versions give the tensors; no code of the framework's that
 runs in a step looks at these numbers, so they are late, too.
 """
 
 import functools
+import math
+import operator
 import sys
 from typing import NamedTuple
 
 import numpy as np
 
+from terra.graph.conditions import Within
 from terra.runtime import internals as tfi
 from terra.runtime.parts import Drawn, Part
 from terra.runtime.tensor import TerraTensor, holds_numbers
@@ -58,6 +64,7 @@ class LateReads:
 
     def __init__(self, varying, of_framework, held=None):
         self.held = {} if held is None else held
+        self.bounds = {}  # key of a tensor -> the bounds that its number is within, if that was compared
         self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of)
         self.last = None  # (what the run gives, if it is an integer or a truth value that was not looked at; as in `held`, or as in `calculated`)
         self._open = set()  # ids of arrays whose shapes depend on data
@@ -75,11 +82,36 @@ class LateReads:
                 self._open.add(id(value))
         return value
 
+    def read_array(self, runner, tensor):
+        """`tensor.numpy()`"""
+        return self.read(runner, tensor, _numpy)
+
+    def read_as(self, runner, function, tensor):
+        """What a function that asks a question about numbers makes of a tensor first; any other is given the tensor."""
+        if function not in _OF_ONE or tensor._shp != () or not tensor.dtype.is_floating:
+            return tensor
+        return self.read(runner, tensor, _numpy if isinstance(function, np.ufunc) else float)
+
     def read_last(self, runner, tensor, how):
         """The same for what the run gives."""
         value, n = _read(runner, tensor, how)
         self.last = value, (value, tensor._key, how, n), None
         return value
+
+    def compares(self, function, parts):
+        """What a comparison of numbers gives, one of which was read and not looked at; None if what it gives does not follow from bounds of that."""
+        places = [k for k, x in enumerate(parts) if id(x) in self.held]
+        if len(places) != 1 or any(id(x) in self._numbers or id(x) in self.calculated for x in parts):
+            return None
+        value, key, how, _ = self.held[id(parts[places[0]])]
+        if not isinstance(value, (float, np.floating)) or how not in (float, _numpy):
+            return None
+        answer = function(*parts)
+        found = _bounds(function, places[0], parts, value, answer)
+        if found is None or not found.low <= float(value) <= found.high:
+            return None
+        self.bounds[key] = found.meets(self.bounds.get(key, found))
+        return answer
 
     def part_for(self, x):
         """What a number, or an array of a known shape, that was not looked at is in a calculation; None if it was."""
@@ -120,6 +152,40 @@ class LateReads:
         if self.last is not None and self.last[1] is not None:
             reads.append(self.last[1])
         return sum(n for _, k, _, n in reads if k is key)
+
+
+_LARGEST = sys.float_info.max
+_FINITE, _ORDERED = Within(-_LARGEST, _LARGEST), Within(-math.inf, math.inf)
+_MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le}
+_OF_ONE = {
+    **{f: (False, _ORDERED) for f in (math.isnan, np.isnan)}, **{f: (True, _FINITE) for f in (math.isfinite, np.isfinite)}, **{f: (False, _FINITE) for f in (math.isinf, np.isinf)}}
+_KEEPS_PRECISION = int(np.__version__.partition(".")[0]) >= 2  # whether a Python number becomes one of the type of NumPy's number that it is compared with
+
+
+def _bounds(function, place, parts, value, answer):
+    """The bounds within which a number gives this answer, when it is number `place` of the parts; None if that is not so simple, as for one that is no number."""
+    if len(parts) == 1:
+        expected, bounds = _OF_ONE.get(function, (None, None))
+        return bounds if expected is not None and bool(answer) is expected else None
+    other = parts[1 - place]
+    if function not in _MIRRORED or len(parts) != 2 or type(other) not in (int, float) or math.isnan(value):
+        return None
+    function = function if place == 0 else _MIRRORED[function]
+    try:
+        limit = float(type(value)(other)) if _KEEPS_PRECISION and isinstance(value, np.floating) else float(other)
+    except OverflowError:
+        return None
+    if not math.isfinite(limit) or (limit != other and type(value) is float):  # an integer that is too large
+        return None
+    if function is operator.gt or function is operator.le:
+        above, at = function is operator.gt, limit
+    else:  # at least, or less than
+        above, at = function is operator.ge, math.nextafter(limit, -math.inf)
+    return Within(math.nextafter(at, math.inf), math.inf) if bool(answer) is above else Within(-math.inf, at)
+
+
+def _numpy(tensor):
+    return tensor.numpy()
 
 
 def _read(runner, tensor, how):

@@ -115,6 +115,12 @@ class Builtins:
             value = self.calculates(callee, args)
             if value is not None:
                 return value
+        if len(args) == 1 and not kwargs:
+            if self._is_own(args[0]):
+                args = self.late.read_as(self.runner, callee, args[0]),
+            value = self.late.compares(callee, args)
+            if value is not None:
+                return value
         is_numpys = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS
         if is_numpys or (id(callee) in _CALCULATING and any(map(self.is_numpys, args))):
             value = self.by_numpy(callee, args, kwargs)

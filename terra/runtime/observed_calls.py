@@ -220,7 +220,7 @@ class Calls:
             if type(owner) is tfi.tf.TensorArray and id(owner) in self._born and function.__name__ in quiet_functions.OF_ARRAYS:
                 return functools.partial(self._of_array, callee)
             if function.__name__ == "numpy" and self._is_own(owner):
-                return functools.partial(self.late.read, self.runner, owner, _numpy)
+                return functools.partial(self.late.read_array, self.runner, owner)
             if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
                 return functools.partial(self._on_plain, callee)
             self.impure(f"calls {function.__qualname__}")
@@ -382,10 +382,6 @@ def _all_plain(value):
     if kind is list or kind is tuple:
         return all(map(_all_plain, value))
     return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
-
-
-def _numpy(tensor):
-    return tensor.numpy()
 
 
 def _call(function):

@@ -66,6 +66,8 @@ class Operands:
     def comparison(self, name, left, right):
         """Operands are compared. What comes of a number that varies has to come of it again."""
         answer = self._answer(OPERATORS[name], (left, right))
+        if answer is None:
+            answer = self.late.compares(OPERATORS[name], (left, right))
         if answer is None and (type(left) is np.ndarray or type(right) is np.ndarray):
             answer = self.by_numpy(OPERATORS[name], (left, right))
         return answer if answer is not None else self.result(self.operated(OPERATORS[name], self.compared(left), self.compared(right)))

@@ -177,7 +177,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
 
     def gives(self, it):
         """`it` goes into an operation: whether it is an array of the step's whose contents then need not matter."""
-        given = type(it) is np.ndarray and it in self._varying and tfi.executing_eagerly()  # else it is a constant of a graph
+        given = type(it) is np.ndarray and it in self._varying
         if given:
             self._varying.given += 1
         return given

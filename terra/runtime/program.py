@@ -59,7 +59,7 @@ class ProgramNode:
     )
 
     def __init__(self):
-        self.fetched = self.condition = -1  # of a fetch, the index of its value among the outputs of the deferred form, and among those that this is told beforehand
+        self.fetched = self.condition = -1  # of a fetch, the index of its value among the outputs of the deferred form, and the place of what the form with conditions is told of it
         self.checked = False  # whether Python waits for it, because the program would catch its failure
         self.express = None  # the quick entry by which fast-forward has jumped last from here
 
@@ -83,7 +83,8 @@ class Program:
         self.general = None  # the same graph for steps with other shapes, where `generated` is right for some only
         self.early_form = None  # the same graph in the early form, where that may be faster: see `early_start`
         self.deferred = None  # the late form of a graph that is early, for steps that are skipped as a whole; False if there is none
-        self.wants_deferred = False  # whether there are such steps
+        self.conditional = None  # the deferred form with conditions, for those that branch on what they compute; False if there is none
+        self.wants_deferred = self.wants_conditional = False  # whether there are such steps
         self.version = store.version
         self.relaxed = frozenset(store.relaxed)
         self._keys = {}
@@ -137,16 +138,24 @@ class Program:
 
     @property
     def forms(self):
-        return [form for form in (self.generated, self.general, self.early_form, self.deferred) if form]
+        return [form for form in (self.generated, self.general, self.early_form, self.deferred, self.conditional) if form]
 
     def set_deferred(self, form):
         """Steps that are skipped as a whole may use the deferred form; False: there is none."""
-        if form:
-            for node, index in form.fetched.items():
-                self._fetches[node].fetched = index
-            for node, index in form.conditions.items():
-                self._fetches[node].condition = index
+        self._note_fetched(form)
         self.deferred = form
+
+    def set_conditional(self, form):
+        """The same of those that branch on what they compute."""
+        self._note_fetched(form)
+        for places in form.conditions.values() if form else ():
+            for node, place in places.items():
+                self._fetches[node].condition = place
+        self.conditional = form
+
+    def _note_fetched(self, form):
+        for node, index in form.fetched.items() if form else ():
+            self._fetches[node].fetched = index
 
     def function_of(self, form, args):
         """(name, number of outputs) of the function that runs a form of the graph for these arguments."""

@@ -137,7 +137,7 @@ class Recording:
         return tuple(needs.items())
 
     def _fetches(self):
-        """{node: what identifies its value, None if that does not matter} of what was read: only values that the call itself has computed."""
+        """{node: what identifies its value, or bounds of it; None if that does not matter} of what was read: only values that the call itself has computed."""
         runner = self.runner
         self.read = {entry[1][0]: entry[0] for entry in runner.log[self.log_length:] if entry[0].category == opschema.FETCH}
         if len(self.read) != runner.step.counts.fetches - self.fetches or not self.read.keys() >= set(runner.read_twice[self.read_twice:]):
@@ -145,7 +145,7 @@ class Recording:
         fetches = {}
         again = collections.Counter(runner.read_twice[self.read_twice:])
         for key, node in self.read.items():
-            identity = None
+            identity = self.late.bounds.get(key)
             if node.op_type == FETCH and self.late.times(key) != again[key] + 1:
                 value = runner.received[node]
                 enum, shape = value._datatype_enum(), value._shape_tuple()

@@ -7,6 +7,7 @@ from outside by their place among the arguments of the call, or, once they were 
 
 import sys
 
+from terra.graph.conditions import Within
 from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late
@@ -45,6 +46,13 @@ def note_mask(runner, x):
     if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args \
             and not runner.step.is_data(x):
         runner.observer.masks.setdefault(id(x), (x, mask_of(x), logits_of(x)))
+
+
+def is_expected(expected, value):
+    """Whether a value that was read is what a region has for it."""
+    if type(expected) is Within:
+        return expected.low <= float(value) <= expected.high
+    return expected is None or value_key(value) == expected
 
 
 def call_context():
@@ -252,11 +260,14 @@ class Alternatives(list):
         """Whether the call hardly reads the same values twice."""
         return self.missing > 2 * MOST_ALTERNATIVES
 
-    def that_reads(self, runner, inputs, region, k, value):
-        """The region that is like `region` until its fetch `k`, but has read `value` there; None if there is none."""
-        node, _, *place = region.fetches[k]
+    def that_reads(self, runner, inputs, region, values):
+        """The region that has the same fetches as `region` so far, but expects these values; None if there is none."""
+        n = len(values)
+        places = [(node, *place) for node, _, *place in region.fetches[:n]]
         for other in self:
-            if other.fetches[:k + 1] == [*region.fetches[:k], (node, value, *place)] and other.repeated == region.repeated and other.fits(runner, inputs):
+            fetches = other.fetches[:n]
+            if [(node, *place) for node, _, *place in fetches] == places and all(map(is_expected, [fetch[1] for fetch in fetches], values)) \
+                    and other.repeated == region.repeated and other.fits(runner, inputs):
                 return other
         return None
 
@@ -277,7 +288,7 @@ class Region:
         self.calls = ()  # the live ones, see `live_calls`
         self.takes_arrays = False  # whether what it gives is calculated of arrays that the step is given
         self.has_other_shapes = False  # whether the graph's general form has to run
-        self.fetches = []  # (node, what identifies the value; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
+        self.fetches = []  # (node, what identifies the value, or bounds of it; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
 
     @property
     def depends_on_values(self):
@@ -437,6 +448,7 @@ def _read(runner, region, entries, inputs, alternatives):
     what `jump` gives."""
     before = runner.place()
     feeds = selects = k = 0
+    values = []
     while k < len(region.fetches):
         node, expected, n_feeds, n_selects = region.fetches[k]
         _feed(runner, region.feeds[feeds:n_feeds], entries, inputs.foreign)
@@ -447,13 +459,15 @@ def _read(runner, region, entries, inputs, alternatives):
         if value is None:
             return None, FELL_BACK
         k += 1
-        if expected is not None and value_key(value) != expected:
+        values.append(value)
+        if not is_expected(expected, value):
             runner.go_back(before, region.feeds[:feeds])
-            region = alternatives.that_reads(runner, inputs, region, k - 1, value_key(value))
+            region = alternatives.that_reads(runner, inputs, region, values)
             if region is None:
                 return None, MISSED
             entries = region.entries  # (what depends on values draws no seeds)
             feeds = selects = k = 0  # again, as far as the graph knows it already
+            values.clear()
     alternatives.missing = max(alternatives.missing - 1, 0)
     return region, (feeds, selects)
 

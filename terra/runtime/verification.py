@@ -21,7 +21,7 @@ from terra.runtime.opschema import get_schema
 from terra.runtime.graph_runner import has_done
 from terra.runtime.program import ValueKey
 from terra.runtime.recording import Recording
-from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Unskippable
+from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Unskippable, is_expected
 from terra.runtime.slicing import Assign
 from terra.runtime.tracer import value_key
 
@@ -84,9 +84,9 @@ def make_again(runner, region, alternatives, inputs, knows_fed, unread, call):
 
 def _that_reads_alike(runner, regions):
     """The one of these regions that has read what a call has read by now; None if there is none."""
-    received = {node: value_key(value) for node, value in runner.received.items()}
+    received = runner.received
     for region in regions:
-        if all(expected is None or received.get(node, expected) == expected for node, expected, *_ in region.fetches):
+        if all(node not in received or is_expected(expected, received[node]) for node, expected, *_ in region.fetches):
             return region
     return None
 
