@@ -44,6 +44,12 @@ def mapped(net, x):
     return tf.map_fn(lambda row: tf.reduce_mean(tf.tanh(row @ inner) @ outer, 0), x)
 
 
+def vectorized(net, x):
+    """`tf.vectorized_map` over the examples of a batch."""
+    inner, outer = net.inner, net.outer
+    return tf.vectorized_map(lambda row: tf.reduce_mean(tf.tanh(row @ inner) @ outer, 0), x)
+
+
 def scanned(net, x):
     """A recurrent network by `tf.scan`."""
     return tf.scan(net.cell, tf.transpose(x, (1, 0, 2)), initializer=tf.zeros((BATCH, UNITS)))[-1]
@@ -141,6 +147,7 @@ def training(forward):
 
 PROGRAMS = {
     "tf.map_fn": training(mapped),
+    "tf.vectorized_map": training(vectorized),
     "tf.scan": training(scanned),
     "tf.foldl": training(folded),
     "tf.while_loop": training(looped),

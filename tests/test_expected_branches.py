@@ -230,6 +230,38 @@ class Exactly(Case):
         return value > 2.0
 
 
+class AboveZero(Exactly):
+    """TensorFlow's kernels take a subnormal number for zero."""
+
+    VALUES = [0.5, -0.5, 0.0, -0.0, np.float32(1e-40), -np.float32(1e-40), 0.0, np.nan]
+
+    def step(self, x, y):
+        value = self.read(y[1])
+        return self.learn((x @ self.w) * (2.0 if self.holds(value) else 3.0), x)
+
+    @staticmethod
+    def holds(value):
+        return value > 0.0
+
+
+class AtLeastZero(AboveZero):
+    @staticmethod
+    def holds(value):
+        return value >= 0.0
+
+
+class BelowZero(AboveZero):
+    @staticmethod
+    def holds(value):
+        return 0.0 > value
+
+
+class AtMostZero(AboveZero):
+    @staticmethod
+    def holds(value):
+        return value <= 0
+
+
 class AtLeast(Exactly):
     @staticmethod
     def holds(value):

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime import express_steps
 
 PROGRAMS = int(os.environ.get("TERRA_FUZZ", 80))
-CALLS = 20
 LISTS, ARRAY = 'S["lists"]', 'S["arr"]'
 
 HEAD = '''
@@ -75,6 +75,8 @@ def state():
 
 
 class Writer:
+    calls = 20
+
     def __init__(self, seed):
         self.r = random.Random(seed)
         self.names = 0
@@ -158,7 +160,7 @@ class Writer:
         result = self.pick("y", lambda: f"(y, {self.number(1)})", lambda: f"[y, list({self.list()})]", lambda: f"{{'y': y, 'n': {self.number(0)}}}")
         text = HEAD + "\ndef step(x):\n    y = tf.sin(x)\n" + "\n".join(lines) + f"\n    return {result}\n\n"
         changes = []
-        for k in range(CALLS):
+        for k in range(self.calls):
             body = [f"    {self.write()}"] if k in (7, 9, 10, 16) or self.r.random() < 0.1 and k > 4 else []
             changes.append(f"def change{k}():\n    global NUMBER\n" + "\n".join(body or ["    pass"]))
         text += "\n\n".join(changes) + "\n"
@@ -250,12 +252,42 @@ def step(x):"""
         return text.replace("    global NUMBER\n", "    global NUMBER\n    FIRST.layers[1].factor += 0.25\n", 1) if self.r.random() < 0.3 else text
 
 
-def run(path, wrap, number):
+class OfBranches(Writer):
+    """Writes steps that branch on what they compute."""
+
+    calls = 36
+
+    def condition(self):
+        number = lambda: self.pick("0.0", "1.0", "2.5", "-1.0", lambda: self.number(0))  # noqa: E731
+        value = self.pick("tf.reduce_sum(y)", "tf.reduce_max(y)", "y[0]", "tf.reduce_mean(y * x)")
+        return self.pick(
+            f"{value} > {number()}", f"float({value}) > {number()}", f"float({value}) <= {number()}", f"{number()} < {value}.numpy()", f"{value}.numpy() >= {number()}",
+            f"math.isnan(float({value}))", f"np.isfinite({value})", f"not np.isnan({value}.numpy())", f"int({value}) > 1", f"int(tf.cast({value}, tf.int64)) % 2",
+            f"tf.reduce_any(y > {number()})", f"bool({value} < {number()}) and float({value}) < {number()}", f"float({value}) == {number()}", f"tf.size(tf.where(y > {number()})) > 0")
+
+    def statement(self, pad, writes):
+        if self.r.random() < 0.35:
+            return super().statement(pad, writes)
+        q, number, inner = self.name(), lambda: self.number(1), f"{pad}    {self.write()}" if self.r.random() < writes else f"{pad}    pass"
+        update = f"{pad}    S['var'].assign({number()} + 0.5 * S['var'])" if self.r.random() < 0.4 else f"{pad}    pass"
+        return self.pick(
+            lambda: [f"{pad}if {self.condition()}:", f"{pad}    y = tf.tanh(y) * {number()}", inner, update],
+            lambda: [f"{pad}if {self.condition()}:", f"{pad}    y = tf.tanh(y)", f"{pad}elif {self.condition()}:", update, f"{pad}    y = y + S['var']", f"{pad}else:", f"{pad}    y = y * 0.5"],
+            lambda: [f"{pad}while {self.condition()} and tf.reduce_max(y) < 50.0:", f"{pad}    y = y + 1.5"],
+            lambda: [f"{pad}{q} = float(tf.reduce_sum(y))", f"{pad}y = y * (2.0 if {q} > {number()} else 0.5)", f"{pad}S['last'] = {q}"],
+            lambda: [f"{pad}y = tf.cond({self.condition()}, lambda: y * 2.0, lambda: y - 1.0)".replace(".numpy()", "")],
+            lambda: [f"{pad}y = tf.switch_case(tf.cast(tf.reduce_sum(y), tf.int32), [lambda: y * {number()}, lambda: y + 0.5], default=lambda: tf.sin(y))"],
+            lambda: [f"{pad}y = tf.case([(tf.reduce_sum(y) > {number()}, lambda: tf.tanh(y)), (y[1] > {number()}, lambda: y * 0.5)], default=lambda: y + 1.0)"],
+            lambda: [f"{pad}tf.debugging.assert_less(tf.reduce_sum(y), {number()} + 20.0)"],
+            lambda: [f"{pad}y = y / (y[0] - {self.pick('0.5', '-0.5', number)})"])
+
+
+def run(path, wrap, number, calls):
     spec = importlib.util.spec_from_file_location(f"random_step_{number}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     step, seen = wrap(module.step), []
-    for k in range(CALLS):
+    for k in range(calls):
         x = tf.constant([0.5, 2.0]) if k < 4 else tf.constant([0.5 - k % 3, 2.0 - k % 2])
         try:
             getattr(module, f"change{k}")()
@@ -272,13 +304,15 @@ def run(path, wrap, number):
 skipped = []
 
 
-@pytest.mark.parametrize("writer", [Writer, OfFunctions, OfLayers])
+@pytest.mark.parametrize("writer", [Writer, OfFunctions, OfLayers, OfBranches])
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_random_steps(seed, writer, tmp_path):
+def test_random_steps(seed, writer, tmp_path, monkeypatch):
+    if writer is OfBranches:
+        monkeypatch.setattr(express_steps.Express, "_expects", lambda express, number: True)
     path = tmp_path / "program.py"
     path.write_text(writer(seed).program())
-    expected, _ = run(path, lambda step: step, f"{seed}_eager")
-    actual, step = run(path, lambda step: terra.coexecute(step, wait_for_graph=True), seed)
+    expected, _ = run(path, lambda step: step, f"{seed}_eager", writer.calls)
+    actual, step = run(path, lambda step: terra.coexecute(step, wait_for_graph=True), seed, writer.calls)
     for k, (a, b) in enumerate(zip(expected, actual)):
         assert a == b, f"call {k // 2}, {step.stats()}\n{path.read_text()[len(HEAD):]}"
     skipped.append(step.stats().whole_steps)

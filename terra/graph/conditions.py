@@ -1,28 +1,29 @@
-"""Conditions: what Python would look at in a step that is expected to branch as an earlier one did. The graph is told what that should be, and fails, before anything is updated, if it is
-anything else: truth values and integers by their values, floating-point numbers by bounds.
+"""Conditions: what Python would look at in a step that is expected to branch as an earlier one did. The graph is told, of each value, which ones lead that way, and fails, before anything is
+updated, if it is none of these.
 
-Each function of the graph, the top one and the branches, checks what is computed in it.
+All are compared as integers. The bits of floating-point numbers, but for the sign, are in the order of the numbers, and unlike these they are not rounded: TensorFlow's kernels take numbers
+close to zero (subnormal ones) for zero, where Python does not. Each function of the graph, the top one and the branches, checks what is computed in it.
 """
 
 import math
 from typing import NamedTuple
+
+import numpy as np
 
 from terra.graph.eager_kernels import constant_proto
 from terra.graph.functiondef import attr, dtype, type_list
 from terra.runtime import internals as tfi
 from terra.runtime.opschema import HOST_KNOWN_ENUMS
 
-INT32, INT64, DOUBLE, STRING = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_INT64, tfi.types_pb2.DT_DOUBLE, tfi.types_pb2.DT_STRING
-FLOATING = frozenset([tfi.types_pb2.DT_HALF, tfi.types_pb2.DT_BFLOAT16, tfi.types_pb2.DT_FLOAT, DOUBLE])
-EXPECTED, BOUNDS = ("expected",), ("bounds",)  # the arguments by which the graph is told: integers; a lower and an upper bound of each number
-TYPES = {EXPECTED: INT64, BOUNDS: DOUBLE}
-ANYTHING, UNBOUNDED = -1 << 63, math.nan  # stand for no expectation
+INT32, INT64, STRING = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_INT64, tfi.types_pb2.DT_STRING
+_BITS = {  # floating-point types -> integers with as many bits
+    tfi.types_pb2.DT_HALF: tfi.types_pb2.DT_INT16, tfi.types_pb2.DT_FLOAT: INT32, tfi.types_pb2.DT_DOUBLE: INT64}
 OTHERWISE = "terra: a step branches otherwise than the last one, and runs again"  # TensorFlow may log it
-_LENGTHS = {EXPECTED: 1, BOUNDS: 2}  # of what the graph is told of one value
+ANYTHING = -1 << 63, (1 << 63) - 1
 
 
 class Within(NamedTuple):
-    """What a number is expected to be: not below, and not above."""
+    """What a number is expected to be: not below, and not above. It may not be NaN."""
 
     low: float
     high: float
@@ -32,23 +33,36 @@ class Within(NamedTuple):
         return Within(max(self.low, other.low), min(self.high, other.high))
 
 
-def argument_for(node):
-    """By which argument the graph is told what a fetch should give; None if it is not one of a scalar on which programs branch."""
-    sources = [(source.payload.event, out) for source, out in node.slots[0]]
-    if any(out < 0 or event.out_shapes[out] != () for event, out in sources):
-        return None
-    enums = {event.out_enums[out] for event, out in sources}
-    return EXPECTED if enums <= HOST_KNOWN_ENUMS else BOUNDS if enums <= FLOATING else None
+def is_condition(node):
+    """Whether a fetch is of a scalar on which programs branch."""
+    return all(
+        out >= 0 and source.payload.event.out_shapes[out] == () and (source.payload.event.out_enums[out] in HOST_KNOWN_ENUMS or source.payload.event.out_enums[out] in _BITS)
+        for source, out in node.slots[0])
 
 
-def nothing_expected(argument, n):
-    """What the graph is told of `n` values of which nothing is expected."""
-    return [ANYTHING if argument is EXPECTED else UNBOUNDED] * (n * _LENGTHS[argument])
+def integers(expected, enum):
+    """(lowest, highest) of the integers that stand for what a value of this type is expected to be: `Within` bounds, or what `tracer.const_key` gives."""
+    kind = tfi.dtypes.as_dtype(enum).as_numpy_dtype
+    if type(expected) is Within:
+        with np.errstate(over="ignore"):
+            low, high = kind(expected.low), kind(expected.high)
+        low = np.nextafter(low, kind(math.inf)) if float(low) < expected.low else low
+        high = np.nextafter(high, kind(-math.inf)) if float(high) > expected.high else high
+        return _ordered(-np.abs(low) if low == 0 else low), _ordered(np.abs(high) if high == 0 else high)  # -0.0 is in front of 0.0
+    value = np.frombuffer(expected[2], kind)[0]
+    number = _ordered(value) if enum in _BITS else int(np.int64(value))
+    return number, number
 
 
-def check(builder, told, argument, first, values):
-    """Have a function fail unless these values, [(ref, dtype enum)], are what `told`, the ref of that argument, says from the place of the `first` one on."""
-    kind, n, length = dtype(TYPES[argument]), len(values), _LENGTHS[argument]
+def _ordered(number):
+    """An integer: those of larger numbers are larger."""
+    bits = number.view(f"int{8 * number.nbytes}")
+    return int(bits ^ np.iinfo(bits.dtype).max if bits < 0 else bits)
+
+
+def check(builder, told, first, values):
+    """Have a function fail unless its values, [(ref, dtype enum)], are within what `told`, the ref of the vector of lowest and highest integers in turn, says from the place of the `first` one on."""
+    n, of_integers = len(values), {"T": dtype(INT64)}
 
     def node(op, refs, attrs, output):
         return f"{builder.node(op, refs, attrs, 'condition')}:{output}:0"
@@ -56,19 +70,28 @@ def check(builder, told, argument, first, values):
     def vector(*numbers):
         return builder.const(("vector", numbers), lambda: constant_proto(numbers, INT32))
 
-    refs = [ref if enum == TYPES[argument] else node("Cast", [ref], {"SrcT": dtype(enum), "DstT": kind}, "y") for ref, enum in values]
-    found = node("Pack", refs, {"T": kind, "N": attr(n), "axis": attr(0)}, "output")
-    expected = node("Slice", [told, vector(first * length), vector(n * length)], {"T": kind, "Index": dtype(INT32)}, "output")
-    if argument is EXPECTED:
-        anything = builder.const(("anything",), lambda: constant_proto(ANYTHING, INT64))
-        holds, free = node("Equal", [found, expected], {"T": kind}, "z"), node("Equal", [expected, anything], {"T": kind}, "z")
-    else:
-        pairs = node("Reshape", [expected, vector(n, 2)], {"T": kind, "Tshape": dtype(INT32)}, "output")
-        name = builder.node("Unpack", [pairs], {"T": kind, "num": attr(2), "axis": attr(1)}, "condition")
-        low, high = f"{name}:output:0", f"{name}:output:1"
-        holds = node("LogicalAnd", [node("GreaterEqual", [found, low], {"T": kind}, "z"), node("LessEqual", [found, high], {"T": kind}, "z")], {}, "z")
-        free = node("NotEqual", [low, low], {"T": kind}, "z")
-    either = node("LogicalOr", [holds, free], {}, "z")
-    all_hold = node("All", [either, vector(0)], {"keep_dims": attr(False), "Tidx": dtype(INT32)}, "output")
+    def integer(number):
+        return builder.const(("integer", number), lambda: constant_proto(number, INT64))
+
+    def as_integer(ref, enum):
+        bits = _BITS.get(enum)
+        if bits is not None:
+            ref = node("Bitcast", [ref], {"T": dtype(enum), "type": dtype(bits)}, "output")
+        source = bits or enum
+        if source != INT64:
+            ref = node("Cast", [ref], {"SrcT": dtype(source), "DstT": dtype(INT64)}, "y")
+        if bits is not None:
+            sign = node("RightShift", [ref, integer(63)], of_integers, "z")  # all ones, or none
+            mask = node("BitwiseAnd", [sign, integer(np.iinfo(tfi.dtypes.as_dtype(bits).as_numpy_dtype).max)], of_integers, "z")
+            ref = node("BitwiseXor", [ref, mask], of_integers, "z")
+        return ref
+
+    found = node("Pack", [as_integer(ref, enum) for ref, enum in values], {**of_integers, "N": attr(n), "axis": attr(0)}, "output")
+    own = node("Slice", [told, vector(2 * first), vector(2 * n)], {**of_integers, "Index": dtype(INT32)}, "output")
+    pairs = node("Reshape", [own, vector(n, 2)], {**of_integers, "Tshape": dtype(INT32)}, "output")
+    name = builder.node("Unpack", [pairs], {**of_integers, "num": attr(2), "axis": attr(1)}, "condition")
+    above, below = (node(op, [found, f"{name}:output:{k}"], of_integers, "z") for k, op in enumerate(("GreaterEqual", "LessEqual")))
+    both = node("LogicalAnd", [above, below], {}, "z")
+    holds = node("All", [both, vector(0)], {"keep_dims": attr(False), "Tidx": dtype(INT32)}, "output")
     text = builder.const(("text", OTHERWISE), lambda: constant_proto(OTHERWISE.encode(), STRING))
-    builder.must(builder.node("Assert", [all_hold, text], {"T": type_list([STRING]), "summarize": attr(1)}, "condition"))
+    builder.must(builder.node("Assert", [holds, text], {"T": type_list([STRING]), "summarize": attr(1)}, "condition"))

@@ -62,14 +62,14 @@ class Generated:
         self.early = False  # which form
         self.fdefs = []  # branches first
         self.library = {}  # name -> FunctionDef of the user's traced functions that are called
-        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",) | `conditions.TYPES`
+        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",) | ("expected",)
         self.lasting = None  # what the PythonRunner knows of the arguments that do not change
         self.n_outputs = 0  # the "done" scalar first, then `live_out`
         self.feeds = {}  # (node, slot) -> Feed
         self.feed_queues = []  # by the index of the feed
         self.fetch_queues = {}  # fetch node -> queue
         self.fetched = {}  # fetch node -> index of its value among the outputs, in the deferred form
-        self.conditions = {}  # one of `conditions.TYPES` -> {fetch node: the place of what its value should be}, in the form with conditions
+        self.conditions = {}  # fetch node -> the place of what its value should be, in the form with conditions
         self.select_queues = {}  # switch-case index -> queue
         self.select_index = {}  # switch-case index -> position in the select vector
         self.gate = None  # queue of the gate's token, if there is one
@@ -111,7 +111,7 @@ class Scope:
         if self.outer is not None:
             return self.builder.arg(g.arg_name(key), g.key_enum(key))
         kind = key[0] if type(key) is tuple else None
-        if kind in ("arg", "feed", "res", "queue", "selects") or key in conditions.TYPES:
+        if kind in ("arg", "feed", "res", "queue", "selects", "expected"):
             ref = self.builder.arg(g.arg_name(key), g.key_enum(key))
         elif kind == "var":
             handle = self.get(("res", key[1]))
@@ -183,8 +183,8 @@ class GraphGenerator:
             return RESOURCE_ENUM
         if kind == "selects":
             return INT32
-        if key in conditions.TYPES:
-            return conditions.TYPES[key]
+        if kind == "expected":
+            return INT64
         if kind == "var":
             return self._variable_enums[key[1]]
         return key[2]  # ("arg", i, enum), ("feed", index, enum)
@@ -481,7 +481,7 @@ class GraphGenerator:
             if node.payload.event.info.op_type == FETCH:
                 if scope is self.top:  # in a branch: steps that take it, and give the value back, use the early form
                     self._fetched.append((node, refs[0]))
-                if self.conditional:
+                if self.conditional and conditions.is_condition(node):
                     scope.conditions.append((node, refs[0]))
             return
         if not self.early:
@@ -497,13 +497,13 @@ class GraphGenerator:
 
     def _check_conditions(self, scope):
         """Have the form with conditions fail where what Python would look at is not what is expected."""
-        for argument in conditions.TYPES:
-            nodes = {node: ref for node, ref in scope.conditions if conditions.argument_for(node) is argument}
-            if nodes:
-                known = self.out.conditions.setdefault(argument, {})
-                first = len(known)
-                known.update({node: first + k for k, node in enumerate(nodes)})
-                conditions.check(scope.builder, scope.get(argument), argument, first, [(ref, self._out_enum(*node.slots[0][0])) for node, ref in nodes.items()])
+        known, values = self.out.conditions, []
+        first = len(known)
+        for node, ref in scope.conditions:
+            known[node] = len(known)
+            values.append((ref, self._out_enum(*node.slots[0][0])))
+        if values:
+            conditions.check(scope.builder, scope.get(("expected",)), first, values)
 
     def _emit_plain(self, scope, info, event, refs, label, controls=()):
         builder = scope.builder

@@ -354,23 +354,19 @@ class Prepared:
                 template[k] = dummy(spec[2])
                 if spec[0] == "feed":
                     fed.append((k, spec[1]))
-            elif spec in conditions.TYPES:
-                template[k] = self._expected(spec)
+            elif spec[0] == "expected":
+                template[k] = self._expected()
             else:
                 template[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
         return template, places, fed
 
-    def _expected(self, argument):
-        """What the graph is told, by this argument, of the values on which the step branches."""
-        told = conditions.nothing_expected(argument, len(self.form.conditions[argument]))
+    def _expected(self):
+        """What the graph is told of the values on which the step branches."""
+        told = [*conditions.ANYTHING] * len(self.form.conditions)
         for node, value, *_ in self.region.fetches:
-            if type(value) is conditions.Within:
-                if argument is conditions.BOUNDS:
-                    told[2 * node.condition:2 * node.condition + 2] = value
-            elif value is not None and argument is conditions.EXPECTED:
-                enum, _, held = value
-                told[node.condition] = int(np.frombuffer(held, tfi.dtypes.as_dtype(enum).as_numpy_dtype)[0])
-        return tfi.eager_constant(told, tfi.dtypes.as_dtype(conditions.TYPES[argument]))
+            if value is not None:
+                told[2 * node.condition:2 * node.condition + 2] = conditions.integers(value, node.info.key[1])
+        return tfi.eager_constant(told, tfi.dtypes.int64)
 
     def _result_of(self, region, template):
         """How the result is made: the number of a tensor, a list, tuple or dict (kind, parts), an argument, or the object itself in a list."""

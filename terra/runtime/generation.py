@@ -273,8 +273,8 @@ class Generation:
                 args.append(program.handles[spec[1]])
             elif kind == "queue":
                 args.append(spec[1].ref)
-            elif spec in conditions.TYPES:
-                args.append(tfi.eager_constant(conditions.nothing_expected(spec, len(form.conditions[spec])), tfi.dtypes.as_dtype(conditions.TYPES[spec])))
+            elif kind == "expected":
+                args.append(tfi.eager_constant([*conditions.ANYTHING] * len(form.conditions), tfi.dtypes.int64))
             else:
                 args.append(tfi.tf.constant([0] * len(form.select_index), dtype=tfi.tf.int32))
         tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)

@@ -148,9 +148,8 @@ class Program:
     def set_conditional(self, form):
         """The same of those that branch on what they compute."""
         self._note_fetched(form)
-        for places in form.conditions.values() if form else ():
-            for node, place in places.items():
-                self._fetches[node].condition = place
+        for node, place in form.conditions.items() if form else ():
+            self._fetches[node].condition = place
         self.conditional = form
 
     def _note_fetched(self, form):

@@ -267,7 +267,7 @@ class Alternatives(list):
         for other in self:
             fetches = other.fetches[:n]
             if [(node, *place) for node, _, *place in fetches] == places and all(map(is_expected, [fetch[1] for fetch in fetches], values)) \
-                    and other.repeated == region.repeated and other.fits(runner, inputs):
+                    and (other.repeated, other.numbers, other.calls) == (region.repeated, region.numbers, region.calls) and other.fits(runner, inputs):
                 return other
         return None
 
