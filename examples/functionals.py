@@ -46,8 +46,8 @@ def mapped(net, x):
 
 def vectorized(net, x):
     """`tf.vectorized_map` over the examples of a batch."""
-    inner, outer = net.inner, net.outer
-    return tf.vectorized_map(lambda row: tf.reduce_mean(tf.tanh(row @ inner) @ outer, 0), x)
+    inner = net.inner
+    return tf.vectorized_map(lambda row: tf.tanh(tf.linalg.matvec(inner, tf.reduce_mean(row, 0), transpose_a=True)), x)
 
 
 def scanned(net, x):
