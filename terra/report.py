@@ -81,7 +81,7 @@ def _explain(function):
             lines.append("The graph starts with the step, because Python reads values in the middle." + skipped)
         else:
             lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
-        lines += filter(None, [function.single_threaded.describe()])
+        lines += filter(None, [function.program.express and function.program.express.describe(), function.single_threaded.describe()])
     if function.turnover.narrowed:
         lines.append("Paths that had not been taken for long were forgotten.")
     if stats.recurrent_layers:

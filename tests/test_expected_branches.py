@@ -578,10 +578,14 @@ def test_the_way_that_is_slower_is_left(monkeypatch):
         def is_faster(self, form, than=None):
             return False
 
+    class Longer(If):
+        turns = If.turns + [0] * 40
+
     monkeypatch.setattr(express_steps, "TrialOfMeans", Slower)
-    seen, step = run(If, lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert seen == run(If, lambda step: step)[0]
-    assert 0 < step.stats().express_steps < 30
+    seen, step = run(Longer, lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert seen == run(Longer, lambda step: step)[0]
+    assert 0 < step.stats().express_steps < 50
+    assert "Steps that are skipped are not expected to branch as those before: steps took" in terra.explain(step)
 
 
 def test_it_is_tried_again(monkeypatch):
@@ -601,3 +605,16 @@ def test_it_is_tried_again(monkeypatch):
     seen, step = run(If, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert seen == run(If, lambda step: step)[0]
     assert len(trials) > 2 and step.program.express.expecting is trials[-1]
+
+
+def test_steps_that_take_turns_are_predicted(expecting, monkeypatch):
+    """Every fourth step does something else."""
+    class Turns(If):
+        turns = [0, 0, 0, 1] * 25
+
+    ran, run_graph = [], express_steps.runner.run
+    monkeypatch.setattr(express_steps.runner, "run", lambda *args: ran.append(1) or run_graph(*args))
+    seen, step = run(Turns, lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert seen == run(Turns, lambda step: step)[0]
+    express = step.stats().express_steps
+    assert express > 80 and len(ran) < express + 15  # two more in every four, if they were not

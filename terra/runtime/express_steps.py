@@ -174,6 +174,14 @@ class Express:
         follows, self._number = number == self._number + 1, number
         return self.expecting.choose(time.perf_counter(), follows)
 
+    def describe(self):
+        """One sentence for `terra.explain`; None if there is nothing to tell."""
+        trial = self.expecting
+        if trial.second_is_better is None:
+            return None
+        took = f"steps took {trial.mean(1) * 1e3:.2g} ms so, {trial.mean(0) * 1e3:.2g} ms if Python waits for what it looks at"
+        return f"Steps that are skipped {'are' if trial.second_is_better else 'are not'} expected to branch as those before: {took}."
+
     def has(self, region):
         """Whether steps that this region skips are prepared; they are the first that are tried from now on."""
         for k, prepared in enumerate(self.prepared):

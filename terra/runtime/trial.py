@@ -64,8 +64,9 @@ class TrialOfMeans(Trial):
     """The same where some steps of a form take much longer than others: the means are compared, but for the longest steps."""
 
     def is_faster(self, form, than=None):
-        return self._mean(form) <= (FASTER if than is None else than) * self._mean(1 - form)
+        return self.mean(form) <= (FASTER if than is None else than) * self.mean(1 - form)
 
-    def _mean(self, form):
+    def mean(self, form):
+        """Of the steps with a form, but for the longest."""
         times = sorted(self.times[form])
         return statistics.fmean(times[:max(1, len(times) - LONGEST)])
