@@ -436,9 +436,11 @@ def test_steps_that_take_turns(main, titles, capsys, monkeypatch):
     assert "TensorFlow" in machine and header.split("  ")[-1].strip() == "tf.fn/Terra"
     assert [row[:34].strip() for row in rows] == titles
     for row in rows:
-        eager, function, ours, ratio = map(float, row[34:].split()[:4])
+        fails = "tf.function fails" in row
+        assert fails == ("float(loss)" in row)
+        eager, *between, ours, ratio = map(float, row[34:].split()[:2 if fails else 4] + ["nan"] * fails)
         assert ("tf.function is wrong" in row) == ("random" in row or "sampled" in row)
-        assert min(eager, ours) > 0 and ratio == pytest.approx(function / ours, abs=0.2, rel=0.05)
+        assert min(eager, ours) > 0 and (fails or ratio == pytest.approx(between[0] / ours, abs=0.2, rel=0.05))
 
 
 @pytest.mark.parametrize("name, loop", [("MLP", "train_on_batch(arrays)"), ("GAN", "fit(dataset)")])

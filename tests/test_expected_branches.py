@@ -217,7 +217,7 @@ class Exactly(Case):
     dtype = tf.float32
 
     def given(self, k, turn):
-        return X[k % 4], tf.constant([0.0, self.VALUES[turn]], self.dtype)
+        return X[k % 4], tf.constant([type(self.VALUES[turn])(0), self.VALUES[turn]], self.dtype)
 
     def step(self, x, y):
         value = self.read(tf.reduce_sum(y))
@@ -328,6 +328,33 @@ class Half(Exactly):
 
 class Double(Exactly):
     dtype = tf.float64
+
+
+class OfAnInteger(Exactly):
+    VALUES = [1, 3, 2, 2**62, -2**62, 2**63 - 1, -2**63, 0]
+    dtype = tf.int64
+
+
+class OfATruthValue(Exactly):
+    VALUES = [False, True] * 4
+    dtype = tf.bool
+
+    def step(self, x, y):
+        value = float(tf.cast(y[1], tf.int8)) if self.log else float(y[1])
+        return self.learn((x @ self.w) * (2.0 if value > 0.5 else 3.0), x)
+
+
+class OfBrainFloats(Exactly):
+    """The bits of these are not compared."""
+
+    dtype = tf.bfloat16
+    fewest = 0
+
+
+class OfUnsignedIntegers(Exactly):
+    VALUES = [1, 3, 2, 2**63 + 5, 2**64 - 1, 2, 2, 0]
+    dtype = tf.uint64
+    fewest = 0
 
 
 class IsNan(Exactly):

@@ -211,7 +211,7 @@ def test_not_on_several_devices(monkeypatch):
 def test_it_is_found_out_again_what_is_faster(first, later, stays):
     """The times of steps in either form: at first, and once a trial has decided; a difference must be clear then."""
     decided, now = single_threaded.SingleThreaded(), 0.0
-    program = SimpleNamespace(late_form="form", single_threaded_attrs=())
+    program = SimpleNamespace(conditional=None, late_form="form", single_threaded_attrs=())
     seen = []
     for number in range(TRIAL + 2 * single_threaded.AGAIN + 100):
         is_decided = decided.trial.second_is_better is not None
@@ -227,7 +227,7 @@ def test_it_is_found_out_again_what_is_faster(first, later, stays):
 
 def test_it_is_found_out_more_and_more_rarely():
     decided, now, tried = single_threaded.SingleThreaded(), 0.0, []
-    program = SimpleNamespace(late_form="form", single_threaded_attrs=())
+    program = SimpleNamespace(conditional=None, late_form="form", single_threaded_attrs=())
     for number in range(20000):
         on_one = decided.begins(program, "form", number, now)
         if on_one and number > TRIAL:
@@ -239,7 +239,7 @@ def test_it_is_found_out_more_and_more_rarely():
 
 
 def test_it_is_not_found_out_again_once_a_step_has_failed(monkeypatch):
-    decided, program = single_threaded.SingleThreaded(), SimpleNamespace(late_form="form", single_threaded_attrs=())
+    decided, program = single_threaded.SingleThreaded(), SimpleNamespace(conditional=None, late_form="form", single_threaded_attrs=())
     for number in range(TRIAL + 10):
         decided.begins(program, "form", number, float(number))
     monkeypatch.setattr(runner, "failures", runner.failures + 1)
@@ -249,7 +249,7 @@ def test_it_is_not_found_out_again_once_a_step_has_failed(monkeypatch):
 
 def test_a_step_in_another_form_counts_for_neither_way():
     """Nor does one of another program: what was being found out begins anew."""
-    decided, program = single_threaded.SingleThreaded(), SimpleNamespace(late_form="form", single_threaded_attrs=())
+    decided, program = single_threaded.SingleThreaded(), SimpleNamespace(conditional=None, late_form="form", single_threaded_attrs=())
     number = 0
     while decided._again is None:
         decided.begins(program, "form", number, float(number))
@@ -259,5 +259,5 @@ def test_a_step_in_another_form_counts_for_neither_way():
     decided.begins(program, "general", number + 4, float(number + 4))
     decided.begins(program, "form", number + 5, float(number + 100))
     assert max(x for times in decided._again.times for x in times) == 1.0
-    decided.begins(SimpleNamespace(late_form="other", single_threaded_attrs=()), "other", number + 6, float(number + 101))
+    decided.begins(SimpleNamespace(conditional=None, late_form="other", single_threaded_attrs=()), "other", number + 6, float(number + 101))
     assert decided._again is None and 0 < decided._left < single_threaded.LATEST

@@ -12,7 +12,7 @@ X = [tf.constant(RNG.normal(size=(4, 3)).astype("f")) for _ in range(3)]
 LARGE = [tf.constant(RNG.normal(size=(20, 10)).astype("f")) for _ in range(3)]
 
 
-def compare(make, whole=8, express=4, n=24, **options):
+def compare(make, whole=5, express=2, n=16, **options):
     return harness.compare_steps(make, whole, express, n, **options)
 
 
@@ -97,7 +97,7 @@ def test_verified(forward):
 
 def test_other_lengths():
     given = [tf.constant(RNG.normal(size=(n, 3)).astype("f")) for n in (4, 2, 5)]
-    compare(training(with_a_body, given), n=40)
+    compare(training(with_a_body, given), n=30)
 
 
 def test_gradients_of_each_example():
@@ -125,14 +125,14 @@ def test_gradients_of_each_example():
     def close(a, b, err_msg):  # TensorFlow fuses operations of the function, which Terra's graph has as they are
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=err_msg)
 
-    stats = harness.differ(make, lambda k: (X[k % 3],), 30, close)
-    assert stats.whole_steps > 15 and stats.express_steps > 10
+    stats = harness.differ(make, lambda k: (X[k % 3],), 20, close)
+    assert stats.whole_steps > 10 and stats.express_steps > 5
 
 
 # -- something changes -------------------------------------------------------------------------------------------------------------
 
 
-def changing(make_step, change, whole=5, **options):
+def changing(make_step, change, whole=4, **options):
     """`make_step(world)` gives a step; `change(k, world)` changes something before step k."""
     def make():
         world = {"w": tf.Variable(tf.eye(3)), "scale": 1.0, "shift": np.float32([1.0, 2.0, 3.0]), "shape": [3], "log": []}
@@ -144,7 +144,7 @@ def changing(make_step, change, whole=5, **options):
 
         return step, call, lambda: [world["w"], world["log"]]
 
-    return compare(make, whole=whole, express=0, n=30, **options)
+    return compare(make, whole=whole, express=0, n=22, **options)
 
 
 def at(steps, what):
@@ -160,7 +160,7 @@ def set_scale(world, k):
 
 
 def test_an_item_that_the_function_reads():
-    changing(lambda world: lambda x: tf.vectorized_map(lambda row: row * world["scale"], x), at((14, 21), set_scale))
+    changing(lambda world: lambda x: tf.vectorized_map(lambda row: row * world["scale"], x), at((11, 16), set_scale))
 
 
 def test_an_item_that_is_read_around_it():
@@ -171,7 +171,7 @@ def test_an_item_that_is_read_around_it():
 
         return step
 
-    changing(make_step, at((14, 21), set_scale))
+    changing(make_step, at((11, 16), set_scale))
 
 
 def test_a_number_that_varies():
@@ -183,22 +183,22 @@ def test_a_number_that_varies():
         return step
 
     with pytest.raises(AssertionError, match="imperative_steps"):  # it is a constant of the function, which is another one each time: co-execution is given up
-        changing(make_step, at(range(8, 30), set_scale), whole=0)
+        changing(make_step, at(range(7, 22), set_scale), whole=0)
 
 
 def test_an_array_that_is_changed_in_place():
     def shift(world, k):
         world["shift"][1] += 1.0
 
-    changing(lambda world: lambda x: tf.vectorized_map(lambda row: row + world["shift"], x), at((14, 21), shift))
-    changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.add(row, world["shift"]), x), at((14, 21), shift))
+    changing(lambda world: lambda x: tf.vectorized_map(lambda row: row + world["shift"], x), at((11, 16), shift))
+    changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.add(row, world["shift"]), x), at((11, 16), shift))
 
 
 def test_a_list_that_is_changed_in_place():
     def shift(world, k):
         world["shape"][:] = [1, 3] if len(world["shape"]) == 1 else [3, 1]
 
-    changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.reshape(row, world["shape"]), x), at((14, 21), shift))
+    changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.reshape(row, world["shape"]), x), at((11, 16), shift))
 
 
 @pytest.mark.parametrize("function", [lambda x, shift: lambda row: row + shift, lambda x, shift: lambda row: tf.add(row, shift)], ids=["operator", "function"])
@@ -208,7 +208,7 @@ def test_an_array_that_comes_with_the_step(function):
         def step(x, shift):
             return tf.vectorized_map(function(x, shift), x)
 
-        return step, lambda step, k: step(X[k % 3], np.full((30, 3), 2 + (k > 14), np.float32)), lambda: 0
+        return step, lambda step, k: step(X[k % 3], np.full((30, 3), 2 + (k > 9), np.float32)), lambda: 0
 
     compare(make, whole=0, express=0)
 
@@ -230,7 +230,7 @@ def test_a_variable_that_is_replaced():
     def replace(world, k):
         world["w"] = tf.Variable(tf.eye(3) * float(k))
 
-    changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.linalg.matvec(world["w"], row), x), at((14, 21), replace))
+    changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.linalg.matvec(world["w"], row), x), at((11, 16), replace))
 
 
 def test_a_setting_of_a_layer_that_is_called():
@@ -242,14 +242,14 @@ def test_a_setting_of_a_layer_that_is_called():
             return tf.vectorized_map(lambda row: layer(row[None])[0], x)
 
         def call(step, k):
-            layer.activation = keras.activations.relu if 12 <= k < 18 else keras.activations.tanh
-            if k == 22:
+            layer.activation = keras.activations.relu if 9 <= k < 14 else keras.activations.tanh
+            if k == 18:
                 layer.kernel.assign(layer.kernel + 1.0)
             return step(X[k % 3])
 
         return step, call, lambda: layer.variables
 
-    compare(make, whole=10, n=32)
+    compare(make, whole=6, n=24)
 
 
 def test_a_layer_with_code_of_the_programs():
@@ -330,7 +330,7 @@ def test_vectorized_map_replaced(monkeypatch):
             return tf.vectorized_map(lambda row: row * 2.0, x)
 
         def call(step, k):
-            if k == 14:
+            if k == 10:
                 monkeypatch.setattr(tf, "vectorized_map", replacement)
             return step(X[k % 3])
 
@@ -354,8 +354,8 @@ def test_in_a_step_that_prints(capsys):
         return step, lambda step, k: step(X[k % 3]), lambda: w
 
     stats = compare(make, whole=0, express=0).stats()
-    assert stats.coexecuted_steps > 16 and stats.fallbacks == 0
-    assert capsys.readouterr().out == "step\n" * 48
+    assert stats.coexecuted_steps > 10 and stats.fallbacks == 0
+    assert capsys.readouterr().out == "step\n" * 32
 
 
 def test_jacobians_as_before():

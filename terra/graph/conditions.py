@@ -18,6 +18,7 @@ from terra.runtime.opschema import HOST_KNOWN_ENUMS
 INT32, INT64, STRING = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_INT64, tfi.types_pb2.DT_STRING
 _BITS = {  # floating-point types -> integers with as many bits
     tfi.types_pb2.DT_HALF: tfi.types_pb2.DT_INT16, tfi.types_pb2.DT_FLOAT: INT32, tfi.types_pb2.DT_DOUBLE: INT64}
+_TYPES = (HOST_KNOWN_ENUMS - {tfi.types_pb2.DT_UINT64}).union(_BITS)
 OTHERWISE = "terra: a step branches otherwise than the last one, and runs again"  # TensorFlow may log it
 ANYTHING = -1 << 63, (1 << 63) - 1
 
@@ -36,13 +37,16 @@ class Within(NamedTuple):
 def is_condition(node):
     """Whether a fetch is of a scalar on which programs branch."""
     return all(
-        out >= 0 and source.payload.event.out_shapes[out] == () and (source.payload.event.out_enums[out] in HOST_KNOWN_ENUMS or source.payload.event.out_enums[out] in _BITS)
+        out >= 0 and source.payload.event.out_shapes[out] == () and source.payload.event.out_enums[out] in _TYPES
         for source, out in node.slots[0])
 
 
 def integers(expected, enum):
     """(lowest, highest) of the integers that stand for what a value of this type is expected to be: `Within` bounds, or what `tracer.const_key` gives."""
     kind = tfi.dtypes.as_dtype(enum).as_numpy_dtype
+    if type(expected) is Within and enum not in _BITS:
+        low, high = ANYTHING
+        return math.ceil(max(expected.low, float(low))), min(math.floor(min(expected.high, float(high))), high)
     if type(expected) is Within:
         with np.errstate(over="ignore"):
             low, high = kind(expected.low), kind(expected.high)

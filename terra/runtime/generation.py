@@ -242,19 +242,22 @@ class Generation:
             form = make(program, store)
         if form:
             self._instantiate(program, form)
+            if program.single_threaded_attrs is not None and not form.early:
+                self._make_single_threaded(program, form)
         keep(form)
         return True
 
-    def _make_single_threaded(self, program):
-        """Have the runtime build the program's function for one thread, if that is possible."""
+    def _make_single_threaded(self, program, *forms):
+        """Have the runtime build the program's functions, or those of these forms, for one thread, if that is possible."""
         single_threaded = self._function.single_threaded
-        form = program.late_form
-        if calls_functions(form.fdefs[-1]):
+        forms, program.single_threaded_attrs = forms or [form for form in {program.late_form, program.conditional} if form], None
+        if any(calls_functions(form.fdefs[-1]) for form in forms):
             single_threaded.cannot("it calls functions (branches among them)")
             return
         attrs = ("executor_type", EXECUTOR, *program.attrs[2:])
         try:
-            self._instantiate(program, form, attrs=attrs)
+            for form in forms:
+                self._instantiate(program, form, attrs=attrs)
         except tfi.tf.errors.OpError as error:
             single_threaded.cannot(f"TensorFlow refuses ({error.message})")
             return

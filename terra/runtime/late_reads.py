@@ -172,7 +172,8 @@ def _bounds(function, place, parts, value, answer):
         return None
     function = function if place == 0 else _MIRRORED[function]
     try:
-        limit = float(type(value)(other)) if _KEEPS_PRECISION and isinstance(value, np.floating) else float(other)
+        with np.errstate(over="ignore"):
+            limit = float(type(value)(other)) if _KEEPS_PRECISION and isinstance(value, np.floating) else float(other)
     except OverflowError:
         return None
     if not math.isfinite(limit) or (limit != other and type(value) is float):  # an integer that is too large

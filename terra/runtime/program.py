@@ -134,7 +134,7 @@ class Program:
     @property
     def late_form(self):
         """The form that runs without channels; None if there is none."""
-        return self.deferred or None if self.early else self.generated
+        return self.deferred or self.conditional or None if self.early else self.generated
 
     @property
     def forms(self):

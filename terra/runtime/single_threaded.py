@@ -56,8 +56,9 @@ class SingleThreaded:
             self.cannot("a step failed")
             self.trial.second_is_better, self._failures = False, None
             return False
-        if program.single_threaded_attrs is None or form is not program.late_form:
-            self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and form is program.late_form and tfi.has_one_device())
+        is_late = form is program.late_form or form is program.conditional
+        if program.single_threaded_attrs is None or not is_late:
+            self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and is_late and tfi.has_one_device())
             (self._again or self.trial).interrupt(now, follows)
             return False
         undecided = self.trial.second_is_better is None
