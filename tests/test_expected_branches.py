@@ -125,6 +125,14 @@ class TfCase(Case):
         return self.learn(y, x)
 
 
+class TfCaseOfOneOnly(TfCase):
+    """TensorFlow asserts that at most one condition holds."""
+
+    def step(self, x):
+        y, mean = x @ self.w, tf.reduce_mean(x)
+        return self.learn(tf.case([(mean > 0.6, lambda: tf.nn.relu(y)), (mean < -0.6, lambda: tf.tanh(y))], exclusive=True), x)
+
+
 class Elif(Case):
     turns = [0] * 30 + [1] * 10 + [2] * 10 + [0, 1, 2, 2, 1, 0]
 
@@ -492,8 +500,7 @@ def expecting(monkeypatch):
     monkeypatch.setattr(express_steps.Express, "_expects", lambda express, number: True)
 
 
-@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("trial", [False, True])
+@pytest.mark.parametrize("kind, trial", [(kind, False) for kind in CASES] + [(kind, True) for kind in (If, Elif, Counting, GeneratorOfTensorflow, Optimizer)])
 def test_results_are_eagers(kind, trial, request):
     if not trial:
         request.getfixturevalue("expecting")
