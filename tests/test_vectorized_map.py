@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import harness
+from terra.runtime import framework_loops
 
 RNG = np.random.default_rng(0)
 X = [tf.constant(RNG.normal(size=(4, 3)).astype("f")) for _ in range(3)]
@@ -163,27 +164,21 @@ def test_an_item_that_the_function_reads():
     changing(lambda world: lambda x: tf.vectorized_map(lambda row: row * world["scale"], x), at((11, 16), set_scale))
 
 
+def reads_around_it(world):
+    def step(x):
+        scale = world["scale"]
+        return tf.vectorized_map(lambda row: row * scale, x)
+
+    return step
+
+
 def test_an_item_that_is_read_around_it():
-    def make_step(world):
-        def step(x):
-            scale = world["scale"]
-            return tf.vectorized_map(lambda row: row * scale, x)
-
-        return step
-
-    changing(make_step, at((11, 16), set_scale))
+    changing(reads_around_it, at((11, 16), set_scale))
 
 
 def test_a_number_that_varies():
-    def make_step(world):
-        def step(x):
-            scale = world["scale"]
-            return tf.vectorized_map(lambda row: row * scale, x)
-
-        return step
-
     with pytest.raises(AssertionError, match="imperative_steps"):  # it is a constant of the function, which is another one each time: co-execution is given up
-        changing(make_step, at(range(7, 22), set_scale), whole=0)
+        changing(reads_around_it, at(range(7, 22), set_scale), whole=0)
 
 
 def test_an_array_that_is_changed_in_place():
@@ -373,3 +368,41 @@ def test_jacobians_as_before():
         return step, lambda step, k: step(X[k % 3]), lambda: w
 
     compare(make)
+
+
+def if_positive(row):
+    if tf.reduce_sum(row) > -1e6:
+        row = row * 2.0
+    return row
+
+
+def of_an_item(functions):
+    return lambda row: functions[0](row)
+
+
+def of_an_item_with_a_name(functions):
+    def body(row):
+        chosen = functions[0]
+        return chosen(row)
+
+    return body
+
+
+def handed_on(functions):
+    return lambda row: tf.nest.map_structure(functions[0], row)
+
+
+@pytest.mark.parametrize("make_body", [of_an_item, of_an_item_with_a_name, handed_on])
+@pytest.mark.parametrize("functions", [[if_positive], {0: if_positive}], ids=["list", "dict"])
+def test_functions_out_of_a_container(make_body, functions):
+    """AutoGraph converts these, too."""
+    body = make_body(functions)
+    assert not framework_loops.autograph_leaves(body)
+    compare(lambda: (lambda x: tf.map_fn(body, x), lambda step, k: step(X[k % 3]), lambda: 0), whole=0, express=0)
+
+
+def test_containers_with_data_only():
+    numbers = {"nested": [(1.0, np.ones(3))], "variable": tf.Variable(1.0)}
+    assert framework_loops.autograph_leaves(lambda row: row * numbers["nested"][0][0])
+    numbers["nested"].append(numbers)
+    assert not framework_loops.autograph_leaves(lambda row: row * numbers["nested"][0][0])

@@ -106,15 +106,19 @@ def autograph_leaves(function):
         return False
 
 
-def _is_left(value):
+def _is_left(value, within=()):
+    """Whether there is no function of the program's in a value; `within`: ids of the containers that it is in."""
     kind = type(value)
     if issubclass(kind, ModuleType):
         return value.__name__.split(".", 1)[0] in tfi.FRAMEWORKS
-    return is_frameworks(value) if kind is FunctionType else kind in _DATA or kind in TENSORS or tfi.is_variable(value) or guards.is_librarys(kind)
+    if kind in (list, tuple, dict):
+        within = (*within, id(value))
+        return len(within) <= _DEEPEST and id(value) not in within[:-1] and all(_is_left(x, within) for x in (value.values() if kind is dict else value))
+    return is_frameworks(value) if kind is FunctionType else kind in PLAIN or kind is np.ndarray or kind in TENSORS or tfi.is_variable(value) or guards.is_librarys(kind)
 
 
 _straight = {}  # id of a code object -> (it, the names that it uses, or None if AutoGraph would change what it does)
-_DATA = frozenset([*PLAIN, list, dict, tuple, np.ndarray])  # nothing that is called is in these, see `_is_named`
+_DEEPEST = 20  # of the containers that are looked into
 _PLAIN_NODES = (
     ast.arguments, ast.arg, ast.Return, ast.Assign, ast.Expr, ast.With, ast.withitem, ast.Call, ast.keyword, ast.Attribute, ast.Name, ast.Constant, ast.BinOp, ast.operator, ast.UnaryOp,
     ast.Invert, ast.UAdd, ast.USub, ast.Compare, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Dict, ast.Starred, ast.expr_context)
@@ -128,16 +132,9 @@ def _names_used(code, space):
         return None
     body = [function.body] if isinstance(function, ast.Lambda) else function.body
     nodes = [node for part in body for node in ast.walk(part)]
-    if not all(isinstance(node, _PLAIN_NODES) for node in nodes) or any(isinstance(node, ast.Call) and not _is_named(node.func) for node in nodes):
+    if not all(isinstance(node, _PLAIN_NODES) for node in nodes):
         return None
     return {node.id for node in nodes if isinstance(node, ast.Name)}.difference(code.co_varnames, code.co_cellvars)
-
-
-def _is_named(callee):
-    """Whether what is called has a name, or is an attribute: it is not taken out of a container."""
-    while isinstance(callee, ast.Attribute):
-        callee = callee.value
-    return not isinstance(callee, ast.Subscript)
 
 
 def issuing_step():
