@@ -43,6 +43,7 @@ _METHODS = {
     "backend": frozenset(["assign", "assign_add", "assign_sub"]),  # of Keras' variables
 }
 _Generator = tfi.tf.random.Generator
+_JACOBIAN, _BATCH_JACOBIAN = tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian
 _context_changes = tfi.context_changes
 # Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
 INDICES = {
@@ -435,20 +436,17 @@ def _differentiate(method, tape, args, kwargs):
     return result
 
 
-def _jacobian(method):
-    """The same for a method that gives a Jacobian."""
-    def call(tape, *args, **kwargs):
-        step = dispatch.active
-        if step is None:
-            return method(tape, *args, **kwargs)
-        with jacobians.inside(step):
-            return _differentiate(method, tape, args, kwargs)
-
-    call.__name__, call.__qualname__ = method.__name__, method.__qualname__
-    return call
+def jacobian(tape, *args, **kwargs):
+    """The same of `tape.jacobian`."""
+    return _differentiate(_JACOBIAN, tape, args, kwargs)
 
 
-_OF_TAPES = {tfi.tape_gradient_method: gradient, **{method: _jacobian(method) for method in (tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian)}}
+def batch_jacobian(tape, *args, **kwargs):
+    """The same of `tape.batch_jacobian`."""
+    return _differentiate(_BATCH_JACOBIAN, tape, args, kwargs)
+
+
+_OF_TAPES = {tfi.tape_gradient_method: gradient, _JACOBIAN: jacobian, _BATCH_JACOBIAN: batch_jacobian}
 
 
 def describe(runner, value, found, keep, inputs):
