@@ -39,6 +39,7 @@ INT64 = tfi.types_pb2.DT_INT64
 BOOL = tfi.types_pb2.DT_BOOL
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
+CLOSE, FAR = 6, 16  # operations between two feeds, and between the first and the last, for which one message is enough: Python takes about as long for these as for another message
 FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph that is right for the first of them only
 _NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
 
@@ -48,10 +49,19 @@ _function_numbers = itertools.count()
 class Feed:
     """A feed point: input `slot` of `node` gets its value from Python."""
 
-    __slots__ = ("node", "slot", "enum", "index", "queue")
+    __slots__ = ("node", "slot", "enum", "index", "group")
 
     def __init__(self, node, slot, enum, index):
-        self.node, self.slot, self.enum, self.index, self.queue = node, slot, enum, index, None
+        self.node, self.slot, self.enum, self.index, self.group = node, slot, enum, index, None
+
+
+class FeedGroup:
+    """Feeds that share a channel, in order: the graph gets all of them with the last one."""
+
+    __slots__ = ("feeds", "queue", "refs")
+
+    def __init__(self):
+        self.feeds, self.queue, self.refs = [], None, None
 
 
 class Generated:
@@ -66,7 +76,7 @@ class Generated:
         self.lasting = None  # what the PythonRunner knows of the arguments that do not change
         self.n_outputs = 0  # the "done" scalar first, then `live_out`
         self.feeds = {}  # (node, slot) -> Feed
-        self.feed_queues = []  # by the index of the feed
+        self.feed_queues = []  # by the index of the feed: (its channel, its place among what that takes, of how many)
         self.fetch_queues = {}  # fetch node -> queue
         self.fetched = {}  # fetch node -> index of its value among the outputs, in the deferred form
         self.conditions = {}  # fetch node -> the place of what its value should be, in the form with conditions
@@ -137,7 +147,7 @@ class Scope:
 class GraphGenerator:
     """Generates one form of the graph.
 
-    new_queue(enum): makes a channel; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none; conditional: whether it has conditions.
+    new_queue(enums): makes a channel for values of these types, which it takes together; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none; conditional: whether it has conditions.
     optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph. fixed: those operations {node: its shapes}
     for whose shapes alone the graph may be right; all, with the shapes that they had so far, if it is empty; none if it is None.
     """
@@ -311,6 +321,9 @@ class GraphGenerator:
             for k, kind in enumerate(node.payload.kinds):
                 if kind[0] == FEED:
                     out.feeds[node, k] = Feed(node, k, kind[1], len(out.feeds))
+        if self.early:
+            for block in [branch.block for item in self.plan.items for branch in item.branches]:
+                self._group_feeds(block)
         builder = FunctionBuilder(self.prefix)
         self.top = top = Scope(self, builder)
         choices = [item for item in self.plan.items if item.is_case]
@@ -325,8 +338,8 @@ class GraphGenerator:
                     self._emit(top, node)
                 continue
             if self.early:
-                queue = out.select_queues[item.switch_case] = self.new_queue(INT32)
-                select = self._dequeue(top, queue, INT32, "case_select")
+                queue = out.select_queues[item.switch_case] = self.new_queue((INT32,))
+                (select,) = self._dequeue(top, queue, (INT32,), "case_select")
             else:
                 select = f"{unpack}:output:{out.select_index[item.switch_case]}"
             self._emit_case(top, item, select)
@@ -339,18 +352,34 @@ class GraphGenerator:
         self._commit(top, [slot.key for slot in extra if slot.live_at_end], [ref for ref, _ in results])
         out.name = self.prefix
         out.n_outputs = len(results)
-        out.feed_queues = [feed.queue for feed in out.feeds.values()]
+        if self.early:
+            out.feed_queues = [(feed.group.queue, feed.group.feeds.index(feed), len(feed.group.feeds)) for feed in out.feeds.values()]
         names = list(builder.args)
         out.arg_specs = [self._keys[n] for n in names]
         out.fdefs.append(builder.finish(names, results))
         return out
 
-    def _dequeue(self, scope, queue, enum, label, controls=()):
+    def _group_feeds(self, block):
+        """Have feeds of a straight line of nodes come together if they lie close to each other: each message costs both sides as much as some operations. What Python reads comes between."""
+        group = first = last = None
+        for position, node in enumerate(block):
+            if node.payload.event.info.category == opschema.FETCH:
+                group = None
+            for k, kind in enumerate(node.payload.kinds):
+                if kind[0] == FEED:
+                    if group is None or position - last > CLOSE or position - first > FAR:
+                        group, first = FeedGroup(), position
+                    last = position
+                    feed = self.out.feeds[node, k]
+                    feed.group = group
+                    group.feeds.append(feed)
+
+    def _dequeue(self, scope, queue, enums, label, controls=()):
         handle = scope.get(("queue", queue))
         name = scope.builder.node(
-            "QueueDequeueV2", [handle], {"component_types": type_list([enum]), "timeout_ms": attr(-1)}, label, controls)
+            "QueueDequeueV2", [handle], {"component_types": type_list(enums), "timeout_ms": attr(-1)}, label, controls)
         scope.builder.must(name)
-        return name + ":components:0"
+        return [f"{name}:components:{k}" for k in range(len(enums))]
 
     def _emit(self, scope, node):
         site = node.payload
@@ -462,9 +491,7 @@ class GraphGenerator:
             else:
                 feed = self.out.feeds[node, k]
                 if self.early:
-                    feed.queue = feed.queue or self.new_queue(feed.enum)
-                    controls = [scope.last_fetch] if scope.last_fetch else ()
-                    ref = self._dequeue(scope, feed.queue, feed.enum, label, controls)
+                    ref = self._fed(scope, feed, label)
                 else:
                     ref = scope.get(("feed", feed.index, feed.enum))
                 refs.append(ref)
@@ -475,6 +502,15 @@ class GraphGenerator:
                 if k in fed:
                     scope.env[key] = fed[k]
         return refs
+
+    def _fed(self, scope, feed, label):
+        """The ref of a value that comes by a channel."""
+        group = feed.group
+        if group.refs is None:
+            enums = [other.enum for other in group.feeds]
+            group.queue = self.new_queue(enums)
+            group.refs = self._dequeue(scope, group.queue, enums, label, [scope.last_fetch] if scope.last_fetch else ())
+        return group.refs[group.feeds.index(feed)]
 
     def _emit_fetch(self, scope, node, refs, label):
         if self.deferred:
@@ -488,7 +524,7 @@ class GraphGenerator:
             raise GenerationError("a late-dispatch graph has no fetches")
         (source, k), = node.slots[0][:1]
         enum = self._out_enum(source, k)
-        queue = self.out.fetch_queues[node] = self.new_queue(enum)
+        queue = self.out.fetch_queues[node] = self.new_queue((enum,))
         handle = scope.get(("queue", queue))
         name = scope.builder.node(
             "QueueEnqueueV2", [handle] + refs, {"Tcomponents": type_list([enum]), "timeout_ms": attr(-1)}, label)
@@ -681,8 +717,8 @@ class GraphGenerator:
         if not new_values and not self._deferred:
             return
         if self.early:
-            out.gate = self.new_queue(INT32)
-            token = self._dequeue(top, out.gate, INT32, "gate", [barrier])
+            out.gate = self.new_queue((INT32,))
+            (token,) = self._dequeue(top, out.gate, (INT32,), "gate", [barrier])
             barrier = token.split(":", 1)[0]
         for v, ref in new_values:
             builder.must(builder.node("AssignVariableOp", [handles[v], ref], {

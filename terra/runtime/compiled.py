@@ -47,17 +47,17 @@ UNKNOWN, PROBED, READY, FAILED = "unknown", "probed", "ready", "failed"
 
 
 class NotingQueue(Queue):
-    """A channel that remembers the shape of what was last put into it: that of a value which the step will be fed is not known when it starts."""
+    """A channel that remembers the shapes of what was last put into it: those of values which the step will be fed are not known when it starts."""
 
-    __slots__ = ("shape",)
+    __slots__ = ("shapes",)
 
-    def __init__(self, enum):
-        super().__init__(enum)
-        self.shape = None
+    def __init__(self, enums):
+        super().__init__(enums)
+        self.shapes = None
 
-    def put(self, handle, value):
-        super().put(handle, value)
-        self.shape = value._shape_tuple()
+    def put(self, handle, values):
+        super().put(handle, values)
+        self.shapes = tuple([value._shape_tuple() for value in values])
 
 
 class Compiled:
@@ -168,7 +168,7 @@ class Compiled:
         key = []
         for k, queue, decides in varying:
             if queue is not None:
-                key.append(queue.shape)
+                key.append(queue.shapes)
                 continue
             value = args[k]
             shape = pending.get(id(value)) if pending else None  # its own shape would have to be waited for

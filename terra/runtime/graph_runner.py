@@ -39,34 +39,34 @@ def has_done(outputs):
 
 
 class Queue:
-    """A channel: a TensorFlow FIFO queue of one tensor, whose dequeue in the graph blocks no thread. Kept for the life of its graph, and drained."""
+    """A channel: a TensorFlow FIFO queue of one or several tensors at a time, whose dequeue in the graph blocks no thread. Kept for the life of its graph, and drained."""
 
-    __slots__ = ("ref", "enum", "_queue", "_put", "_get")
+    __slots__ = ("ref", "enums", "_queue", "_put", "_get")
 
-    def __init__(self, enum):
+    def __init__(self, enums):
         self.ref = None
-        dtype = tfi.dtypes.as_dtype(enum)
-        self.enum = enum
-        self._queue = tfi.tf.queue.FIFOQueue(capacity=2 ** 31 - 1, dtypes=[dtype])  # its deletion destroys the resource
+        self.enums = tuple(enums)
+        dtypes = [tfi.dtypes.as_dtype(enum) for enum in enums]
+        self._queue = tfi.tf.queue.FIFOQueue(capacity=2 ** 31 - 1, dtypes=dtypes)  # its deletion destroys the resource
         self.ref = self._queue.queue_ref
         _channels.add(id(self.ref))
-        self._put = ("Tcomponents", (enum,), "timeout_ms", -1)
-        self._get = ("component_types", (enum,), "timeout_ms", -1)
+        self._put = ("Tcomponents", self.enums, "timeout_ms", -1)
+        self._get = ("component_types", self.enums, "timeout_ms", -1)
 
     def __del__(self):
         _channels.discard(id(self.ref))
 
-    def put(self, handle, value):
-        tfi.execute(handle, "", "QueueEnqueueV2", [self.ref, value], self._put, 0)
+    def put(self, handle, values):
+        tfi.execute(handle, "", "QueueEnqueueV2", [self.ref, *values], self._put, 0)
 
     def get(self, manager):
-        """Wait for a value; raises CancelledError if the graph fails or is cancelled meanwhile."""
+        """Wait for a value, of a channel that takes one at a time; raises CancelledError if the graph fails or is cancelled meanwhile."""
         return tfi.run_cancelable("QueueDequeueV2", [self.ref], self._get, 1, manager)[0]
 
     def drain(self, handle):
         size = int(tfi.execute(handle, "", "QueueSizeV2", [self.ref], (), 1)[0])
         for _ in range(size):
-            tfi.execute(handle, "", "QueueDequeueV2", [self.ref], self._get, 1)
+            tfi.execute(handle, "", "QueueDequeueV2", [self.ref], self._get, len(self.enums))
 
 
 class Flight:
@@ -109,7 +109,7 @@ class Flight:
         found = self._resources
         if found is None:
             resource = tfi.types_pb2.DT_RESOURCE
-            if any(queue.enum == resource for queue in getattr(self.record, "queues", ())):  # a new variable, fed to a graph that ran already
+            if any(resource in queue.enums for queue in getattr(self.record, "queues", ())):  # a new variable, fed to a graph that ran already
                 return None
             found = self._resources = [x for arguments in self.arguments for x in arguments if x._datatype_enum() == resource and id(x) not in _channels]
         return found

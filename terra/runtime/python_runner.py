@@ -71,6 +71,7 @@ class PythonRunner:
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.chosen = []  # what Case Select was told
         self._told = set()  # queues that have got their values, though what they were for was taken back
+        self._gathered = {}  # queue of several feeds -> {place: value}
         self.path = 0  # a digest of the branches taken
         self.tapes = Tapes(self, step.lazy_tapes, several=True)
         self.other_shapes_at = -1  # where in the log an operation had other shapes than the graph is right for, so that its general form has to run
@@ -511,13 +512,22 @@ class PythonRunner:
             for switch_case, case in selects:
                 queue = generated.select_queues.get(switch_case)
                 if queue is not None:
-                    self._put(queue, tfi.eager_constant(case, tfi.dtypes.int32))
+                    self._put(queue, [tfi.eager_constant(case, tfi.dtypes.int32)])
 
     def _feed(self, slot, value):
         if self.late:
             self.feeds[slot.feed.index] = value
         else:
-            self._put(self.form.feed_queues[slot.feed.index], value)
+            queue, place, n = self.form.feed_queues[slot.feed.index]
+            if n == 1:
+                self._put(queue, [value])
+            else:
+                values = self._gathered.get(queue)
+                if values is None:
+                    values = self._gathered[queue] = {}
+                values[place] = value
+                if len(values) == n:
+                    self._put(queue, [values[k] for k in range(n)])
         self.step.counts.feeds += 1
 
     def place(self):
@@ -529,18 +539,18 @@ class PythonRunner:
         n_chosen, self.path, n_fed, self.step.counts.feeds, self.step.counts.fetches = place
         queues = self.form.select_queues
         self._told.update([queues.get(switch_case) for selects in self.chosen[n_chosen:] for switch_case, _ in selects])
-        self._told.update([self.form.feed_queues[slot.feed.index] for slot, _ in feeds])
+        self._told.update([self.form.feed_queues[slot.feed.index][0] for slot, _ in feeds])  # (no fetch comes between feeds that share a queue: it has all of them)
         del self.chosen[n_chosen:]
         for key in list(self.fed)[n_fed:]:
             del self.fed_by_key[self.fed.pop(key)[0]]
 
-    def _put(self, queue, value):
+    def _put(self, queue, values):
         if queue in self._told:
             return
         self._touched.add(queue)  # first: an interrupt may come in between
-        queue.put(runner.handle, value)
+        queue.put(runner.handle, values)
         if self.puts is not None:
-            self.puts.append((queue, value))
+            self.puts.append((queue, values))
 
     def _arguments(self, feeds, selects):
         if self.form.lasting is None:
@@ -696,7 +706,7 @@ class PythonRunner:
         else:
             checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
             if generated.gate is not None:
-                self._put(generated.gate, tfi.eager_constant(1, tfi.dtypes.int32))
+                self._put(generated.gate, [tfi.eager_constant(1, tfi.dtypes.int32)])
         for t in survivors:
             t._hidden = outputs[t._key.result]
         record = Record(self.log, self.step.arg_list, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)
@@ -810,8 +820,8 @@ class LastStep:
         manager = tfi.new_cancellation_manager()  # its deletion would cancel the run
         start = runner.dispatch if self.puts else runner.run
         outputs = start(self.program, self.arguments, manager, self.form)
-        for queue, value in self.puts:
-            queue.put(runner.handle, value)
+        for queue, values in self.puts:
+            queue.put(runner.handle, values)
         outputs[0].numpy()
         for queue in self.form.fetch_queues.values():
             queue.drain(runner.handle)
