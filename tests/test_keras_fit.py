@@ -65,7 +65,7 @@ def test_equals_run_eagerly(run, least, K):
 
 # --------------------------------------------------------------------------------------------- data and models
 
-def data(n=100, features=6, classes=3):
+def data(n=68, features=6, classes=3):
     rng = np.random.RandomState(0)
     x = rng.randn(n, features).astype("float32")
     return x, (x[:, :classes] + 0.5 * rng.randn(n, classes)).argmax(1).astype("int32")
@@ -118,23 +118,23 @@ def numpy_arrays_with_validation(K, compile_):
 
 @scenario(train=8, test=1)
 def sample_weights_and_validation_split(K, compile_):
-    model, (x, y) = classifier(K), data()
+    model, (x, y) = classifier(K), data(80)
     compile_(model, optimizer=K.optimizers.SGD(0.1, momentum=0.9, nesterov=True), loss=loss(K), weighted_metrics=["accuracy"])
-    history = model.fit(x, y, sample_weight=np.linspace(0.1, 2.0, len(x)), batch_size=20, epochs=3, validation_split=0.2, verbose=0)
+    history = model.fit(x, y, sample_weight=np.linspace(0.1, 2.0, len(x)), batch_size=16, epochs=3, validation_split=0.2, verbose=0)
     return seen(model, history)
 
 
 @scenario(train=8, libraries=KERAS[:1])
 def class_weights(K, compile_):
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     compile_(model, optimizer="rmsprop", loss=loss(K), metrics=["accuracy"])
     return seen(model, model.fit(x, y, class_weight={0: 1.0, 1: 3.0, 2: 0.5}, batch_size=16, epochs=3, verbose=0))
 
 
 @scenario(train=8, test=1, predict=1, libraries=KERAS[:1])
 def datasets(K, compile_):
-    model, (x, y) = classifier(K), data(96)
-    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96, seed=5).batch(16, drop_remainder=True).repeat()
+    model, (x, y) = classifier(K), data(64)
+    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=5).batch(16, drop_remainder=True).repeat()
     compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"])
     history = model.fit(train, steps_per_epoch=5, epochs=3, verbose=0, validation_data=tf.data.Dataset.from_tensor_slices((x, y)).batch(32))
     return seen(model, history, predictions=model.predict(tf.data.Dataset.from_tensor_slices(x).batch(16), verbose=0))
@@ -142,14 +142,14 @@ def datasets(K, compile_):
 
 @scenario(train=8, libraries=KERAS[1:])
 def python_generator(K, compile_):
-    model, (x, y), served = classifier(K), data(96), []
+    model, (x, y), served = classifier(K), data(64), []
 
     def batches():
         i = 0
         while True:
             served.append(i)
             yield x[i:i + 16], y[i:i + 16]
-            i = (i + 16) % 96
+            i = (i + 16) % 64
 
     compile_(model, optimizer="adam", loss=loss(K))
     return seen(model, model.fit(batches(), steps_per_epoch=5, epochs=3, verbose=0), order=served[:15])
@@ -167,7 +167,7 @@ def one_batch_at_a_time(K, compile_):
 
 @scenario(train=8)
 def several_steps_per_execution(K, compile_):
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"], steps_per_execution=2)
     return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0))
 
@@ -177,7 +177,7 @@ def several_inputs_and_outputs(K, compile_):
     a, b = K.Input((6,), name="a"), K.Input((6,), name="b")
     h = K.layers.Concatenate()([a, b])
     model = K.Model({"a": a, "b": b}, {"label": K.layers.Dense(3, name="label")(h), "sum": K.layers.Dense(1, name="sum")(h)})
-    x, y = data(96)
+    x, y = data(64)
     compile_(model, optimizer="adam", loss={"label": loss(K), "sum": "mse"}, loss_weights={"label": 1.0, "sum": 0.1}, metrics={"label": "accuracy"})
     inputs, outputs = {"a": x, "b": -x}, {"label": y, "sum": x.sum(1, keepdims=True)}
     return seen(model, model.fit(inputs, outputs, batch_size=16, epochs=3, verbose=0), predictions=model.predict(inputs, batch_size=16, verbose=0))
@@ -197,7 +197,7 @@ def early_stopping(K, compile_):
 
 @scenario(train=10)
 def learning_rate_changed_by_callbacks(K, compile_):
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     rates = []
 
     class Warmup(K.callbacks.Callback):
@@ -213,7 +213,7 @@ def learning_rate_changed_by_callbacks(K, compile_):
 
 @scenario(train=8, libraries=KERAS[1:])
 def learning_rate_schedule(K, compile_):
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     schedule = K.optimizers.schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.7)
     compile_(model, optimizer=K.optimizers.Adam(schedule, clipnorm=1.0), loss=loss(K))
     return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0))
@@ -222,7 +222,7 @@ def learning_rate_schedule(K, compile_):
 @scenario(train=8, libraries=KERAS[:1])
 def weights_changed_between_batches(K, compile_):
     """A callback reads and writes weights while steps may be in flight."""
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     norms = []
 
     class Decay(K.callbacks.Callback):
@@ -237,7 +237,7 @@ def weights_changed_between_batches(K, compile_):
 
 @scenario(train=8)
 def layer_frozen_by_a_callback(K, compile_):
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     kernels = []
 
     class Freeze(K.callbacks.Callback):
@@ -262,9 +262,9 @@ def metric_from_scikit_learn(K, compile_):
         calls.append(len(calls))
         return f1_score(y.numpy().ravel(), logits.numpy().argmax(1), average="macro")
 
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     compile_(model, optimizer="adam", loss=loss(K), metrics=[f1])
-    history = model.fit(x, y, batch_size=16, epochs=3, validation_data=(x[:80], y[:80]), verbose=0)
+    history = model.fit(x, y, batch_size=16, epochs=3, validation_data=(x[:48], y[:48]), verbose=0)
     return seen(model, history, calls=calls)
 
 
@@ -288,7 +288,7 @@ def metric_object_with_python_state(K, compile_):
             self.kept.append(self.counts.copy())
             self.counts[:] = 0
 
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     metric = Confusion()
     compile_(model, optimizer="adam", loss=loss(K), metrics=[metric])
     return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0), kept=metric.kept)
@@ -306,7 +306,7 @@ def loss_that_branches_on_its_value(K, compile_):
         taken.append("square")
         return error ** 2
 
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     compile_(model, optimizer="adam", loss=huber)
     history = model.fit(x, y, batch_size=16, epochs=4, verbose=0)
     return seen(model, history, taken=taken)
@@ -335,9 +335,9 @@ def overridden_train_step(K, compile_):
             self.log.append({k: float(v) for k, v in logs.items()})
             return {**logs, "batches": self.seen_batches}
 
-    model, (x, y) = Model(), data(96)
+    model, (x, y) = Model(), data(64)
     compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"])
-    history = model.fit(x, y, batch_size=16, epochs=4, verbose=0, validation_data=(x[:80], y[:80]), validation_batch_size=16)
+    history = model.fit(x, y, batch_size=16, epochs=4, verbose=0, validation_data=(x[:48], y[:48]), validation_batch_size=16)
     return seen(model, history, log=[dict(entry) for entry in model.log], batches=model.seen_batches)
 
 
@@ -369,7 +369,7 @@ def adversarial_training(K, compile_):
                 self.optimizers[1].apply_gradients(zip(tape.gradient(g_loss, variables), variables))
             return {"d": d_loss, "g": g_loss}
 
-    model, (x, _) = Gan(), data(96)
+    model, (x, _) = Gan(), data(64)
     compile_(model, optimizer="sgd", loss=None)
     record = recorder(K)
     model.fit(tf.data.Dataset.from_tensor_slices(x).batch(16), epochs=3, verbose=0, callbacks=[record])
@@ -414,7 +414,7 @@ def test_decorated_steps(K, models):
         for _ in range(models):
             model = cls()
             model.compile(optimizer="adam", run_eagerly=True)
-            history = model.fit(x, y, batch_size=16, epochs=3, verbose=0, validation_data=(x[:80], y[:80]), validation_batch_size=16)
+            history = model.fit(x, y, batch_size=16, epochs=3, verbose=0, validation_data=(x[:64], y[:64]), validation_batch_size=16)
             results.append(seen(model, history, losses=list(model.losses_seen)))
         return cls, harness.snapshot(results)
 
@@ -569,23 +569,26 @@ class ChangesAll(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         model = self.model
-        if batch == 10:
+        if batch == 8:
             model.optimizer.learning_rate = 0.5
-        if batch == 14:
+        if batch == 11:
             model.layers[0].trainable = False
-        if batch == 18:
+        if batch == 14:
             model.layers[1].rate = 0.9
-        if batch == 22:
+        if batch == 16:
             model.layers[0].activation = keras.activations.relu
-        if batch == 26:
+        if batch == 18:
             model.layers[2].bias.assign([1.0, 2.0, 3.0])
 
 
-@pytest.mark.parametrize("make, whole", [(CountsCalls, 0), (OwnStep, 0), (Pure, 16), (lambda: keras.Sequential(
-    [keras.layers.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(3)]), 16)], ids=["calls", "step", "pure", "stock"])
-@pytest.mark.parametrize("batches", [False, True], ids=["fit", "train_on_batch"])
+def stock():
+    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize("make, whole, batches", [
+    (CountsCalls, 0, False), (OwnStep, 0, False), (Pure, 16, False), (stock, 16, False), (OwnStep, 0, True), (stock, 16, True)])
 def test_steps_of_keras_own_are_skipped(make, whole, batches):
-    x, y = np.random.default_rng(0).normal(size=(240, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 240)
+    x, y = np.random.default_rng(0).normal(size=(176, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 176)
 
     def run(compile_model):
         keras.utils.set_random_seed(7)
@@ -595,7 +598,7 @@ def test_steps_of_keras_own_are_skipped(make, whole, batches):
         if batches:
             found, callback = [], ChangesAll()
             callback.set_model(model)
-            for k in range(0, 240, 8):
+            for k in range(0, 176, 8):
                 found.append([float(value) for value in model.train_on_batch(x[k:k + 8], y[k:k + 8])])
                 callback.on_train_batch_end(k // 8)
         else:
@@ -607,7 +610,7 @@ def test_steps_of_keras_own_are_skipped(make, whole, batches):
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
     assert actual[:3] == expected[:3]
     stats = actual[3].train.stats()
-    assert stats.coexecuted_steps >= (20 if batches else 45), (stats, terra.explain(actual[3].train))
+    assert stats.coexecuted_steps >= (15 if batches else 32), (stats, terra.explain(actual[3].train))
     assert stats.whole_steps >= (0 if batches else whole) or stats.fetches, (stats, terra.explain(actual[3].train))  # an older Keras reads the metrics in the step
     assert whole or stats.whole_steps == 0
 
@@ -620,25 +623,25 @@ def test_the_program_s_metrics_are_given_what_they_are_given_eagerly():
         kinds.append(type(y).__name__)
         return float(y.max() if isinstance(y, np.ndarray) else tf.reduce_max(y))
 
-    x, y = np.random.default_rng(0).normal(size=(320, 40)).astype("f"), np.random.default_rng(1).integers(0, 3, 320)
+    x, y = np.random.default_rng(0).normal(size=(192, 40)).astype("f"), np.random.default_rng(1).integers(0, 3, 192)
 
     def run(compile_model):
         kinds.clear()
         keras.utils.set_random_seed(7)
         model = keras.Sequential([keras.layers.Input((40,)), keras.layers.Dense(3)])
         steps = compile_model(model)
-        found = [[float(value) for value in model.train_on_batch(x[k:k + 16], y[k:k + 16])] for k in range(0, 320, 16)]
+        found = [[float(value) for value in model.train_on_batch(x[k:k + 16], y[k:k + 16])] for k in range(0, 192, 16)]
         return found, [*kinds], [w.tolist() for w in model.get_weights()], steps
 
     how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=[largest])
     expected = run(lambda model: model.compile(run_eagerly=True, **how))
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
     assert actual[:3] == expected[:3] and "ndarray" in expected[1]
-    assert actual[3].train.stats().coexecuted_steps >= 14
+    assert actual[3].train.stats().coexecuted_steps >= 8
 
 
 def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
-    x, y = np.random.default_rng(0).normal(size=(240, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 240)
+    x, y = np.random.default_rng(0).normal(size=(120, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 120)
 
     def run(compile_model):
         COUNTED.clear()
@@ -651,7 +654,7 @@ def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
     how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     expected = run(lambda model: model.compile(run_eagerly=True, **how))
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
-    assert actual[:3] == expected[:3] and actual[2] == 60
+    assert actual[:3] == expected[:3] and actual[2] == 30
     stats = actual[3].train.stats()
-    assert stats.coexecuted_steps >= 50, stats
+    assert stats.coexecuted_steps >= 24, stats
     assert stats.fast_forwards <= 6 * stats.coexecuted_steps or stats.fetches, stats  # else each operation's gradient would be skipped by itself

@@ -16,7 +16,7 @@ from examples.programs.blocks.adversarial import Down, PatchDiscriminator, Up, i
 from examples.programs.training import adam
 
 SIZES = {
-    "test": {"side": 8, "batch": 1, "filters": 4, "blocks": 1, "depth": 1, "pool": 2},
+    "test": {"side": 8, "batch": 1, "filters": 4, "blocks": 1, "depth": 1, "pool": 1},
     "benchmark": {"side": 32, "batch": 1, "filters": 8, "blocks": 2, "depth": 2, "pool": 4},
     "paper": {"side": 256, "batch": 1, "filters": 64, "blocks": 9, "depth": 3, "pool": 50},
 }
