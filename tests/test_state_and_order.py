@@ -3,6 +3,7 @@ import _thread
 import contextlib
 import gc
 import io
+import json
 import logging
 import os
 import pathlib
@@ -797,21 +798,51 @@ assert step.stats().coexecuted_steps >= 2, step.stats()
 """
 
 
-def interpreter(code, early=False, timeout=60):
-    started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PRELUDE.format(early=early) + textwrap.dedent(code)], capture_output=True,
-                          text=True, timeout=timeout)
-    assert time.perf_counter() - started < timeout
-    return done
+PARENT = """
+import json, os, signal, sys
+import numpy, tensorflow, terra
+for line in sys.stdin:
+    code, directory = json.loads(line)
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+signal.alarm(60)
+for number, name in (1, "out"), (2, "err"):
+    os.dup2(os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT), number)
+exec(code, {"__name__": "__main__"})
+"""
+
+
+@pytest.fixture(scope="module")
+def parent():
+    """A process that has imported TensorFlow and run nothing: its children are interpreters whose end is that of any other."""
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def interpreter(parent, tmp_path):
+    """Runs a program after the prelude, in an interpreter of its own."""
+    def run(code, early=False):
+        print(json.dumps([PRELUDE.format(early=early) + textwrap.dedent(code), str(tmp_path)]), file=parent.stdin, flush=True)
+        status = int(parent.stdout.readline())
+        assert status != -signal.SIGALRM, "it hangs"
+        return types.SimpleNamespace(returncode=status, stdout=(tmp_path / "out").read_text(), stderr=(tmp_path / "err").read_text())
+
+    return run
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_exit_with_a_step_in_flight(early):
+def test_exit_with_a_step_in_flight(early, interpreter):
     done = interpreter("step(early, zero); print('end')", early)
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
 
 
-def test_exit_from_within_an_early_step():
+def test_exit_from_within_an_early_step(interpreter):
     """`sys.exit` in the middle of a step whose graph runs already."""
     done = interpreter("""
         def leave(i):
@@ -827,7 +858,7 @@ def test_exit_from_within_an_early_step():
     assert done.returncode == 3, done.stderr
 
 
-def test_exit_while_another_thread_is_in_a_step():
+def test_exit_while_another_thread_is_in_a_step(interpreter):
     """A daemon thread hangs in the middle of an early step."""
     done = interpreter("""
         inside = threading.Event()
@@ -846,7 +877,7 @@ def test_exit_while_another_thread_is_in_a_step():
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
 
 
-def test_exit_with_a_failed_step_in_flight_says_so():
+def test_exit_with_a_failed_step_in_flight_says_so(interpreter):
     """An error that nobody has seen when the interpreter ends is not swallowed."""
     done = interpreter("step(early, bad); print('end')")
     assert done.stdout == "end\n"
