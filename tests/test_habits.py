@@ -65,7 +65,7 @@ TAKING_PATHS = ["cond_of_tensors"]  # habits that take another path now and then
 
 
 def check(make, change, tolerance=0.0):
-    """24 steps, and the change before the thirteenth."""
+    """18 steps, and the change before the tenth."""
     runs, whole = [], []
     for coexecuted in (False, True):
         keras.utils.set_random_seed(4)
@@ -75,8 +75,8 @@ def check(make, change, tolerance=0.0):
         wrapped = terra.coexecute(step, wait_for_graph=True) if coexecuted else step
         seen = []
         try:
-            for k in range(24):
-                if k == 12:
+            for k in range(18):
+                if k == 9:
                     assert not coexecuted or wrapped.stats().fallbacks == 0 or make.__name__ in TAKING_PATHS
                     changes[change]()
                     whole.append(coexecuted and wrapped.stats().whole_steps)
