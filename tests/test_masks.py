@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-STEPS = 24
+STEPS = 24  # of a program of which something changes
 
 
 def tokens(i, shape=(4, 6)):
@@ -25,7 +25,7 @@ def inputs(i):
     return tf.constant(tokens(i)), tf.constant(rng.integers(0, 3, 4)), tf.constant(rng.integers(0, 3, (4, 6)))
 
 
-def differ(make, given=inputs, steps=STEPS):
+def differ(make, given=inputs, steps=18):
     return harness.differ(make, given, steps)
 
 
@@ -79,7 +79,7 @@ def test_training(K, name, impure):
     if impure:
         assert stats.fast_forwards > 4 * stats.coexecuted_steps * 0.6 and stats.whole_steps == 0, stats
     elif K is keras:
-        assert stats.whole_steps > 8, stats
+        assert stats.whole_steps > 5, stats
 
 
 def train(forward, variables):
@@ -118,7 +118,7 @@ def test_masks_of_many_kinds_of_layer(impure):
             return tf.reduce_sum(pool(joined)) + tf.reduce_sum(state) + tf.reduce_sum(softmax(a[..., 0]))
         return train(forward, [embedding.embeddings.value, *[v.value for layer in (rnn, norm, attention) for v in layer.trainable_variables]])
     stats = differ(make)
-    assert (stats.fast_forwards > 100 if impure else stats.whole_steps > 8), stats
+    assert (stats.fast_forwards > 75 if impure else stats.whole_steps > 8), stats
 
 
 class Mean(keras.layers.Layer):
@@ -227,7 +227,7 @@ def test_masks_of_the_arguments(impure):
         x._keras_mask = None if i not in (9, 10, 15) else tf.constant([[True] * (i - 8) + [False] * (14 - i)] * 2) if i < 14 else tf.constant([[True, False] * 3] * 2)
         return (x,)
     stats = differ(make, given)
-    assert (stats.fast_forwards > 20 if impure else stats.whole_steps > 4), stats
+    assert (stats.fast_forwards > 15 if impure else stats.whole_steps > 4), stats
 
 
 def test_a_model_that_attaches_the_mask_that_it_is_given():
@@ -263,7 +263,7 @@ def test_the_mask_is_read():
         step, state = train(forward, [embedding.embeddings.value])
         return step, lambda: (state(), tf.constant(known))
     stats = differ(make)
-    assert stats.fast_forwards > 2 * STEPS and stats.fetches >= 12, stats
+    assert stats.fast_forwards > 2 * 18 and stats.fetches >= 9, stats
 
 
 @pytest.mark.parametrize("action", ["always", "default"])
@@ -281,7 +281,7 @@ def test_warnings_that_a_mask_is_lost(action):
             return result, len(caught)
         return (counting if action == "always" else step), state
     stats = differ(make)
-    assert (stats.coexecuted_steps > 12 if action == "always" else stats.whole_steps > 8), stats
+    assert (stats.coexecuted_steps > 9 if action == "always" else stats.whole_steps > 8), stats
 
 
 @pytest.mark.parametrize("way", ["masks", "states"])
@@ -302,11 +302,11 @@ def test_the_same_tensor_twice_in_a_result(way):
             a, b = model(x)
             alike.append(take(a) is take(b))
             total = tf.reduce_sum(tf.cast(take(a), tf.float32)) + tf.reduce_sum(tf.cast(take(b), tf.float32))
-            return tf.reduce_sum(a) + (tf.sin(total) if len(alike) in (9, 14) else total)
+            return tf.reduce_sum(a) + (tf.sin(total) if len(alike) in (8, 12) else total)
         step, state = train(forward, [v.value for v in model.trainable_variables])
         return step, lambda: (state(), tf.constant(alike))
     stats = differ(make)
-    assert stats.coexecuted_steps > 12 and stats.fallbacks <= 3, stats
+    assert stats.coexecuted_steps > 9 and stats.fallbacks <= 3, stats
 
 
 KEPT = None
