@@ -24,7 +24,7 @@ STEPS = 8
 #   name: (steps, traces, fallbacks)
 WAYS = {
     "dropblock": (10, 3, 0),  # the keep probability, a constant at first, is a feed from its second change on
-    "sdpoint": (14, 4, 1),  # where the down-sampling is drawn to be is a way of its own
+    "sdpoint": (16, 4, 1),  # where the down-sampling is drawn to be is a way of its own
     "faster_rcnn": (10, 2, 1),  # a number of proposals that was a constant changes
     "cyclegan": (9, 3, 1),  # a picture comes from the generator or from the pool, at each of two places
     "melgan": (10, 2, 1),  # the discriminators are trained from a later step on
@@ -48,7 +48,7 @@ BEYOND_AUTOGRAPH = {
 }
 
 # Their blocks are like those of smaller programs.
-LARGE = {"resnet50", "efficientnet_b0", "inception_v3", "yolo_v3", "faster_rcnn", "sdpoint", "cyclegan", "melgan", "bert_qa", "gpt2", "transformer_block", "tree_rnn", "tree_lstm", "rntn"}
+LARGE = {"resnet50", "efficientnet_b0", "inception_v3", "yolo_v3", "faster_rcnn", "sdpoint", "cyclegan", "melgan", "bert_qa", "bert_classification", "pix2pix", "gpt2", "transformer_block", "tree_rnn", "tree_lstm", "rntn"}
 
 
 def coexecute(step):
