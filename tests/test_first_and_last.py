@@ -55,32 +55,52 @@ for k in range(20):
 }
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+# Each program is the rest of a process of its own, in which TensorFlow and Terra have been imported, and nothing else was done.
+PROCESSES = """
+import atexit, gc, os, sys
+atexit.register(print, "cleaned up")
+import tensorflow as tf, terra
+gc.freeze()  # else each of them goes through all of TensorFlow when it ends
+for k, code in enumerate(sys.argv[2:]):
+    process = os.fork()
+    if not process:
+        for stream, name in (sys.stdout, "out"), (sys.stderr, "err"):
+            os.dup2(os.open(f"{sys.argv[1]}/{k}.{name}", os.O_CREAT | os.O_WRONLY), stream.fileno())
+        break
+    with open(f"{sys.argv[1]}/{k}.status", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])))
+else:
+    code = ""
+exec(compile(code, "<string>", "exec"))
+"""
+ALL = {**FIRST, **{f"{name} behind an operation": "tf.constant(1)\n" + code for name, code in FIRST.items()},
+       **{f"last {name}": "w = tf.Variable([1., 2., 3.])\n" + code + "print('done')\n" for name, code in LAST.items()}}
 
 
 @pytest.fixture(scope="module")
-def behind_an_operation():
-    """What all of them print where an operation has been run before."""
-    return run("import tensorflow as tf, terra\ntf.constant(1)\n" + "print('--')\n".join(FIRST.values()))
+def ended(tmp_path_factory):
+    """{name of a program: (status, output, errors) of its process}."""
+    place = tmp_path_factory.mktemp("processes")
+    subprocess.run([sys.executable, "-c", PROCESSES, place, *ALL.values()], check=True, timeout=100)
+    return {name: (int((place / f"{k}.status").read_text()), (place / f"{k}.out").read_text(), (place / f"{k}.err").read_text()) for k, name in enumerate(ALL)}
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_nothing_was_run_before(name, behind_an_operation):
-    process = run("import tensorflow as tf, terra\n" + FIRST[name])
-    assert behind_an_operation.returncode == process.returncode == 0, process.stderr
-    assert process.stdout == behind_an_operation.stdout.split("--\n")[[*FIRST].index(name)] != ""
+def test_nothing_was_run_before(name, ended):
+    status, output, errors = ended[name]
+    expected_status, expected, _ = ended[f"{name} behind an operation"]
+    assert status == expected_status == 0, errors
+    assert output == expected and len(output.splitlines()) > 1
 
 
 @pytest.mark.parametrize("name", LAST)
-def test_the_last_step_fails(name):
+def test_the_last_step_fails(name, ended):
     """As after an uncaught exception: a traceback, a status that is not 0, and what is to be done at exit is done."""
-    before = "import atexit\natexit.register(print, 'cleaned up')\nimport tensorflow as tf, terra\nw = tf.Variable([1., 2., 3.])\n"
-    process = run(before + LAST[name] + "print('done')\n")
-    assert process.stdout.splitlines() == ["done", "cleaned up"]
+    status, output, errors = ended[f"last {name}"]
+    assert output.splitlines() == ["done", "cleaned up"]
     if name == "all well":
-        assert process.returncode == 0 and "Traceback" not in process.stderr
+        assert status == 0 and "Traceback" not in errors
     else:
-        assert process.returncode != 0
-        assert "Traceback" in process.stderr and "InvalidArgumentError" in process.stderr and "indices = 7 is not in [0, 3)" in process.stderr
-        assert "Exception ignored" not in process.stderr and process.stderr.count("Traceback") == 1
+        assert status != 0
+        assert "Traceback" in errors and "InvalidArgumentError" in errors and "indices = 7 is not in [0, 3)" in errors
+        assert "Exception ignored" not in errors and errors.count("Traceback") == 1
