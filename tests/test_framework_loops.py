@@ -11,8 +11,8 @@ import tf_keras
 
 import terra
 
-STEPS = 26
-LENGTHS = [3, 6, 4, 7, 2, 5]
+STEPS = 20
+LENGTHS = [3, 5, 4, 6, 2, 1]
 
 
 def differ(make, given, **more):
@@ -72,7 +72,7 @@ def test_layers_of_keras(name, mask):
             return loss
         return step, lambda: [v.numpy() for v in optimizer.variables + layer.variables + [tf.constant(Counting.calls)]]
     stats = differ(make, lambda i: (tokens(i, i % 2 == 0),))
-    assert stats.coexecuted_steps >= STEPS - 10, stats
+    assert stats.coexecuted_steps >= STEPS - 9, stats
     if name in ("user's cell", "state"):
         assert stats.rolled_loops >= 1 and stats.recurrent_layers == 0, stats
     else:
@@ -104,15 +104,15 @@ def test_a_cell_that_changes():
 
     def change(i, step):
         layer = getattr(step, "layer", None) or step.__wrapped__.layer
-        if i == 16:
+        if i == 12:
             layer.cell.activation = keras.activations.relu
-        if i == 19:
+        if i == 15:
             layer.cell.recurrent_activation = lambda x: tf.sigmoid(x) * 0.5
-        if i == 22:
+        if i == 18:
             call = layer.cell.call
             layer.cell.call = lambda x, states, training=False: call(x * 0.5, states, training)
     stats = differ(make, lambda i: (tokens(i),), change=change)
-    assert stats.rolled_loops >= 1 and stats.coexecuted_steps >= 12, stats
+    assert stats.rolled_loops >= 1 and stats.coexecuted_steps >= 9, stats
 
 
 W = tf.constant(np.random.default_rng(0).normal(size=(4, 4)).astype("float32") * 0.3)
@@ -151,7 +151,7 @@ def test_loops_of_tensorflow(name):
     def given(i):
         return (tf.constant(np.random.default_rng(i).normal(size=(LENGTHS[i % 6], 4)).astype("float32")),)
     stats = differ(make, given)
-    assert stats.rolled_loops >= 1 and stats.coexecuted_steps >= STEPS - 20, stats
+    assert stats.rolled_loops >= 1 and stats.coexecuted_steps >= STEPS - 15, stats
 
 
 def test_tf_keras():

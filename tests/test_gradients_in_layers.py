@@ -149,18 +149,18 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("model_of", [sequential, functional, Subclass], ids=lambda f: f.__name__.lower())
+@pytest.mark.parametrize("model_of, name", [(model_of, name) for k, name in enumerate(LAYERS) for model_of in (sequential, (functional, Subclass)[k % 2])],
+                         ids=lambda x: x if isinstance(x, str) else x.__name__.lower())
 def test_such_steps_are_skipped(model_of, name):
-    harness.compare_steps(training(model_of, LAYERS[name]), whole=10)
+    harness.compare_steps(training(model_of, LAYERS[name]), whole=8, n=30)
 
 
 def test_a_persistent_tape():
-    harness.compare_steps(training(sequential, Binarized, persistent=True))
+    harness.compare_steps(training(sequential, Binarized, persistent=True), n=30)
 
 
 def test_they_are_verified():
-    harness.compare_steps(training(sequential, Reversal), verify=True)
+    harness.compare_steps(training(sequential, Reversal), n=24, verify=True)
 
 
 def test_the_model_alone():
@@ -182,11 +182,11 @@ def test_fit(kind):
         model = sequential(Reversal())
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
         steps = terra.compile(model, wait_for_graph=True) if ours else None
-        model.fit(np.concatenate(X), np.concatenate(Y), batch_size=4, epochs=8, shuffle=False, verbose=0)
+        model.fit(np.concatenate(X), np.concatenate(Y), batch_size=4, epochs=6, shuffle=False, verbose=0)
         results.append([v.numpy() for v in model.variables])
     assert all((a == b).all() for a, b in zip(*results))
     stats = steps.stats()["train"]
-    assert stats.coexecuted_steps > 30 and stats.whole_steps > 20, (stats, terra.explain(steps))
+    assert stats.coexecuted_steps > 25 and stats.whole_steps > 15, (stats, terra.explain(steps))
 
 
 # -- what the guards are for -------------------------------------------------------------------------------------------------------
@@ -196,21 +196,21 @@ def test_an_attribute_that_only_the_gradient_reads():
     def change(k, model):
         model.layers[1].factor += 0.5
 
-    harness.compare_steps(training(sequential, Reversal, change), n=60, express=0, whole=10)
+    harness.compare_steps(training(sequential, Reversal, change), n=45, express=0, whole=8)
 
 
 def test_a_global_that_only_the_gradient_reads():
     def change(k, model):
         WORLD["factor"] += 0.5
 
-    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=60, express=0, whole=10)
+    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=45, express=0, whole=8)
 
 
 def test_another_function():
     def change(k, model):
         model.layers[1].function = binarized if k % 2 else scaled_by_a_global
 
-    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=60, express=0, whole=10)
+    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=45, express=0, whole=8)
 
 
 def test_another_rate_of_dropout_beside_it():
@@ -220,14 +220,14 @@ def test_another_rate_of_dropout_beside_it():
     def change(k, model):
         model.layers[1].rate = 0.5 - model.layers[1].rate
 
-    harness.compare_steps(training(model_of, Binarized, change), n=60, express=0, whole=10)
+    harness.compare_steps(training(model_of, Binarized, change), n=45, express=0, whole=8)
 
 
 def test_a_layer_that_is_no_longer_trained():
     def change(k, model):
         model.layers[0].trainable = not model.layers[0].trainable
 
-    harness.compare_steps(training(sequential, Binarized, change), n=60, express=0, whole=10)
+    harness.compare_steps(training(sequential, Binarized, change), n=45, express=0, whole=8)
 
 
 def test_a_gradient_that_notes_something():
@@ -310,9 +310,9 @@ def test_a_step_that_is_skipped_only_later():
                 seen.append(len(seen))
             return step(x, y)
 
-        return noting, lambda noting, k: noting(X[k % 3], Y[k % 3], k < 24), lambda: (look(), seen)
+        return noting, lambda noting, k: noting(X[k % 3], Y[k % 3], k < 16), lambda: (look(), seen)
 
-    harness.compare_steps(make, n=120, express=0)
+    harness.compare_steps(make, n=60, express=0)
 
 
 def test_what_the_decorated_object_holds():

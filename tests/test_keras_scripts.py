@@ -37,7 +37,7 @@ class AsScript(Eager):
         return sum(vars(model)["_terra_keras_steps"].stats()[kind].coexecuted_steps for model in self.models if model.run_eagerly)
 
 
-@pytest.mark.parametrize("run, least, K", SCENARIOS[::3])
+@pytest.mark.parametrize("run, least, K", SCENARIOS[::5])
 def test_run_eagerly_in_a_script_equals_run_eagerly(run, least, K, request):
     harness.reset_seeds()
     expected = harness.snapshot(run(K, Eager()))

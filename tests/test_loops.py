@@ -11,7 +11,7 @@ import tensorflow as tf
 import terra
 from terra.runtime import piece_gradient, recurring
 
-STEPS = 28
+STEPS = 24
 
 
 class Program:
@@ -622,8 +622,8 @@ def structures_recur_too_seldom(monkeypatch):
     monkeypatch.setattr(recurring, "TIMES", 1000)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["now", "late"])
-@pytest.mark.parametrize("cls", PROGRAMS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls, late", [pytest.param(cls, late, id=f"{cls.__name__}-{'late' if late else 'now'}") for k, cls in enumerate(PROGRAMS)
+                                       for late in ([False, True] if k % 3 == 0 else [k % 3 == 1])])
 def test_equal_to_eager(cls, late):
     expected = eager_run(cls)
     actual = run(cls, lambda step: terra.coexecute(step, wait_for_graph=True), late)
@@ -716,7 +716,7 @@ def test_run_ahead_over_rolled_steps():
         program = RnnOfFunction()
         step = wrap(program.step)
         rng = np.random.default_rng(4)
-        losses = [step(*program.inputs(rng))[0] for _ in range(40)]
+        losses = [step(*program.inputs(rng))[0] for _ in range(28)]
         return [float(loss) for loss in losses], [v.numpy() for v in program.variables]
 
     expected = run_with(lambda step: step)
@@ -730,7 +730,7 @@ def test_run_ahead_over_rolled_steps():
 def test_new_piece_waits_for_pieces_in_flight(new):
     """A piece that has no graph yet runs imperatively: not before those in flight have changed, or read, the variables that it uses."""
     def run_with(wrap):
-        v, other = tf.Variable(tf.ones([400, 400])), tf.Variable(1.0)
+        v, other = tf.Variable(tf.ones([300, 300])), tf.Variable(1.0)
 
         def step(n, kind):
             for _ in range(n):
@@ -834,7 +834,7 @@ def test_shapes_along_a_known_path_are_no_fallback():
         step = wrap(step)
         rng = np.random.default_rng(1)
         seen = []
-        for _ in range(24):
+        for _ in range(16):
             batch, height, width = rng.integers(2, 9), rng.integers(5, 17), rng.integers(5, 17)
             seen.append(frozen(step(tf.constant(rng.normal(size=(batch, height, width, 2)), tf.float32), tf.constant(rng.integers(0, 3, batch)))))
         return seen, step
@@ -845,7 +845,7 @@ def test_shapes_along_a_known_path_are_no_fallback():
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
     stats = step.stats()
-    assert stats.graphs == 1 and stats.fallbacks == 0 and stats.coexecuted_steps >= 20, stats
+    assert stats.graphs == 1 and stats.fallbacks == 0 and stats.coexecuted_steps >= 12, stats
 
 
 @pytest.mark.parametrize("loops, reads", [("auto", False), ("auto", True), ("unroll", False)])
@@ -868,7 +868,7 @@ def test_branches_in_each_iteration(loops, reads):
             return loss
 
         step, rng = wrap(step), np.random.default_rng(0)
-        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 10)), tf.int32))) for _ in range(70)]
+        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 10)), tf.int32))) for _ in range(50)]
         return losses, table.numpy(), choose.random(), step
 
     *expected, _ = run_with(lambda step: step)
