@@ -301,8 +301,8 @@ LOUD = ("exception", "exception_after", "interrupt")
 
 # --------------------------------------------------------------------------------------------------- running
 
-def run(build, how, wrap, n=None, stride=1):
-    """Warm up; then for each operation index one disturbed step and a plain one. Returns what was seen, the number of operations, the step."""
+def run(build, how, wrap, n=None, stride=1, most=None):
+    """Warm up; then for each operation index (below `most`) one disturbed step and a plain one. Returns what was seen, the number of operations, the step."""
     reset_seeds()
     step, state = build()
     watch = Watch()
@@ -328,7 +328,7 @@ def run(build, how, wrap, n=None, stride=1):
     for i in range(WARM_UP):
         one_step(i)
     if n is None:
-        n = watch.count
+        n = min(watch.count, most or watch.count)
     for k in range(0, n, stride):
         watch.at, watch.how = k, how
         one_step(2 * k)
@@ -371,7 +371,7 @@ def patience(monkeypatch):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_disturbed_at_every_operation(name, how):
     build = PROGRAMS[name]
-    strides = {"keras_adam": (4, 11, 11), "tapes_late": (1, 2, 4), "tapes_early": (1, 2, 4)}.get(name, (1, 1, 2))
+    strides = {"keras_adam": (7, 17, 17), "tapes_late": (2, 3, 5), "tapes_early": (2, 3, 5)}.get(name, (1, 2, 3))
     stride = 1 if THOROUGH else strides[0 if how == "extra_op" else 1 if how == "exception" else 2]
     expected, n, _ = run(build, how, lambda f: f, None, stride)
     assert n > 5
@@ -395,19 +395,17 @@ def test_disturbed_under_fast_forward(name, monkeypatch):
             for code in convert.codes_within(method.__code__):
                 monkeypatch.setitem(user_code._libraries, id(code), code)
     build = PROGRAMS[name]
-    expected, n, _ = run(build, "extra_op", lambda f: f, None, 3)
-    actual, _, step = run(build, "extra_op", terra_wrap(True, max_traces=3), n, 3)
+    expected, n, _ = run(build, "extra_op", lambda f: f, None, 5)
+    actual, _, step = run(build, "extra_op", terra_wrap(True, max_traces=3), n, 5)
     same(expected[:-1], actual[:-1])  # (all but the names of the operations)
-    assert step.stats().coexecuted_steps >= n // 3 and step.stats().fast_forwards > n
+    assert step.stats().coexecuted_steps >= n // 5 and step.stats().fast_forwards > n // 2
 
 
 @pytest.mark.parametrize("name", ["adam_by_hand", "read_between_updates", "tapes_early", "branches"])
 def test_graph_grows_with_each_disturbance(name):
     """The disturbed paths are merged: the graph gets a branch at each index, and takes it when it comes again."""
     build = PROGRAMS[name]
-    expected, n, _ = run(build, "extra_op", lambda f: f)
-    n = min(n, 24)
-    expected, n, _ = run(build, "extra_op", lambda f: f, n)
+    expected, n, _ = run(build, "extra_op", lambda f: f, most=16)
     actual, _, step = run(build, "extra_op", terra_wrap(max_traces=100), n)
     same(expected, actual)
     stats = step.stats()
