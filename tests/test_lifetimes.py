@@ -497,7 +497,7 @@ def test_parts_of_a_loss_are_left_out(seed, sometimes_empty, fallbacks):
     for wrap in (lambda step: step, terra.coexecute(wait_for_graph=True)):
         randomness, weights = np.random.default_rng(seed), tf.Variable(tf.random.stateless_normal((5, 5), [1, 2]) * 0.1)
         step, losses = wrap(detector(weights)), []
-        for _ in range(60):
+        for _ in range(45):
             boxes = -np.ones((3, 4, 4), "float32")
             for b in range(3):
                 k = randomness.integers(0 if b in sometimes_empty else 1, 4)
@@ -506,7 +506,7 @@ def test_parts_of_a_loss_are_left_out(seed, sometimes_empty, fallbacks):
         kept.append((np.array(losses), weights.numpy()))
     for expected, actual in zip(*kept):
         np.testing.assert_array_equal(actual, expected)
-    assert step.generation.error is None and step.stats().coexecuted_steps >= 40
+    assert step.generation.error is None and step.stats().coexecuted_steps >= 28
     assert step.stats().fallbacks <= fallbacks, step.fallback_reasons
 
 

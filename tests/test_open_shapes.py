@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import terra
 from terra.runtime.open_shapes import Partial, Unread, is_known_to_be, merged, tensor_shape
 
-STEPS = 24
+STEPS = 18
 
 
 def data(seed, steps=STEPS):
@@ -108,7 +108,7 @@ def check(step, seed=0, **options):
     coexecuted = terra.coexecute(step, wait_for_graph=True, **options)
     assert run(coexecuted, seed) == run(step, seed)
     stats = coexecuted.stats()
-    assert stats.coexecuted_steps >= STEPS - 10, stats
+    assert stats.coexecuted_steps >= STEPS - 8, stats
     return stats
 
 
@@ -144,11 +144,10 @@ def test_gradients_of_weights_have_their_shapes():
     coexecuted = terra.coexecute(step, wait_for_graph=True)
     assert run(coexecuted) == run(step)
     stats = coexecuted.stats()
-    assert stats.coexecuted_steps >= STEPS - 10 and stats.fetches == 0, stats
+    assert stats.coexecuted_steps >= STEPS - 8 and stats.fetches == 0, stats
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("reduction, start", [(reduction, [*STARTS][(k + j) % len(STARTS)]) for k, reduction in enumerate(REDUCTIONS) for j in (0, 2)])
 def test_nothing_is_read_of(start, reduction):
     stats = check(program(start, ["mul"], reduction))
     assert stats.fetches == 0, stats
@@ -201,7 +200,7 @@ def test_who_looks_sees_the_shape(look):
 
     coexecuted = terra.coexecute(step, wait_for_graph=True)
     assert repr(run(coexecuted)) == repr(run(step))
-    assert coexecuted.stats().coexecuted_steps >= STEPS - 10
+    assert coexecuted.stats().coexecuted_steps >= STEPS - 8
 
 
 @pytest.mark.parametrize("inner", [False, True])
@@ -224,7 +223,7 @@ def test_a_shape_that_a_function_gives_is_that_of_this_step(inner):
     seen = []
     coexecuted = terra.coexecute(step, wait_for_graph=True)
     assert run(coexecuted) == run(step)
-    assert coexecuted.stats().coexecuted_steps >= STEPS - 10
+    assert coexecuted.stats().coexecuted_steps >= STEPS - 8
 
 
 def test_a_gradient_of_the_program_sees_sizes():
@@ -248,7 +247,7 @@ def test_a_gradient_of_the_program_sees_sizes():
     sizes.clear()
     coexecuted = terra.coexecute(step, wait_for_graph=True)
     assert (run(coexecuted), sizes) == expected
-    assert coexecuted.stats().coexecuted_steps >= STEPS - 10
+    assert coexecuted.stats().coexecuted_steps >= STEPS - 8
 
 
 def test_other_threads_see_sizes_while_gradients_are_taken():

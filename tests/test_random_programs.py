@@ -280,7 +280,7 @@ def test_random_programs_in_pieces(folder):
     """Loops and recursion are rolled as soon as they vary."""
     rolled = {"programs": 0, "coexecuted": 0}
 
-    @settings(max_examples=LARGE or 11, derandomize=not LARGE, deadline=None, database=None, phases=[Phase.explicit, Phase.generate],
+    @settings(max_examples=LARGE or 9, derandomize=not LARGE, deadline=None, database=None, phases=[Phase.explicit, Phase.generate],
               suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(st.integers(0, 2 ** 32).map(random.Random), st.booleans())
     def differential(r, late):
@@ -307,7 +307,7 @@ def folder(tmp_path_factory):
 def test_random_programs(folder):
     phases = [Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else [])
 
-    @settings(max_examples=LARGE or 40, derandomize=not LARGE, deadline=None, database=None, phases=phases,
+    @settings(max_examples=LARGE or 26, derandomize=not LARGE, deadline=None, database=None, phases=phases,
               suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(st.randoms(use_true_random=False) if LARGE else st.integers(0, 2 ** 32).map(random.Random), st.booleans())
     def differential(r, late):

@@ -49,8 +49,8 @@ def test_there_are_five_and_none_knows_terra():
 def run(tmp_path_factory):
     """A function that runs a script under Terra, and gives its output and that of `python`, and what is written of errors and statistics."""
     place = tmp_path_factory.mktemp("scripts")
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
-    with subprocess.Popen([sys.executable, "-c", PROCESSES, place, *SHARES], cwd=SCRIPTS, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command, environment = [sys.executable, "-c", PROCESSES, place, *SHARES], dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+    with subprocess.Popen(command, cwd=SCRIPTS, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         def finish(name):
             assert process.stdout.readline() == "0\n", (place / f"{name}.err").read_text()
             return (place / f"{name}.out").read_text()
