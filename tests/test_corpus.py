@@ -20,7 +20,7 @@ import harness
 PROGRAMS = corpus.load()
 gc.freeze()   # each reset of Keras collects garbage: 0.15 s with all of TensorFlow's objects, nothing without
 ONCE = ("keras3", "tfkeras", "functions", "data", "tapes")  # they are about operations and layers, not about what is read when: each in one mode
-IN_TURN = ("python_features", "returns", "state_mutation")  # about the language: read late, and at once with one of the two ways to start
+IN_TURN = ("python_features", "returns", "state_mutation", "control_flow", "randomness")  # read late, and at once with one of the two ways to start
 CASES = [pytest.param(spec, mode, id=f"{spec.module}-{spec.name}-{mode}") for k, spec in enumerate(PROGRAMS.values())
          for mode in (spec.modes[k % len(spec.modes):][:1] if spec.module in ONCE else
                       [mode for mode in spec.modes if mode != ("now", "early")[k % 2]] if spec.module in IN_TURN and len(spec.modes) > 2 else spec.modes)]

@@ -857,7 +857,7 @@ def test_branches_in_each_iteration(loops, reads):
         def step(tokens):
             given, loss = tf.zeros((8,), tf.int32), 0.0
             with tf.GradientTape() as tape:
-                for i in range(10):
+                for i in range(7):
                     logits = tf.matmul(tf.gather(table, given), table, transpose_b=True)
                     loss += tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tokens[:, i], logits))
                     if choose.random() < 0.5:
@@ -868,7 +868,7 @@ def test_branches_in_each_iteration(loops, reads):
             return loss
 
         step, rng = wrap(step), np.random.default_rng(0)
-        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 10)), tf.int32))) for _ in range(50)]
+        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 7)), tf.int32))) for _ in range(42)]
         return losses, table.numpy(), choose.random(), step
 
     *expected, _ = run_with(lambda step: step)
@@ -878,4 +878,4 @@ def test_branches_in_each_iteration(loops, reads):
     assert expected[2] == actual[2]
     stats = step.stats()
     assert stats.rolled_loops == (loops == "auto"), stats
-    assert loops == "unroll" or stats.coexecuted_steps >= 20, stats
+    assert loops == "unroll" or stats.coexecuted_steps >= 14, stats
