@@ -308,7 +308,7 @@ class Prepared:
         if kind is EagerTensor or kind is TerraTensor:
             index, _ = step.args[id(x)]
             enum, shape = x._datatype_enum(), x._shape_tuple()
-            if vars(x) or type(shape) is not tuple:
+            if _holds_something(vars(x)) or type(shape) is not tuple:
                 raise _Refused
             if index == len(self._tensors):
                 self._tensors.append(x)
@@ -458,7 +458,7 @@ class Prepared:
         """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
         kind = type(x)
         if kind is TerraTensor or kind is EagerTensor:
-            if x.__dict__ or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
+            if _holds_something(x.__dict__) or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
                 return False
             for k, other in enumerate(tensors):
                 if other is x:
@@ -569,6 +569,11 @@ class Prepared:
             self.program, self.program.generated, self.path, self.shapes, single_threaded, self.region.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
 
 
+def _holds_something(attributes):
+    """Whether something is attached to a tensor. A layer of tf_keras attaches that there is no mask, which is the same as nothing."""
+    return bool(attributes) and (len(attributes) > 1 or attributes.get("_keras_mask", attributes) is not None)
+
+
 def _are(found, expected):
     return len(found) == len(expected) and all(map(is_, found, expected))
 
@@ -580,9 +585,9 @@ def _alike(pattern, given, tensors, arrays):
     for (kind, a, b), x in zip(pattern, given):
         if kind == _TENSOR:
             if type(x) is EagerTensor:
-                if x._shape_tuple() != b[1] or x._datatype_enum() != b[0] or x.__dict__:
+                if x._shape_tuple() != b[1] or x._datatype_enum() != b[0] or _holds_something(x.__dict__):
                     return False
-            elif type(x) is not TerraTensor or x._shp != b[1] or x._enum != b[0] or x.__dict__ or (x._value is None and type(x._owner) not in _OWNERS):
+            elif type(x) is not TerraTensor or x._shp != b[1] or x._enum != b[0] or _holds_something(x.__dict__) or (x._value is None and type(x._owner) not in _OWNERS):
                 return False
             if not _is_number(a, x, tensors):
                 return False

@@ -55,6 +55,8 @@ class Builtins:
             return functools.partial(self._on_one, callee)
         if id(callee) in _CALCULATING or id(callee) in FUNCTIONS or owner is math:
             return functools.partial(self._on_plain, callee)
+        if callee is id:
+            return self._identity
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
             return form
@@ -73,6 +75,12 @@ class Builtins:
         elif type(owner) not in (str, bytes, int, float, tuple, range):
             self.impure(f"calls {callee.__qualname__}")
         return functools.partial(self._on_containers, callee)
+
+    def _identity(self, it, /):
+        """The `id` of a variable that was there before is the same each time."""
+        if not tfi.is_variable(it) or id(it) in self._born:
+            self.impure("calls id")
+        return id(it)
 
     def _live(self, owner, name, /, *args, **kwargs):
         """Make a call that is to be made each time, see `live_calls`."""

@@ -13,6 +13,7 @@ from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_c
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks
+from terra.runtime.tensor import TerraTensor
 from terra.transform import convert
 from terra.transform.observed import Unobservable
 
@@ -223,6 +224,8 @@ class Calls:
                 return functools.partial(self.late.read_array, self.runner, owner)
             if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
                 return functools.partial(self._on_plain, callee)
+            if self._covers(owner):  # a class of the user's has overridden it, or looks something up with it
+                return functools.partial(self._within, callee)
             self.impure(f"calls {function.__qualname__}")
             return form
         if type(function) is not FunctionType:
@@ -288,7 +291,18 @@ class Calls:
         """Call a part of the object whose call is recorded: all that it reads is guarded, and the user's functions that it may call are observed in turn."""
         for x in (*args, *kwargs.values()):
             self._arguments(x)
-        return callee(*args, **kwargs)
+        result = callee(*args, **kwargs)
+        self._made_within(result)
+        return result
+
+    def _made_within(self, it):
+        """A list in such a result that has tensors of this step was made in it."""
+        kind = type(it)
+        if kind is tuple:
+            for x in it:
+                self._made_within(x)
+        elif kind is list and it and all(type(x) is TerraTensor and x._owner is self.runner for x in it):
+            self.fresh(it)
 
     def _adding(self, callee, loss):
         """Call `Layer.add_loss` of Keras'."""
