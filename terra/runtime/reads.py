@@ -7,6 +7,9 @@ compared.
 
 import collections
 import collections.abc
+import functools
+import inspect
+import sys
 import weakref
 from operator import attrgetter, is_, itemgetter
 from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
@@ -20,6 +23,7 @@ from terra.runtime.kinds import TENSORS, defined, is_fixed, is_frameworks, is_na
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.varying import KINDS, Place
 from terra.transform import convert
+from terra.transform.source import codes_within
 
 _code = attrgetter("__code__")
 _defaults = attrgetter("__defaults__")
@@ -112,15 +116,34 @@ class _Parts(guards.Walk):
                 for name, value in vars(cls).items():
                     replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
                     if (name in _ASKED and value is not None) or (name == "__class__") or not (
-                            replaced is None or (name == "metrics" and not self.asks_metrics) or _is_quiet(name, value, replaced)):
+                            replaced is None or (name == "metrics" and not self.asks_metrics) or _is_quiet(name, value, replaced, tuple(librarys))):
                         raise Unskippable
 
 
-def _is_quiet(name, value, replaced):
-    """Whether the framework's properties do not notice that a class defines `name` as `value`, in place of what the framework's own has."""
+def _is_quiet(name, value, replaced, librarys):
+    """Whether the framework's properties do not notice that a class defines `name` as `value`, in place of what its bases `librarys`, the framework's, have."""
     if _is_function(value):
-        return _is_function(replaced) and (not name.startswith("_") or name.endswith("__"))
+        return _is_function(replaced) and (not name.startswith("_") or name.endswith("__") or name not in _asked_for(librarys))
     return defined(type(value), "__get__") is None or name in ("__dict__", "__weakref__")
+
+
+@functools.lru_cache(None)
+def _asked_for(librarys):
+    """All names that the code behind these properties mentions, in these classes of the framework's and in its models, of which they may be parts."""
+    keras = {cls.__module__.split(".", 1)[0] for cls in librarys} - {"tensorflow"}
+    classes = {*librarys, *[cls for root in keras for cls in getattr(sys.modules.get(root), "Model", object).__mro__]}
+    names, todo = set(), list(_QUIET)
+    while todo:
+        name = todo.pop()
+        if name not in names:
+            names.add(name)
+            for value in [vars(cls)[name] for cls in classes if name in vars(cls)]:
+                function = inspect.unwrap(value.fget if type(value) is property else getattr(value, "__func__", value))
+                if type(function) is FunctionType:
+                    for code in codes_within(function.__code__):
+                        todo += code.co_names
+                        todo += [x for x in code.co_consts if type(x) is str and x.isidentifier()]  # perhaps for `getattr`
+    return names
 
 
 def _is_function(value):
