@@ -16,6 +16,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import const_key, is_small_constant
+from terra.transform import policy
 
 EagerTensor = tfi.EagerTensor
 _PLAIN = frozenset([int, float, bool, str, bytes, type(None), tfi.tf.DType])
@@ -145,7 +146,7 @@ def _take_apart(value, tensors, found, depth):
 def _is_frameworks(function):
     """Whether the code is the framework's, and leaves the variables of the functions around it alone."""
     package = function.__globals__.get("__name__", "").split(".", 1)[0]
-    return package in tfi.FRAMEWORKS and not vars(function) and not _assigns_outside(function.__code__)
+    return (package in tfi.FRAMEWORKS or package in policy.settings.pure) and not vars(function) and not _assigns_outside(function.__code__)
 
 
 @lru_cache(1000)

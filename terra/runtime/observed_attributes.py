@@ -45,6 +45,9 @@ class Attributes:
             if number is not None:
                 return _answer(name, number)
         self.late.looked_at(it)
+        if self._is_librarys_attribute(it, kind, name):
+            value = self._of_librarys_object(it, name)
+            return it if type(value) is MethodType else _answer(name, value)
         computed = name in _COMPUTED and guards.is_stock_kind(kind)
         if (kind in TENSORS or kind in PLAIN or guards.is_librarys(kind)) and not computed:
             self._attribute(it, name)

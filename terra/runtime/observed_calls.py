@@ -9,7 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_calls, quiet_functions, user_layers
+from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_calls, observed_libraries, quiet_functions, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks
@@ -46,6 +46,8 @@ class Calls:
 
     def _callee(self, callee, form, instrumented):
         kind = type(callee)
+        if observed_libraries.calls_library(callee):
+            return functools.partial(self._of_library, callee, form)
         if kind is FunctionType:
             if is_frameworks(callee):
                 if callee is tfi.tf.custom_gradient:
@@ -88,6 +90,9 @@ class Calls:
             return functools.partial(self._with_gradient, callee, decorated)
         self.note_class(callee)
         call = self._found(kind.__mro__, "__call__", None)
+        own = observed_libraries.within_scope(call)
+        if own is not None:
+            return functools.partial(self._scoped, callee, own)
         if type(call) is FunctionType and not is_frameworks(call):
             return self._bound(call, callee, form, instrumented)
         if type(call) is tfi.PolymorphicFunction:
@@ -231,6 +236,9 @@ class Calls:
         if type(function) is not FunctionType:
             self.impure(f"calls {callee!r}")
             return form
+        own = observed_libraries.within_scope(function)
+        if own is not None:
+            return functools.partial(self._scoped, owner, own)
         return self._bound(function, owner, form, instrumented)
 
     def _framework(self, callee, form, /, *args, **kwargs):

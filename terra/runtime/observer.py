@@ -25,6 +25,7 @@ from terra.runtime.observed_builtins import Builtins
 from terra.runtime.observed_calls import Calls
 from terra.runtime.observed_changes import Changes
 from terra.runtime.observed_functionals import Functionals
+from terra.runtime.observed_libraries import Libraries
 from terra.runtime.observed_operands import Operands
 from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
@@ -34,7 +35,7 @@ from terra.runtime.varying import NOTHING_VARIES
 from terra.transform import convert
 
 
-class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays, Operands):
+class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Builtins, Arrays, Operands):
     """Observes one run."""
 
     def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):
@@ -53,6 +54,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
+        self._held = {}  # id -> it, of what calls of libraries may read, see `Libraries`
         self._generators = []  # weak references to those that the run has made, and that have something to do when they are closed
         self._lets_go = False  # whether there was one: then iterators are not held
         self._handed_over = {}  # id -> container that was given to the framework's code: where that gives it, it has not made it
@@ -123,6 +125,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         return self._finish()
 
     def _finish(self):
+        self.forget_notes()
         if self.reason is None and any(type(x) is TerraTensor and x._owner is self.runner for x in self.reads.values()):
             self.impure("keeps a tensor in an object")
         for region, before in self.jumped:
@@ -169,6 +172,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Builtins, Arrays
         self._born.clear()
         self._given.clear()
         self._handed_over.clear()
+        self._held.clear()
 
     def give(self, container):
         """The framework hands a list or dict to the user's code."""

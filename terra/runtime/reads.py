@@ -176,6 +176,17 @@ class Reads:
             return
         self._entries.setdefault(id(owner or space), (space, {}))[1].setdefault(key, value)
 
+    def entries_of(self, space):
+        """The entries of a dict that were read: {key: what it gave}."""
+        return self._entries.get(id(space), (space, {}))[1]
+
+    def forget(self, space, key):
+        """That an entry was read does not matter."""
+        entries = self._entries[id(space)][1]
+        del entries[key]
+        if not entries:
+            del self._entries[id(space)]
+
     def absent(self, space, key, owner=None):
         """`space` has no `key`."""
         self._absent[id(owner or space), key] = space

@@ -65,7 +65,7 @@ def observe(runner, users, covered, call):
             if function is not None:
                 replaced.append((thing, function))
                 tfi.set_custom_gradient(thing, observer.differentiated(function))
-        with observer, _looking_out(note, warned):
+        with observer, looking_out(note, warned):
             result = call()
     finally:
         for function, own, code in exchanged:
@@ -120,14 +120,14 @@ def watch(call):
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
     seen, warned = [], []
-    with _looking_out(lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
+    with looking_out(lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
         result = call()
     return result, not seen, bool(warned)
 
 
 @contextlib.contextmanager
-def _looking_out(note, warned):
-    """While it lasts, `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs.
+def looking_out(note, warned, note_builtin=None):
+    """While it lasts, `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
 
     warned: a list to which a warning that is filtered out is appended.
     """
@@ -137,8 +137,11 @@ def _looking_out(note, warned):
         if outer is not None:
             outer(frame, event, argument)
         if event != "call":
-            if event == "c_call" and argument is warnings.warn:
-                warned.append(event)
+            if event == "c_call":
+                if argument is warnings.warn:
+                    warned.append(event)
+                if note_builtin is not None:
+                    note_builtin(frame, argument)
             return
         code = frame.f_code
         if id(code) in _libraries:

@@ -9,13 +9,15 @@ import sysconfig
 
 __all__ = ["configure", "is_user_code", "settings"]
 
-LIBRARIES = ("tensorflow", "keras", "tf_keras", "numpy", "terra", "gast", "astunparse")
+PURE = ("tensorflow_probability", "sonnet")
+LIBRARIES = ("tensorflow", "keras", "tf_keras", "numpy", "terra", "gast", "astunparse", *PURE)
 
 
 class Settings:
     def __init__(self):
         self.prefixes = {name: False for name in LIBRARIES}
         self.patch_overrides = True
+        self.pure = set(PURE)
 
 
 settings = Settings()
@@ -26,17 +28,23 @@ def on_change(callback):
     _listeners.append(callback)
 
 
-def configure(include=(), exclude=(), patch_overrides=None):
+def configure(include=(), exclude=(), patch_overrides=None, pure=()):
     """Says which modules are the user's.
 
     `include`, `exclude`: module prefixes (``"mypackage"`` covers ``mypackage.nets``) to instrument, or not to.
     `patch_overrides`: whether methods by which a user's class overrides a library class (``call`` of a Keras layer) are
     replaced, in the class, by their instrumented forms; otherwise they run uninstrumented when a library calls them.
+    `pure`: packages (``"mypackage"``) of which every call does nothing but compute, apart from operations and from code of the user's
+    that it is given: what it gives follows from its arguments and from what they hold; values of tensors it reads by `numpy()` and the
+    like. They are not instrumented, and steps that use them can be skipped as a whole. TensorFlow Probability and Sonnet count as such.
     """
     for prefix in (include,) if isinstance(include, str) else include:
         settings.prefixes[prefix] = True
     for prefix in (exclude,) if isinstance(exclude, str) else exclude:
         settings.prefixes[prefix] = False
+    for package in (pure,) if isinstance(pure, str) else pure:
+        settings.pure.add(package)
+        settings.prefixes[package] = False
     if patch_overrides is not None:
         settings.patch_overrides = bool(patch_overrides)
     for callback in _listeners:

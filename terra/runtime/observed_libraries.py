@@ -1,0 +1,165 @@
+"""What the observer makes of libraries on top of TensorFlow whose calls do nothing but compute (TensorFlow Probability, Sonnet).
+
+Their code is neither instrumented nor observed: a step runs thousands of its lines for a distribution or two. It is taken at its word, see `terra.transform.configure`:
+what a call gives follows from its arguments, from what the objects hold that it is given, and from the variables that it reads. Objects that the run has made
+are its own; of those that were there before, everything that they hold is guarded. That nothing of the user's runs in such a call is looked out for,
+and that no value of a tensor is read that comes with the step.
+"""
+
+import uuid
+import weakref
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+import numpy as np
+
+from terra.runtime import guards, user_code
+from terra.runtime import internals as tfi
+from terra.runtime.kinds import PLAIN, TENSORS, defined
+from terra.runtime.regions import Unskippable
+from terra.transform import policy
+
+_MOST_HELD = 3_000  # objects
+_CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
+_UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "threading", "tensorflow_probability.python.internal.cache_util"])  # modules of caches, locks
+
+
+def _package(module):
+    return module.split(".", 1)[0] if type(module) is str else None
+
+
+def is_librarys(kind):
+    """Whether a class is one of such a library's."""
+    return _package(kind.__module__) in policy.settings.pure
+
+
+def derives_from_librarys(kind):
+    """Whether a class is such a library's, or derives from one."""
+    return any(map(is_librarys, kind.__mro__))
+
+
+def calls_library(callee):
+    """Whether it is a function, method, class or object of such a library's that is called."""
+    kind = type(callee)
+    if kind is MethodType:
+        return calls_library(callee.__func__)
+    if kind is FunctionType or isinstance(callee, type):
+        return _package((within_scope(callee) or callee).__module__) in policy.settings.pure
+    if is_librarys(kind):
+        return True
+    return _package(kind.__module__) == "wrapt" and _package(getattr(callee, "__module__", None)) in policy.settings.pure  # a method that is decorated
+
+
+def within_scope(function):
+    """The method of a user's module that Sonnet has put into the name scope of the module, which means nothing for operations that run; None if it is none."""
+    if type(function) is not FunctionType or function.__globals__.get("__name__") != "sonnet.src.utils" or "sonnet" not in policy.settings.pure:
+        return None
+    held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
+    return held.get("f") if getattr(held.get("decorator_fn"), "__name__", None) == "wrap_with_name_scope" else None
+
+
+class Libraries:
+    """The part of the Observer for such libraries."""
+
+    def _of_library(self, callee, form, /, *args, **kwargs):
+        """Call it, and look out for code of the user's that it calls in turn."""
+        owner = callee if not isinstance(callee, _CALLED) else None
+        for x in (getattr(callee, "__self__", owner), *args, *kwargs.values()):
+            self._hand_to_library(x)
+        return self._in_library(lambda: form(*args, **kwargs))
+
+    def _is_librarys_attribute(self, it, kind, name):
+        """Whether what an object has as `name` is such a library's affair: of a class of the user's, a property that it inherits is."""
+        if is_librarys(kind):
+            return True
+        found = defined(kind, name) if derives_from_librarys(kind) and not isinstance(it, type) else None
+        return type(found) is property and calls_library(found.fget)
+
+    def _of_librarys_object(self, it, name):
+        """What the attribute `name` of an object of such a library's gives, which may be a property."""
+        self._hand_to_library(it)
+        return self._in_library(lambda: getattr(it, name))
+
+    def _in_library(self, call):
+        warned, length, skipped = [], len(self.runner.log), len(self._skipped)
+        if not user_code.can_look_out():
+            self.impure("calls a library while a profiler looks on")
+            return call()
+        try:
+            with user_code.looking_out(lambda frame: self.impure(f"calls {frame.f_code.co_name} from within a library"), warned, self._reading):
+                result = call()
+        except Exception as error:
+            self.impure(f"calls a library, which raises {type(error).__name__}")
+            raise
+        if warned:
+            user_code.note_filters(self.reads.contents)
+        if len(self.runner.log) != length:
+            self._skipped[skipped:] = [(length, len(self.runner.log) - length)]  # what was jumped over within it included
+            self.is_worthwhile = True
+        self._made_by_library(result)
+        return result
+
+    def _reading(self, frame, function):
+        """A library calls a builtin, perhaps one by which it reads the value of a tensor that comes with the step; it may be worth something else the next time. (numpy's
+        functions take a tensor's memory without that; but a library that runs in graphs, too, gives them none.)"""
+        if function.__name__ == "_numpy_internal":
+            self.value(function.__self__)
+
+    def _made_by_library(self, it):
+        """A call has given `it`: what was not held before is new."""
+        kind = type(it)
+        if id(it) in self._held:
+            return
+        if kind is list or kind is tuple or kind is dict:
+            if kind is not tuple:
+                self._born[id(it)] = it
+            for x in it.values() if kind is dict else it:
+                self._made_by_library(x)
+        elif derives_from_librarys(kind):
+            self._born[id(it)] = it
+
+    def _hand_to_library(self, it):
+        """A call uses `it`, and everything that it holds."""
+        todo = [it]
+        while todo and self.reason is None:
+            it = todo.pop()
+            kind = type(it)
+            if id(it) in self._born or id(it) in self._held or it is None:
+                if id(it) in self._born and (kind is list or kind is dict):
+                    todo += it.values() if kind is dict else it
+                continue
+            if kind in PLAIN or kind in TENSORS:
+                self.late.looked_at(it)
+                self.used.add(id(it))
+                continue
+            if isinstance(it, _CALLED) or kind.__module__ in _UNIMPORTANT or isinstance(it, weakref.ref) or tfi.is_variable(it):
+                continue
+            self._held[id(it)] = it
+            if len(self._held) > _MOST_HELD:
+                self.impure("gives a library what holds too much to be compared")
+            elif isinstance(it, np.ndarray):
+                try:
+                    self._look_into(it)
+                except Unskippable as error:
+                    self.impure(str(error))
+            elif isinstance(it, (dict, list, tuple, set, frozenset)):
+                todo += it if isinstance(it, (tuple, frozenset)) else self.reads.contents(it)
+            elif isinstance(it, (np.generic, uuid.UUID)) or (guards.is_librarys(kind) and not hasattr(it, "__dict__")):
+                pass
+            elif type(getattr(it, "__dict__", None)) is dict and (derives_from_librarys(kind) or guards.is_librarys(kind)):
+                for cls in kind.__mro__:
+                    if not guards.is_librarys(cls) and cls is not object:
+                        self.reads.contents(vars(cls), cls)
+                self.reads.object(it, kind, vars(it))
+                for name, value in vars(it).items():
+                    self.reads.entry(vars(it), name, value)
+                todo += vars(it).values()
+            else:
+                self.impure(f"gives a library an object of type {kind.__name__}")
+
+    def forget_notes(self):
+        """What a library itself has set of what it was given is a note of its own, for the next time: another call makes the same of it."""
+        for it in self._held.values():
+            if derives_from_librarys(type(it)) and hasattr(it, "__dict__"):
+                for name, value in list(self.reads.entries_of(vars(it)).items()):
+                    if vars(it).get(name, it) is not value and (id(it), name) not in self.effects:
+                        self.reads.forget(vars(it), name)
