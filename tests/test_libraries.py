@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import terra.transform
+from examples import libraries
 from terra.transform import policy
 
 STEPS = 18
@@ -287,3 +288,12 @@ def test_sonnet(users):
         return step, lambda: model.trainable_variables, model
     compare(make)
     compare(make, whole=4, change=lambda model: setattr(model, "rate", 0.5), steps=26)
+
+
+def test_the_example(capsys):
+    status = libraries.main(["--steps", "16", "--quiet"])
+    found = capsys.readouterr()
+    if all(importlib.util.find_spec(name) for name in ("tensorflow_probability", "sonnet")):
+        assert status == 0 and [line.split("  ")[0] for line in found.out.splitlines()[3:]] == list(libraries.PROGRAMS) and "DIFFERS" not in found.out
+    else:
+        assert status == 2 and "pip install -e '.[libraries]'" in found.err
