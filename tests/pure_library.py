@@ -75,3 +75,10 @@ def cached(function):
 @cached
 def scaled(x, by):
     return x * by + by
+
+
+def told(x, tell):
+    for _ in range(6):
+        x = tf.sin(x) + 0.5
+    tell(1.0)
+    return x

@@ -130,6 +130,20 @@ def test_functions_of_the_users_are_called():
     compare(make, whole=0)
 
 
+def test_methods_of_objects_are_called():
+    """Of an object from outside, and of a list."""
+    def make():
+        prior = lib.Gaussian(tf.zeros([3]), 2.0)
+        return lambda x: lib.Gaussian(x, 1.0, prior.log_prob).log_prob(x), list, prior
+    compare(make)
+    compare(make, whole=3, change=lambda prior: setattr(prior, "_scale", 0.5), steps=22)
+
+    def other():
+        calls = []
+        return lambda x: lib.told(x, calls.append), lambda: calls, None
+    compare(other, whole=0)
+
+
 class Noting(lib.Gaussian):
     """A class of the user's that derives from the library's."""
 

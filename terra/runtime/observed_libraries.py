@@ -131,6 +131,11 @@ class Libraries:
                 self.late.looked_at(it)
                 self.used.add(id(it))
                 continue
+            if kind is MethodType:  # (code of the user's is looked out for)
+                todo.append(it.__self__)
+                continue
+            if kind is BuiltinFunctionType and not isinstance(it.__self__, (ModuleType, type, type(None))):
+                self.impure("gives a library a method, which may change its object")
             if isinstance(it, _CALLED) or kind.__module__ in _UNIMPORTANT or isinstance(it, weakref.ref) or tfi.is_variable(it):
                 continue
             self._held[id(it)] = it
@@ -145,7 +150,7 @@ class Libraries:
                 todo += it if isinstance(it, (tuple, frozenset)) else self.reads.contents(it)
             elif isinstance(it, (np.generic, uuid.UUID)) or (guards.is_librarys(kind) and not hasattr(it, "__dict__")):
                 pass
-            elif type(getattr(it, "__dict__", None)) is dict and (derives_from_librarys(kind) or guards.is_librarys(kind)):
+            elif (derives_from_librarys(kind) or guards.is_librarys(kind)) and type(getattr(it, "__dict__", None)) is dict:
                 for cls in kind.__mro__:
                     if not guards.is_librarys(cls) and cls is not object:
                         self.reads.contents(vars(cls), cls)
@@ -159,7 +164,7 @@ class Libraries:
     def forget_notes(self):
         """What a library itself has set of what it was given is a note of its own, for the next time: another call makes the same of it."""
         for it in self._held.values():
-            if derives_from_librarys(type(it)) and hasattr(it, "__dict__"):
+            if derives_from_librarys(type(it)) and type(getattr(it, "__dict__", None)) is dict:
                 for name, value in list(self.reads.entries_of(vars(it)).items()):
                     if vars(it).get(name, it) is not value and (id(it), name) not in self.effects:
                         self.reads.forget(vars(it), name)
