@@ -82,3 +82,10 @@ def told(x, tell):
         x = tf.sin(x) + 0.5
     tell(1.0)
     return x
+
+
+def announced(x):
+    for _ in range(6):
+        x = tf.sin(x) + 0.5
+    print("announced")
+    return x

@@ -238,6 +238,14 @@ def test_an_object_keeps_a_tensor_of_the_step():
     compare(make, whole=0)
 
 
+def test_it_prints(capsys):
+    def make():
+        def step(x):
+            return lib.announced(tf.sin(x)) * 2.0
+        return step, lambda: capsys.readouterr().out.count("announced"), None
+    compare(make, whole=0)
+
+
 def test_it_raises():
     def make():
         def step(x, size):

@@ -1,5 +1,9 @@
 """Classes of the user's that derive from those of Keras, optimizers above all: the framework calls their methods, and these call the framework's in turn."""
 
+import os
+import sys
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -363,3 +367,49 @@ def test_what_a_property_calls_is_overridden():
         seen.append((np.stack(results).tolist(), len(ASKED)))
     assert seen[0] == seen[1] and seen[0][1] >= 14
     assert step.stats().coexecuted_steps >= 10
+
+
+class Writing(keras.Model):
+    """Has the framework write something when it is called."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.dense, self.write = keras.layers.Dense(3), write
+
+    def call(self, x):
+        x = self.dense(x)
+        if self.write == "weights":
+            self.save_weights(PATH[0])
+        elif self.write == "summary":
+            self.summary()
+        elif self.write == "print":
+            self.print_params()
+        return tf.tanh(x)
+
+
+PATH = []
+
+
+@pytest.mark.parametrize("write", ["weights", "summary", "print", "nothing"])
+def test_what_the_framework_writes(write, tmp_path, capsys, monkeypatch):
+    PATH[:] = [str(tmp_path / "of.weights.h5")]
+    code = compile("lambda self: print('Total params')", "model.py", "eval").co_consts[0]
+    monkeypatch.setattr(keras.Model, "print_params", types.FunctionType(code, vars(sys.modules[keras.Model.__module__])), raising=False)  # as if it were Keras' own
+    seen = []
+    for coexecute in (False, True):
+        harness.reset_seeds()
+        inner = Writing("nothing")
+        model = keras.Sequential([inner, keras.layers.Dense(2)])
+        model(tf.ones([1, 4]))
+        inner.write = write
+        step = terra.coexecute(lambda x: model(x), wait_for_graph=True) if coexecute else model
+        found = []
+        capsys.readouterr()
+        for i in range(14):
+            y = step(tf.constant(np.random.default_rng(i).normal(size=(2, 4)).astype("float32"))).numpy().tolist()
+            found.append((y, os.path.exists(PATH[0]), capsys.readouterr().out.count("Total params")))
+            if os.path.exists(PATH[0]):
+                os.remove(PATH[0])
+        seen.append(found)
+    assert seen[0] == seen[1] and (seen[0][-1][1], seen[0][-1][2]) == (write == "weights", write in ("summary", "print"))
+    assert step.stats().whole_steps > 0 or write != "nothing"

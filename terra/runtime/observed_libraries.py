@@ -103,6 +103,8 @@ class Libraries:
         functions take a tensor's memory without that; but a library that runs in graphs, too, gives them none.)"""
         if function.__name__ == "_numpy_internal":
             self.value(function.__self__)
+        elif user_code.writes(function):
+            self.impure("has a library write something")
 
     def _made_by_library(self, it):
         """A call has given `it`: what was not held before is new."""

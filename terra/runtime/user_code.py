@@ -22,6 +22,7 @@ from terra.transform.observed import Unobservable
 _ours = set()  # the profile functions that are set now
 _libraries = {}  # id of a code object that is no user's -> it
 _monitoring = getattr(sys, "monitoring", None)
+_OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
 
@@ -50,6 +51,10 @@ def observe(runner, users, covered, call):
                 observer.give(x)
                 arguments.append(x)
 
+    def note_builtin(frame, function):
+        if writes(function):
+            observer.impure(f"has {frame.f_code.co_name} write something")  # a method that the user's code calls may be any of the framework's
+
     try:
         for function in dict.fromkeys(_functions(users)):
             try:
@@ -65,7 +70,7 @@ def observe(runner, users, covered, call):
             if function is not None:
                 replaced.append((thing, function))
                 tfi.set_custom_gradient(thing, observer.differentiated(function))
-        with observer, looking_out(note, warned):
+        with observer, looking_out(note, warned, note_builtin):
             result = call()
     finally:
         for function, own, code in exchanged:
@@ -104,6 +109,11 @@ def note_filters(add):
     """Have `add` note the containers that say which warnings are shown: that of a call was not, but may be the next time."""
     add(vars(warnings))
     add(warnings.filters)
+
+
+def writes(function):
+    """Whether a builtin writes something, or opens a file."""
+    return function in _OPENING or function.__name__ in _WRITING
 
 
 def can_look_out():
