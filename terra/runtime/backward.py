@@ -145,8 +145,8 @@ def _take_apart(value, tensors, found, depth):
 
 def _is_frameworks(function):
     """Whether the code is the framework's, and leaves the variables of the functions around it alone."""
-    package = function.__globals__.get("__name__", "").split(".", 1)[0]
-    return (package in tfi.FRAMEWORKS or package in policy.settings.pure) and not vars(function) and not _assigns_outside(function.__code__)
+    module = function.__globals__.get("__name__", "")
+    return (module.split(".", 1)[0] in tfi.FRAMEWORKS or policy.is_pure(module)) and not vars(function) and not _assigns_outside(function.__code__)
 
 
 @lru_cache(1000)

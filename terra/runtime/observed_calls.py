@@ -333,14 +333,16 @@ class Calls:
             self._look_into(it)
 
     def _bear(self, value):
-        """The framework made `value`, and all containers and TensorArrays in it, but for those that it was handed."""
+        """The framework, or a library, made `value`, and all containers, TensorArrays and objects of the library's in it, but for those that it was handed."""
         kind = type(value)
+        if id(value) in self._held:
+            return
         if kind is list or kind is tuple or kind is dict:
             if kind is not tuple and id(value) not in self._handed_over:
                 self._born[id(value)] = value
             for x in value.values() if kind is dict else value:
                 self._bear(x)
-        elif kind is tfi.tf.TensorArray or tfi.is_to_be_used(kind):
+        elif kind is tfi.tf.TensorArray or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
             self._born[id(value)] = value
 
     def _layer(self, layer, form, /, *args, **kwargs):

@@ -15,7 +15,6 @@ import numpy as np
 from terra.runtime import guards, user_code
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS, defined
-from terra.runtime.regions import Unskippable
 from terra.transform import policy
 
 _MOST_HELD = 3_000  # objects
@@ -23,18 +22,9 @@ _CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
 _UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "threading", "tensorflow_probability.python.internal.cache_util"])  # modules of caches, locks
 
 
-def _package(module):
-    return module.split(".", 1)[0] if type(module) is str else None
-
-
-def is_librarys(kind):
-    """Whether a class is one of such a library's."""
-    return _package(kind.__module__) in policy.settings.pure
-
-
 def derives_from_librarys(kind):
     """Whether a class is such a library's, or derives from one."""
-    return any(map(is_librarys, kind.__mro__))
+    return any(policy.is_pure(cls.__module__) for cls in kind.__mro__)
 
 
 def calls_library(callee):
@@ -43,15 +33,14 @@ def calls_library(callee):
     if kind is MethodType:
         return calls_library(callee.__func__)
     if kind is FunctionType or isinstance(callee, type):
-        return _package((within_scope(callee) or callee).__module__) in policy.settings.pure
-    if is_librarys(kind):
-        return True
-    return _package(kind.__module__) == "wrapt" and _package(getattr(callee, "__module__", None)) in policy.settings.pure  # a method that is decorated
+        return policy.is_pure((within_scope(callee) or callee).__module__)
+    decorated = str(kind.__module__).partition(".")[0] == "wrapt"
+    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__)
 
 
 def within_scope(function):
     """The method of a user's module that Sonnet has put into the name scope of the module, which means nothing for operations that run; None if it is none."""
-    if type(function) is not FunctionType or function.__globals__.get("__name__") != "sonnet.src.utils" or "sonnet" not in policy.settings.pure:
+    if type(function) is not FunctionType or function.__globals__.get("__name__") != "sonnet.src.utils" or not policy.is_pure("sonnet"):
         return None
     held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
     return held.get("f") if getattr(held.get("decorator_fn"), "__name__", None) == "wrap_with_name_scope" else None
@@ -69,7 +58,7 @@ class Libraries:
 
     def _is_librarys_attribute(self, it, kind, name):
         """Whether what an object has as `name` is such a library's affair: of a class of the user's, a property that it inherits is."""
-        if is_librarys(kind):
+        if policy.is_pure(kind.__module__):
             return True
         found = defined(kind, name) if derives_from_librarys(kind) and not isinstance(it, type) else None
         return type(found) is property and calls_library(found.fget)
@@ -95,7 +84,7 @@ class Libraries:
         if len(self.runner.log) != length:
             self._skipped[skipped:] = [(length, len(self.runner.log) - length)]  # what was jumped over within it included
             self.is_worthwhile = True
-        self._made_by_library(result)
+        self._bear(result)
         return result
 
     def _reading(self, frame, function):
@@ -105,19 +94,6 @@ class Libraries:
             self.value(function.__self__)
         elif user_code.writes(function):
             self.impure("has a library write something")
-
-    def _made_by_library(self, it):
-        """A call has given `it`: what was not held before is new."""
-        kind = type(it)
-        if id(it) in self._held:
-            return
-        if kind is list or kind is tuple or kind is dict:
-            if kind is not tuple:
-                self._born[id(it)] = it
-            for x in it.values() if kind is dict else it:
-                self._made_by_library(x)
-        elif derives_from_librarys(kind):
-            self._born[id(it)] = it
 
     def _hand_to_library(self, it):
         """A call uses `it`, and everything that it holds."""
@@ -144,10 +120,7 @@ class Libraries:
             if len(self._held) > _MOST_HELD:
                 self.impure("gives a library what holds too much to be compared")
             elif isinstance(it, np.ndarray):
-                try:
-                    self._look_into(it)
-                except Unskippable as error:
-                    self.impure(str(error))
+                self._look_into(it)
             elif isinstance(it, (dict, list, tuple, set, frozenset)):
                 todo += it if isinstance(it, (tuple, frozenset)) else self.reads.contents(it)
             elif isinstance(it, (np.generic, uuid.UUID)) or (guards.is_librarys(kind) and not hasattr(it, "__dict__")):

@@ -79,6 +79,11 @@ def is_user_module(name, filename):
     return not filename.startswith(_DIRECTORIES)
 
 
+def is_pure(name):
+    """Does the module `name` belong to a package that was declared to do nothing but compute?"""
+    return type(name) is str and name.partition(".")[0] in settings.pure
+
+
 def is_user_code(function):
     # The globals' name: functools.wraps and the like overwrite __module__.
     return is_user_module(function.__globals__.get("__name__"), function.__code__.co_filename)
