@@ -3,7 +3,6 @@ import _thread
 import contextlib
 import gc
 import io
-import json
 import logging
 import os
 import pathlib
@@ -16,6 +15,7 @@ import threading
 import time
 import types
 
+import forks
 import keras
 import numpy as np
 import pytest
@@ -798,42 +798,16 @@ assert step.stats().coexecuted_steps >= 2, step.stats()
 """
 
 
-PARENT = """
-import json, os, signal, sys
-import numpy, tensorflow, terra
-for line in sys.stdin:
-    code, directory = json.loads(line)
-    child = os.fork()
-    if not child:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-else:
-    sys.exit()
-signal.alarm(60)
-for number, name in (1, "out"), (2, "err"):
-    os.dup2(os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT), number)
-exec(code, {"__name__": "__main__"})
-"""
-
-
 @pytest.fixture(scope="module")
-def parent():
-    """A process that has imported TensorFlow and run nothing: its children are interpreters whose end is that of any other."""
-    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.stdin.close()
+def interpreters(tmp_path_factory):
+    with forks.Interpreters(tmp_path_factory.mktemp("ends"), "import numpy, tensorflow, terra") as made:
+        yield made
 
 
 @pytest.fixture
-def interpreter(parent, tmp_path):
+def interpreter(interpreters):
     """Runs a program after the prelude, in an interpreter of its own."""
-    def run(code, early=False):
-        print(json.dumps([PRELUDE.format(early=early) + textwrap.dedent(code), str(tmp_path)]), file=parent.stdin, flush=True)
-        status = int(parent.stdout.readline())
-        assert status != -signal.SIGALRM, "it hangs"
-        return types.SimpleNamespace(returncode=status, stdout=(tmp_path / "out").read_text(), stderr=(tmp_path / "err").read_text())
-
-    return run
+    return lambda code, early=False: interpreters.run(PRELUDE.format(early=early) + textwrap.dedent(code))
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -1,0 +1,58 @@
+"""Interpreters that begin where TensorFlow has been imported and nothing has been run: forks of one process, because importing it takes seconds."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+
+LIMIT = 60  # seconds for a program
+
+_PARENT = """
+import gc, json, os, signal, sys
+exec(sys.argv[1])
+gc.freeze()  # else each child goes through all of TensorFlow when it ends
+for line in sys.stdin:
+    code, limit, *names = json.loads(line)
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+signal.alarm(limit)
+for stream, name in zip((sys.stdout, sys.stderr), names):
+    os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), stream.fileno())
+exec(compile(code, "<string>", "exec"))
+"""
+
+
+class Interpreters:
+    """Runs programs one after the other, each in an interpreter of its own, whose end is that of any other.
+
+    place: a directory for what they write. first: what has been run in all of them, the imports. cwd: where they run.
+    """
+
+    def __init__(self, place, first, cwd=None):
+        self._place, self._numbers = place, itertools.count()
+        self._parent = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", _PARENT, first], cwd=cwd, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self._parent.stdin.close()
+        self._parent.__exit__(*exc)
+
+    def run(self, code):
+        """The `returncode`, `stdout` and `stderr` of a program, whose global names are those of `first`."""
+        number = next(self._numbers)
+        names = [self._place / f"{number}.{kind}" for kind in ("out", "err")]
+        print(json.dumps([code, LIMIT, *map(str, names)]), file=self._parent.stdin, flush=True)
+        status = int(self._parent.stdout.readline())
+        assert status != -signal.SIGALRM, "it hangs"
+        return types.SimpleNamespace(returncode=status, stdout=names[0].read_text(), stderr=names[1].read_text())
