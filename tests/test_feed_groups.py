@@ -147,7 +147,7 @@ def test_the_graph_fails_behind_a_group():
         return step, [total]
 
     def given(i):
-        return (*numbers(i)[:2], 1000.0 if i == 5 else 0.5)
+        return 2.0 if i == 11 else numbers(i)[0], numbers(i)[1], 1000.0 if i in (5, 10) else 0.5
     seen = []
     for wrap in (lambda step: step, lambda step: terra.coexecute(step, wait_for_graph=True)):
         step, variables = checked()
@@ -160,7 +160,8 @@ def test_the_graph_fails_behind_a_group():
                 variables[0].assign(1.0)
             found.append(harness.snapshot(variables))
         seen.append(found)
-    assert repr(seen[0]) == repr(seen[1]) and "InvalidArgumentError" in seen[0]
+    assert repr(seen[0]) == repr(seen[1]) and "InvalidArgumentError" in seen[0][2 * 10:], "a step that is co-executed by then"
+    assert step.stats().coexecuted_steps >= STEPS - 8 and max(groups(step)) > 1, step.stats()
 
 
 def test_each_branch_has_its_own():

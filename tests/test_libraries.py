@@ -30,24 +30,20 @@ def batch(i):
 
 
 def compare(make, given=lambda i: (batch(i),), whole=STEPS - 9, change=None, at=10, steps=STEPS):
-    """Results, what the step has kept, and variables, eagerly and co-executed."""
-    seen = []
-    for coexecute in (False, True):
-        harness.reset_seeds()
-        step, state, parts = make()
-        step = terra.coexecute(step, wait_for_graph=True) if coexecute else step
-        found = []
-        for i in range(steps):
-            if change is not None and i == at:
-                change(parts)
-            found.append(harness.snapshot(step(*given(i))))
-        seen.append((found, harness.snapshot(state())))
-    for i, (a, b) in enumerate(zip(seen[0][0], seen[1][0])):
-        assert repr(a) == repr(b), i
-    assert repr(seen[0][1]) == repr(seen[1][1])
-    stats = step.stats()
-    assert stats.coexecuted_steps >= steps - 8 and stats.whole_steps >= whole, terra.explain(step)
-    return step
+    """`harness.differ`, where `make` also gives what `change` is given before the step `at`."""
+    held = {}
+
+    def begin():
+        step, state, held["parts"] = make()
+        return step, state
+
+    def before(i, step):
+        held["step"] = step
+        if change is not None and i == at:
+            change(held["parts"])
+    stats = harness.differ(begin, given, steps, change=before)
+    assert stats.coexecuted_steps >= steps - 8 and stats.whole_steps >= whole, terra.explain(held["step"])
+    return held["step"]
 
 
 def training(loss_of):
