@@ -406,7 +406,7 @@ class Episode(Program):
 
 @program
 class SamplesInTheLoop(Program):
-    """Operations that stay imperative are given what the tape records: nothing flows through a sample of a distribution, but something does through a `py_function`."""
+    """Operations that stay imperative (that one has a seed of its own) are given what the tape records: nothing flows through a sample of a distribution, but something does through a `py_function`."""
 
     exact = False
     longest = 7
@@ -418,7 +418,7 @@ class SamplesInTheLoop(Program):
             for i in range(x.shape[1]):
                 h = self.cell(x[:, i], h)
                 action = tf.random.categorical(h, 1)[:, 0]
-                noise = tf.random.categorical(h * 2.0, 2)
+                noise = tf.random.categorical(h * 2.0, 2, seed=9)
                 chosen = tf.gather(tf.nn.log_softmax(h), action, axis=1, batch_dims=1)
                 if self.through_python:
                     chosen = tf.py_function(lambda y: y * 2.0, [chosen], tf.float32)

@@ -21,6 +21,10 @@ DRAWS = {
     "uniform": lambda: tf.random.uniform((4, 3)),
     "truncated": lambda: tf.random.truncated_normal((4, 3)),
     "whole numbers": lambda: tf.cast(tf.random.uniform((4, 3), 0, 1 << 20, tf.int32), tf.float32) / float(1 << 20),
+    "categorical": lambda: tf.cast(tf.random.categorical(tf.zeros((4, 1 << 20)), 3), tf.float32) / float(1 << 20),
+    "gamma": lambda: tf.random.gamma((4, 3), 2.0),
+    "poisson": lambda: tf.random.poisson((4, 3), 1e6) / 1e6,
+    "shuffle": lambda: tf.reshape(tf.random.shuffle(tf.range(12.0)), (4, 3)) / 12.0,
     "raw": lambda: tf.raw_ops.RandomStandardNormal(shape=[4, 3], dtype=tf.float32),
     "dropout": lambda: tf.nn.dropout(tf.ones((40, 3)), 0.5)[:4] + tf.random.normal((4, 3)),
 }

@@ -5,6 +5,7 @@ Each function appends the nodes for one operation to a FunctionBuilder. `refs` a
 
 import math
 
+from terra.graph.trace import CONST
 from terra.graph.functiondef import FunctionBuilder, attr, dtype, func, type_list
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
@@ -82,22 +83,51 @@ class Spread:
 
 
 def stateless_random(builder, op_type, refs, attrs, label):
-    """A stateful random operation with drawn seeds, as its stateless twin: key = [seed], counter = [0, seed2], Philox."""
-    twin, dtype_attr = opschema.STATELESS_TWIN[op_type]
-    seed = refs[-1]  # uint64 [seed, 0, seed2]
-    zero, one, two = (const_ints(builder, v) for v in ([0], [1], [2]))
-    slice_attrs = {"T": dtype(UINT64), "Index": dtype(INT32)}
-    key = builder.node("Slice", [seed, zero, one], slice_attrs, label) + ":output:0"
-    counter = builder.node("Slice", [seed, one, two], slice_attrs, label) + ":output:0"
-    alg = builder.const("philox", lambda: constant_proto(1, INT32))
-    twin_attrs = {"dtype": attrs[dtype_attr]}
-    if op_type == "RandomUniformInt":
-        twin_attrs["Tshape"] = dtype(INT32 if "T" not in attrs else attrs["T"].type)
-        inputs = [refs[0], key, counter, alg, refs[1], refs[2]]
+    """A stateful random operation as its stateless twin, with what `values.seed_tensor` makes of its drawn seeds as the last of `refs`."""
+    if op_type == opschema.SHUFFLE:
+        axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
+        types = {"Tparams": attrs["T"], "Tindices": dtype(INT32), "Taxis": dtype(INT32)}
+        return builder.node("GatherV2", [*refs, axis], types, label) + ":output:0"
+    twin, dtype_attr, takes_key = opschema.STATELESS_TWIN[op_type]
+    *inputs, seed = refs
+    if "S" in attrs:  # the shape of what is drawn for each of the parameters; the twin wants that of its output
+        inputs[0] = _with_shape_of(builder, *inputs, attrs, label)
+    if takes_key:
+        zero, one, two = (const_ints(builder, v) for v in ([0], [1], [2]))
+        slice_attrs = {"T": dtype(UINT64), "Index": dtype(INT32)}
+        key = builder.node("Slice", [seed, zero, one], slice_attrs, label) + ":output:0"
+        counter = builder.node("Slice", [seed, one, two], slice_attrs, label) + ":output:0"
+        inputs[1:1] = [key, counter, builder.const("philox", lambda: constant_proto(1, INT32))]
+        twin_attrs = {"dtype": attrs[dtype_attr]}
     else:
-        twin_attrs["Tshape"] = attrs["T"]
-        inputs = [refs[0], key, counter, alg]
+        inputs.insert(_SEED_PLACE[twin], builder.node("Bitcast", [seed], {"T": dtype(UINT64), "type": dtype(INT64)}, label) + ":output:0")
+        twin_attrs = {dtype_attr: attrs[dtype_attr], "Tseed": dtype(INT64)}
+    for name, given in _TWIN_TYPES.get(twin, (("Tshape", "T"),)):
+        twin_attrs[name] = attrs[given] if given in attrs else dtype(INT32)
     return builder.node(twin, inputs, twin_attrs, label) + ":output:0"
+
+
+def draws_harmlessly(op_type, kinds):
+    """Whether a stateful random operation that goes into the graph cannot fail, given `kinds` of its inputs."""
+    if op_type == "RandomUniformInt":  # a range that is empty
+        return False
+    return op_type == opschema.SHUFFLE or kinds[1 if op_type == "Multinomial" else 0][0] == CONST  # the size
+
+
+_SEED_PLACE = {"StatelessRandomPoisson": 1, "StatelessMultinomial": 2}
+_TWIN_TYPES = {  # attributes of twins that are called otherwise than those of the operations
+    "StatelessRandomGammaV3": (("shape_dtype", "S"),),
+    "StatelessRandomPoisson": (("T", "S"), ("Rtype", "R")),
+    "StatelessMultinomial": (("T", "T"),),
+}
+
+
+def _with_shape_of(builder, shape, parameters, attrs, label):
+    """The ref of a shape with that of `parameters` behind it."""
+    shape_dtype = attrs["S"]
+    last = builder.node("Shape", [parameters], {"T": attrs["R" if "R" in attrs else "T"], "out_type": shape_dtype}, label) + ":output:0"
+    axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
+    return builder.node("ConcatV2", [shape, last, axis], {"N": attr(2), "T": shape_dtype, "Tidx": dtype(INT32)}, label) + ":output:0"
 
 
 def number_of(const):

@@ -458,7 +458,7 @@ class GraphGenerator:
         if info.category == opschema.VARIABLE:
             known = all(how in (ASSIGN_ADD, ASSIGN_SUB) and v not in self._raw_vars for _, v, how in self._access[node])
         elif info.category == opschema.RANDOM:
-            known = info.op_type != "RandomUniformInt" and kinds[0][0] == CONST
+            known = eager_kernels.draws_harmlessly(info.op_type, kinds)
         else:
             known = is_harmless(info.op_type, kinds)
         return known and not any(map(self._has_open_shape, self._with_sources(node)))

@@ -16,8 +16,8 @@ PIPELINE_OPS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGet
 _OWN_STATE = ("LookupTable", "InitializeTable", "Queue", "DestroyResource")  # these touch nothing but what they are given
 # Operations of a pipeline's functions that may be stateful, but whose state nothing outside of the pipeline shares.
 _HARMLESS = frozenset([
-    "NoOp", "Assert", "PrintV2", "RandomShuffle", "Multinomial", "RandomGamma", "RandomPoissonV2", "ParameterizedTruncatedNormal",
-    "SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2", *opschema.STATELESS_TWIN])
+    "NoOp", "Assert", "PrintV2", "ParameterizedTruncatedNormal", "SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2",
+    opschema.SHUFFLE, *opschema.STATELESS_TWIN])
 _HARMLESS_PREFIXES = ("TensorArray", "LookupTableFind", "LookupTableSize")
 _PYTHON = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
 

@@ -12,7 +12,7 @@ from terra.runtime import internals as tfi
 # How an op takes part in co-execution.
 GRAPH = 0  # goes into the graph
 HOST = 1  # imperative-only: executed in program order with fetched inputs, its outputs are fed
-RANDOM = 2  # stateful random op: goes into the graph as its stateless twin, with the drawn seeds fed
+RANDOM = 2  # stateful random op: goes into the graph as its stateless twin, with the drawn seeds fed, or what they give
 VARIABLE = 3  # reads or updates a variable; see `VARIABLE_ACCESS`
 FETCH = 4  # Output Fetching: Python reads a value in the middle of a step
 
@@ -31,13 +31,18 @@ _RAW_WRITES = frozenset([
     "StatefulStandardNormalV2", "StatefulTruncatedNormal",
 ])  # not StatefulRandomBinomial: in a graph (also of tf.function) it does not advance the state, so that it gives the same numbers again
 
-# Stateful random op -> (stateless twin, attribute that gives the output dtype). The k-th draw of a kernel differs; first draws are bitwise equal.
+# Stateful random op -> its stateless twin, the attribute that gives the output dtype, and whether the twin is given key and counter, or else a seed that it
+# scrambles (`philox`). The k-th draw of a kernel differs; first draws are bitwise equal.
 STATELESS_TWIN = {
-    "RandomUniform": ("StatelessRandomUniformV2", "dtype"),
-    "RandomStandardNormal": ("StatelessRandomNormalV2", "dtype"),
-    "TruncatedNormal": ("StatelessTruncatedNormalV2", "dtype"),
-    "RandomUniformInt": ("StatelessRandomUniformIntV2", "Tout"),
+    "RandomUniform": ("StatelessRandomUniformV2", "dtype", True),
+    "RandomStandardNormal": ("StatelessRandomNormalV2", "dtype", True),
+    "TruncatedNormal": ("StatelessTruncatedNormalV2", "dtype", True),
+    "RandomUniformInt": ("StatelessRandomUniformIntV2", "Tout", True),
+    "RandomGamma": ("StatelessRandomGammaV3", "T", True),
+    "RandomPoissonV2": ("StatelessRandomPoisson", "dtype", False),
+    "Multinomial": ("StatelessMultinomial", "output_dtype", False),
 }
+SHUFFLE = "RandomShuffle"  # goes into the graph as a GatherV2 that is given the drawn order of the rows
 
 _UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in each eager call, have no effect
 _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUniform"])  # random, though not registered as stateful
@@ -116,7 +121,7 @@ class Schema:
         name = self.name
         if name in FORWARDABLE or name in RAW_READS or name in _RAW_WRITES or name.startswith(_RAW_WRITE_PREFIXES):
             return VARIABLE
-        if name in STATELESS_TWIN:
+        if name in STATELESS_TWIN or name == SHUFFLE:
             return RANDOM
         if (op_def.is_stateful and name not in _COMPUTING) or name in _DRAWING or name in _READING_FILES or name == _PRINTED or "Dataset" in name \
                 or name.startswith(_HOST_PREFIXES):

@@ -12,6 +12,7 @@ from terra.fallback.replay import Record, execute_again, restore, snapshot, unre
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
 from terra.runtime import internals as tfi
 from terra.runtime import interrupts, opschema, verification
+from terra.runtime.draws import rows_of, seed_tensor
 from terra.runtime.graph_runner import Dropped, runner
 from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
@@ -24,7 +25,7 @@ from terra.runtime.tracer import (
     CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, has_varying_shape, host_static, host_value, is_small_constant,
     nest_outputs, real, recorded_shape, static_shape,
 )
-from terra.runtime.values import dummy, flat_template, launched, seed_tensor, unwaited
+from terra.runtime.values import dummy, flat_template, launched, unwaited
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -121,7 +122,7 @@ class PythonRunner:
                 self.unconverted = (op, flat, attrs)
                 raise FallbackException("converted by the slow path")
         category = schema.category
-        seeded = self.step.seeded(attrs) if category == opschema.RANDOM else attrs
+        seeded = self.step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs
         if category == opschema.HOST or seeded is None:
             return self._host(schema, ctx, op, name, inputs, flat, attrs, args)
         attrs = seeded
@@ -159,7 +160,7 @@ class PythonRunner:
         if schema is None:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
-        seeded = self.step.seeded(attrs) if category == opschema.RANDOM else attrs
+        seeded = self.step.seeded(schema, inputs, attrs) if category == opschema.RANDOM else attrs
         if category == opschema.HOST or seeded is None:
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         attrs = seeded
@@ -441,7 +442,9 @@ class PythonRunner:
     def _find(self, info, flat, own_attrs):
         """The first node that can follow and matches, as (node, placeholders); or None. `own_attrs`: those of this call, where that is no matter."""
         location = self.cursor.current
-        seeds = seed_tensor(own_attrs) if info.category == opschema.RANDOM else None
+        seeds = None
+        if info.category == opschema.RANDOM:
+            seeds = seed_tensor(info.op_type, own_attrs, rows_of(flat[0]) if info.op_type == opschema.SHUFFLE else None)
         unclear = self.node.unclear
         for node, selects in self.node.successors:
             if node.info is info and node.location is location:

@@ -9,12 +9,13 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
+from terra.runtime.draws import rows_of
 from terra.runtime.kinds import is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
-    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Unskippable, known_to_host, mask_of,
+    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds, Unskippable, known_to_host, mask_of,
 )
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
@@ -193,7 +194,8 @@ class Recording:
             kept[j] = None
             region.patches.append((k, j, self._fed_key(x)))
         if node.category == opschema.RANDOM:
-            region.feeds.append((node.slots[-1], k))
+            shuffled = rows_of(self.runner.placeholder(node.outs[0][2], {})) if node.op_type == opschema.SHUFFLE else None
+            region.feeds.append((node.slots[-1], Seeds(k, shuffled)))
         self.made.update([key for _, _, key in node.outs])
         return node, kept, own_attrs
 

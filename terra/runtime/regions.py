@@ -12,13 +12,14 @@ from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late
 from terra.runtime.backward import Record
+from terra.runtime.draws import seed_tensor
 from terra.runtime.late_reads import Late, LateCalculation, Received
 from terra.runtime.parts import Drawn
 from terra.runtime.program import ValueKey
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import const_key, is_small_constant, real, value_key
-from terra.runtime.values import launched, seed_tensor
+from terra.runtime.values import launched
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL
@@ -112,6 +113,15 @@ class Fed:
 
     def __init__(self, key):
         self.key = key
+
+
+class Seeds:
+    """Stands for what is made of the seeds of the region's entry at `place`, which shuffles so many `rows` if it shuffles any."""
+
+    __slots__ = ("place", "rows")
+
+    def __init__(self, place, rows):
+        self.place, self.rows = place, rows
 
 
 class Constant:
@@ -524,8 +534,9 @@ def _drawn(region):
 
 def _feed(runner, feeds, entries, foreign):
     for slot, source in feeds:
-        if type(source) is int:
-            runner._feed(slot, seed_tensor(entries[source][2]))
+        if type(source) is Seeds:
+            node, _, attrs = entries[source.place]
+            runner._feed(slot, seed_tensor(node.op_type, attrs, source.rows))
             continue
         x = foreign[source.index] if type(source) is Foreign else source.tensor
         runner.note_fed(slot.key, x._shape_tuple(), x)

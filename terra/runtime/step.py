@@ -6,6 +6,7 @@ from threading import get_ident
 
 from terra.runtime import dispatch, frames, iterators, location, opschema
 from terra.runtime import internals as tfi
+from terra.runtime.draws import rows_of
 from terra.runtime.graph_runner import runner
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.tensor import holds_numbers, tensor_of
@@ -177,12 +178,14 @@ class Step:
             self._shapes = *self.args_signature(), *[(x.dtype, x.shape) for x in self.arrays.values()]
         return self._shapes
 
-    def seeded(self, attrs):
+    def seeded(self, schema, inputs, attrs):
         """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and a replay must draw the same.
 
         None if it must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only seeds that were drawn for this one op
-        (never the user's own) have a stateless twin.
+        (never the user's own) have a stateless twin. So must one that shuffles many rows, or nobody knows how many.
         """
+        if schema.name == opschema.SHUFFLE and rows_of(inputs[0]) is None:
+            return None
         found = dict(zip(attrs[::2], attrs[1::2]))
         if found["seed"] or found["seed2"]:
             return attrs if found["seed2"] in self.drawn_seeds else None

@@ -11,6 +11,7 @@ from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
 from terra.runtime import catching, opschema
 from terra.runtime import internals as tfi
+from terra.runtime.draws import seed_enum
 from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info, schemas
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
@@ -166,7 +167,7 @@ class Tracer:
                 raise FallbackException("converted by the slow path")
         if not schema.plain:
             category = schema.category
-            seeded = step.seeded(attrs) if category == opschema.RANDOM else attrs
+            seeded = step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs
             if category == opschema.HOST or seeded is None:
                 return self._host(schema, ctx, op, name, inputs, flat, attrs)
             attrs = seeded
@@ -222,7 +223,7 @@ class Tracer:
         if schema is None:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
-        seeded = self.step.seeded(attrs) if category == opschema.RANDOM else attrs
+        seeded = self.step.seeded(schema, inputs, attrs) if category == opschema.RANDOM else attrs
         if category == opschema.HOST or seeded is None:
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         attrs = seeded
@@ -367,7 +368,7 @@ class Tracer:
             refs.append(ref)
             shape_key.append(key)
         if info.category == opschema.RANDOM:
-            refs.append((FEED, self._number(object()), tfi.types_pb2.DT_UINT64))
+            refs.append((FEED, self._number(object()), seed_enum(info.op_type)))
         return refs, shape_key, open_ended
 
     def _note(self, noted, eager):

@@ -1,4 +1,4 @@
-"""Tensors and nestings that the skeleton makes itself: drawn seeds, dummies for arguments that a path does not use."""
+"""Tensors and nestings that the skeleton makes itself: dummies for arguments that a path does not use."""
 
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Flight
@@ -16,13 +16,6 @@ def flat_template(schema, outs, info):
         return (-1,) * len(outs)
     return tuple(
         info.attrs[number] if number else len(info.attrs[types]) if types else -1 for _, number, types in outputs)
-
-
-def seed_tensor(attrs):
-    """uint64 [seed, 0, seed2]: Philox key and counter of a stateful random op's first draw."""
-    found = dict(zip(attrs[::2], attrs[1::2]))
-    mask = (1 << 64) - 1
-    return tfi.tf.constant([found["seed"] & mask, 0, found["seed2"] & mask], dtype=tfi.tf.uint64)
 
 
 _dummies = {}

@@ -21,7 +21,7 @@ from terra.runtime.opschema import get_schema
 from terra.runtime.graph_runner import has_done
 from terra.runtime.program import ValueKey
 from terra.runtime.recording import Recording
-from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Unskippable, is_expected
+from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, Unskippable, is_expected
 from terra.runtime.slicing import Assign
 from terra.runtime.tracer import value_key
 
@@ -168,6 +168,8 @@ def _same(a, b):
         return a.index == b.index
     if kind is Number:
         return a.place == b.place
+    if kind is Seeds:
+        return a.place == b.place and a.rows == b.rows
     if kind is Fed:
         return a.key is b.key
     if kind is Assign:
