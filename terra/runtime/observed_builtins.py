@@ -286,6 +286,8 @@ class Builtins:
     def _class(self, callee, form):
         if callee is tfi.tf.GradientTape:
             return functools.partial(self._anew, form)
+        if callee is tfi.tf.autodiff.ForwardAccumulator:
+            return functools.partial(self._accumulating, callee)
         if callee is tfi.tf.name_scope:
             return form
         if callee is tfi.tf.TensorArray:

@@ -218,6 +218,8 @@ class Calls:
             return form
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "stop_recording" and id(owner) in self._born:
             return functools.partial(self._anew, form)
+        if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and id(owner) in self._born:
+            return functools.partial(self._of_accumulator, form)
         if live_calls.is_live(owner, function.__name__):
             return functools.partial(self._live, owner, function.__name__)
         if type(function) is FunctionType and is_frameworks(function):
@@ -247,6 +249,8 @@ class Calls:
             return self._in_graph(form, args, kwargs)
         jumps, entered, length = len(self.jumped), self.entered, len(self.runner.log)
         if fast_forward.running() is not self.runner:
+            if self.accumulates:
+                return self._in_full(form, args, kwargs)
             self.impure("does what could not be skipped")
         for x in (*args, *kwargs.values()):
             self._arguments(x)
@@ -356,12 +360,13 @@ class Calls:
             kind = type(layer)
             if "call" in vars(layer):
                 self.impure("calls a layer whose call was replaced")
-            elif fast_forward.running() is not self.runner or not form.known.holds(kind):
+            elif not (self.accumulates or fast_forward.running() is self.runner) or not form.known.holds(kind):
                 self.impure("calls a layer by its wrapper", True)
             elif not (predicted := user_layers.is_predicted(form, args, kwargs)):
                 if predicted is not None:
                     return self._framework(None, fast_forward.Skipping(layer), *args, **kwargs)
                 self.impure("calls a layer by its wrapper for the first time", True)
+                return user_layers.verify(form, args, kwargs)
             else:
                 self.reads.layers_class(form.known, kind)
                 self.reads.settings("keras")

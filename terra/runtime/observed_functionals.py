@@ -56,29 +56,55 @@ class Functionals:
         finally:
             self._makes_graph = outer
 
-    def _in_graph(self, form, args, kwargs):
-        """Call what is the framework's while a graph is made: it issues no operation now, and what it puts into the graph follows from what it is given."""
-        owner, guard = getattr(form, "callee", None), None
-        if not self._makes_graph:
-            self.impure("makes a graph")
-        elif type(form) is MethodType and not (type(form.__self__) is tfi.tf.GradientTape and id(form.__self__) in self._born):
-            self.impure(f"calls {form.__qualname__} while a graph is made")
+    def _accumulating(self, kind, /, *args, **kwargs):
+        """Make a `tf.autodiff.ForwardAccumulator`."""
+        self.accumulates = self.differentiates = True
+        return self.fresh(self._by_framework(kind, args, kwargs))
+
+    def _of_accumulator(self, method, /, *args, **kwargs):
+        """Call its `jvp`."""
+        return self._by_framework(method, args, kwargs)
+
+    def _in_full(self, form, args, kwargs):
+        """Call what is the framework's where a ForwardAccumulator is at work: what it issues, and the accumulator for it, follows from what the call is given, and from what its object holds."""
+        guard = self._guard_of(form, of_variables=True)
+        result = self._by_framework(form, args, kwargs)
+        self._note_guard(guard)
+        return result
+
+    def _guard_of(self, form, of_variables=False):
+        """What a call that is not skipped depends on, if that is more than what it is given; `of_variables`: it may be a method of a variable's."""
+        owner = getattr(form, "callee", None)
+        if type(form) is MethodType and not (type(form.__self__) is tfi.tf.GradientTape and id(form.__self__) in self._born):
+            if not (of_variables and tfi.is_variable(form.__self__)):
+                self.impure(f"calls {form.__qualname__} where it cannot be skipped")
         elif owner is not None:
             try:
-                guard = guards.Guard(owner, ())
+                return guards.Guard(owner, ())
             except Unskippable as error:
                 self.impure(f"calls what {error}" if str(error) else f"calls a {type(owner).__name__}")
+        return None
+
+    def _note_guard(self, guard):
+        """The call is over."""
+        if guard is not None:
+            if guard.holds():
+                self.reads.guard(guard, so_far(self.effects))
+            else:
+                self.impure("calls something of the framework's that changes what it reads")
+
+    def _in_graph(self, form, args, kwargs):
+        """Call what is the framework's while a graph is made: it issues no operation now, and what it puts into the graph follows from what it is given."""
+        if not self._makes_graph:
+            self.impure("makes a graph")
+        guard = self._guard_of(form)
         self._constants((args, kwargs))
         try:
             result = form(*args, **kwargs)
         except Exception:
             self.impure("calls something of the framework's that raises")
             raise
-        if guard is not None:
-            if guard.holds():
-                self.reads.guard(guard, so_far(self.effects))
-            else:
-                self.impure(f"calls a {type(owner).__name__}, which changes what it reads")
+        self._note_guard(guard)
         self._bear(result)
         return result
 

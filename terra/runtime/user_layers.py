@@ -88,7 +88,7 @@ class Wrapped:
         if predicted:
             return _calling(runner, self, args, kwargs)
         if predicted is None:
-            return _verify(layer, self.known, _plan(layer, args, kwargs), args, kwargs)
+            return verify(self, args, kwargs)
         return fast_forward.Skipping(layer)(*args, **kwargs)
 
 
@@ -334,8 +334,9 @@ def _raise_as_keras(layer, error, args, kwargs):
     traces.filter_traceback(traces.inject_argument_info_in_traceback(call, object_name=f"{type(layer).__name__}.call()"))(*args, **kwargs)
 
 
-def _verify(layer, known, plan, args, kwargs):
+def verify(wrapped, args, kwargs):
     """Call the layer by its wrapper, and see whether that does what is predicted."""
+    layer, known, plan = wrapped.layer, wrapped.known, _plan(wrapped.layer, args, kwargs)
     state = known.state
     context = getattr(state, "current_call_ctx", None)
     expected, noted = _inner(plan, layer, context, kwargs)
