@@ -292,7 +292,7 @@ def attempt(runner, function, owner, args, kwargs, call):
 def is_another_matter(runner, place):
     """Whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or the gradient is left out, too."""
     shown = runner.step.shown
-    return (shown is not None and shown.has_arrays) or (runner.observer is not None and place in runner.program.differentiated)
+    return (shown is not None and shown.has_arrays) or (runner.observer is not None and place in runner.program.only_within)
 
 
 def _enter(runner, call):
@@ -348,11 +348,12 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
-    differentiates = False
+    differentiates = changes = False
+    before = runner.observer.effects_so_far() if runner.observer is not None else None
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads, differentiates = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
+        result, guard.reads, differentiates, changes = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
         if guard.reads is None:
             guard, why = None, "runs functions of the user's that do more than compute"
     elif guard is not None:
@@ -377,11 +378,12 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         region = recording.region(
             result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs), added=added, differentiates=differentiates)
         region.guard, region.keep, region.context = guard, keep, context.changes
-        if differentiates and recording.tells_tapes:  # then only a run that is observed can leave it out, together with the gradient
-            program.differentiated.add(place)
+        differentiates = differentiates and recording.tells_tapes
+        if differentiates or changes:  # then only a run that is observed can leave it out, together with the gradient, or with what it changes
+            program.only_within.add(place)
             if runner.observer is None:
-                raise Unskippable("has a tf.custom_gradient of the program's, of which a tape must be told")
-            runner.observer.note_made(region, recording.log_length)
+                raise Unskippable("has a tf.custom_gradient of the program's, of which a tape must be told" if differentiates else "runs code of the program's that sets attributes")
+            runner.observer.note_made(region, recording.log_length, before, differentiates)
             return result, None
     except Unskippable as error:
         failures = program.note_unskippable(place, str(error), known is None)

@@ -74,7 +74,7 @@ class Libraries:
             self.impure("calls a library while a profiler looks on")
             return call()
         try:
-            with user_code.looking_out(lambda frame: self.impure(f"calls {frame.f_code.co_name} from within a library"), warned, self._reading):
+            with user_code.looking_out(lambda frame: self.impure(f"calls {frame.f_code.co_name} from within a library"), warned, self._reading, strangers=False):
                 result = call()
         except Exception as error:
             self.impure(f"calls a library, which raises {type(error).__name__}")

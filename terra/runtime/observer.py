@@ -38,7 +38,7 @@ from terra.transform import convert
 class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Builtins, Arrays, Operands):
     """Observes one run."""
 
-    def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):
+    def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=(), outer=None):
         self.runner = runner
         self._inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
@@ -67,8 +67,10 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Built
         self.late = LateReads(self._varying, runner.late_reads)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
-        self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
-        self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
+        # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists: also what the run `outer` has, in which this one is
+        self.effects = {} if outer is None else outer.effects
+        self._outer_effects = None if outer is None else dict(outer.effects)
+        self.carried = carried if outer is None else outer.carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
         self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
         self.carries = []  # `Carried`, of those that should
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
@@ -121,9 +123,14 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Built
 
     def finish_inside(self):
         """The same for a run inside of a call of the framework's that is recorded as a whole."""
-        if self.effects:
+        if self.effects and self._outer_effects is None:
             self.impure("sets an attribute")
         return self._finish()
+
+    @property
+    def changes(self):
+        """Whether it has had effects of its own."""
+        return self.effects != (self._outer_effects or {})
 
     def _finish(self):
         self.forget_notes()
@@ -151,8 +158,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Built
             else:
                 self.added.append((held, needed))
         for effect in self.effects.values():
-            if not effect.was_read(self.reads):
-                continue
+            if not effect.was_read(self.reads) or (lasting.is_left(effect.owner, effect.name) and not self.reads.has_entry(effect.owner, effect.name)):
+                continue  # (of what the user's code leaves in a layer, guards of the framework's calls compare only of what kind it is)
             if effect.is_relative:
                 self.impure("looks at what it adds to")
             elif self.reads.has_contents(space_of(effect.owner)) and not lasting.is_left(effect.owner, effect.name) \
@@ -213,16 +220,19 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Built
         """The ids of what was read, containers among it, and of the containers that the run was given."""
         return self.reads.ids() | self._given
 
-    def note_made(self, region, start):
-        """A call was made, and recorded as if it could be jumped over: what it has issued begins at `start`."""
-        self.differentiates = True
-        self._note_region(region, start, len(self.runner.log) - start)
+    def effects_so_far(self):
+        return so_far(self.effects)
+
+    def note_made(self, region, start, before, differentiates):
+        """A call was made, and recorded as if it could be jumped over: what it has issued begins at `start`, and there were the effects `before`."""
+        self.differentiates = self.differentiates or differentiates
+        self._note_region(region, start, len(self.runner.log) - start, before)
 
     def note_jump(self, region):
-        self._note_region(region, len(self.runner.log), len(region.entries))
+        self._note_region(region, len(self.runner.log), len(region.entries), so_far(self.effects))
 
-    def _note_region(self, region, start, length):
-        self.jumped.append((region, so_far(self.effects)))
+    def _note_region(self, region, start, length, before):
+        self.jumped.append((region, before))
         if region.effects:  # of a function of the user's: these are not jumped over in an observed run
             self.impure("calls a function that was skipped and sets attributes")
         for held, needed, _ in region.losses:

@@ -122,7 +122,7 @@ class Program:
         self.whole = None  # the one of the step's own function, in the last step
         self.counters = set()  # (id of an object, name) of attributes that the program counts with
         self.express = None  # what is done instead of steps that are skipped as a whole, once there was one
-        self.differentiated = set()  # such places of calls that have told tapes of gradient functions of the program's
+        self.only_within = set()  # such places of calls that can be left out together with a run that is observed, but not by themselves
         self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
 
@@ -176,7 +176,7 @@ class Program:
         self.unskippable.clear()
         self.trials.clear()
         self.tried.clear()
-        self.differentiated.clear()
+        self.only_within.clear()
         self.whole = self.express = None
         for node in self._nodes:
             node.express = None

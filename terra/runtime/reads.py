@@ -278,10 +278,13 @@ class Reads:
 
     def has_attribute(self, owner, name):
         """Whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
-        space = space_of(owner)
+        return self.has_entry(owner, name) or (type(owner) is not CellType and self._walk.containers.covers(space_of(owner)))
+
+    def has_entry(self, owner, name):
+        """Whether that was read by itself, not with all others."""
         if type(owner) is CellType:
             return (_contents, id(owner)) in self._asked
-        return name in self._entries.get(id(space), ((), ()))[1] or self._walk.containers.covers(space)
+        return name in self._entries.get(id(space_of(owner)), ((), ()))[1]
 
     def attribute(self, owner, name):
         """What it was, if that was read by itself; else None."""

@@ -20,7 +20,7 @@ from terra.transform import convert, policy
 from terra.transform.observed import Unobservable
 
 _ours = set()  # the profile functions that are set now
-_libraries = {}  # id of a code object that is no user's -> it
+_libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _monitoring = getattr(sys, "monitoring", None)
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
@@ -28,14 +28,14 @@ _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run fo
 
 def observe(runner, users, covered, call):
     """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure; whether the tapes were told of
-    gradient functions of the program's).
+    gradient functions of the program's; whether they have set attributes).
 
     covered: the containers of what the framework reads in it.
     """
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
-        return call(), None, False
-    observer = Observer(runner, set(), covered=covered)
+        return call(), None, False, False
+    observer = Observer(runner, set(), covered=covered, outer=runner.observer)
     exchanged = []  # (function, its own code, that of its observed form)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned = {}, [], set(), []
@@ -88,11 +88,11 @@ def observe(runner, users, covered, call):
     if warned:
         note_filters(observer.reads.contents)
     if _gives_any(result, observer.ids_of_containers() | covered.ids()):
-        return result, None, False  # one that was there before, which the program may go on to change
+        return result, None, False, False  # one that was there before, which the program may go on to change
     try:
-        return result, observer.finish_inside(), observer.differentiates
+        return result, observer.finish_inside(), observer.differentiates, observer.changes
     except Unskippable:
-        return result, None, False
+        return result, None, False, False
 
 
 def _gives_any(result, ids):
@@ -136,9 +136,10 @@ def watch(call):
 
 
 @contextlib.contextmanager
-def looking_out(note, warned, note_builtin=None):
+def looking_out(note, warned, note_builtin=None, strangers=True):
     """While it lasts, `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
 
+    strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
     warned: a list to which a warning that is filtered out is appended.
     """
     outer = sys.getprofile()
@@ -154,15 +155,21 @@ def looking_out(note, warned, note_builtin=None):
                     note_builtin(frame, argument)
             return
         code = frame.f_code
-        if id(code) in _libraries:
+        known = _libraries.get(id(code))
+        if known is not None:
+            if known[1] and strangers:
+                note(frame)
             return
         if jacobians.is_generated(code):
             return
-        if convert.is_observed(code) or code in _TOLD or (
-                policy.is_user_module(frame.f_globals.get("__name__"), code.co_filename) and not _makes_named_tuple(frame)):
+        name = frame.f_globals.get("__name__")
+        if convert.is_observed(code) or code in _TOLD or (policy.is_user_module(name, code.co_filename) and not _makes_named_tuple(frame)):
             note(frame)
-        else:
-            _libraries[id(code)] = code
+            return
+        strange = policy.is_strange(name, code.co_filename)
+        _libraries[id(code)] = code, strange
+        if strange and strangers:
+            note(frame)
 
     _ours.add(profile)
     sys.setprofile(profile)

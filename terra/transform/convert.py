@@ -237,7 +237,9 @@ def _observable_factory(function, instrumented):
 
 def _make_observable(function, instrumented):
     decision = decide(function)
-    if decision.only_forced or (decision.factory is None and decision.outer is None and decision.reason is not NOTHING):
+    if decision.reason is LIBRARY and _is_strange(function):
+        instrumented = False
+    elif decision.only_forced or (decision.factory is None and decision.outer is None and decision.reason is not NOTHING):
         return None  # (all functions of TensorFlow's share the code of one wrapper: one that is a step says nothing about the others)
     if instrumented and decision.factory is not None:
         return decision.factory
@@ -248,6 +250,12 @@ def _make_observable(function, instrumented):
     except Exception:  # it was found a moment ago: the file has changed
         log.debug("could not observe %s", function.__qualname__, exc_info=True)
         return None
+
+
+def _is_strange(function):
+    """Whether it is a function of a library of which nothing is known, and whose code may be changed."""
+    name = function.__globals__.get("__name__")
+    return policy.is_strange(name, function.__code__.co_filename) and not policy.is_excluded(name)
 
 
 def _wrapper_form(function):

@@ -2,6 +2,9 @@
 
 A function belongs to a library if its module's name begins with a known prefix or its file lies in the standard library or
 in site-packages. `configure` changes that by module prefix; the longest prefix that matches decides.
+
+A library that is neither the framework, nor what that is made of, nor Python's, is a stranger: its code is not instrumented, but nobody knows
+what it does besides computing. Where a call is to be skipped that runs it, it has to be looked at like the user's.
 """
 
 import os
@@ -9,7 +12,11 @@ import sysconfig
 
 __all__ = ["configure", "is_user_code", "settings"]
 
-PURE = ("tensorflow_probability", "sonnet")
+PURE = ("tensorflow_probability", "sonnet", "einops", "gpflow", "check_shapes", "keras_hub")
+# What TensorFlow, Keras and the libraries above call in turn.
+DEPENDENCIES = (
+    "absl", "cloudpickle", "decorator", "flatbuffers", "google", "grpc", "h5py", "libclang", "markdown", "ml_dtypes", "namex", "opt_einsum", "optree",
+    "packaging", "pkg_resources", "requests", "rich", "setuptools", "six", "tensorboard", "termcolor", "tree", "typing_extensions", "wrapt")
 LIBRARIES = ("tensorflow", "keras", "tf_keras", "numpy", "terra", "gast", "astunparse", *PURE)
 
 
@@ -66,17 +73,40 @@ _DIRECTORIES = _library_directories()
 _MARKERS = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 
 
-def is_user_module(name, filename):
-    """Does code of module `name`, in file `filename`, belong to the user?"""
+def _decided(name):
+    """What was said of the module `name`, or of a package that it is in: whether it is the user's; None if nothing was."""
     prefix = name or ""
     while prefix:
         decision = settings.prefixes.get(prefix)
         if decision is not None:
             return decision
         prefix = prefix.rpartition(".")[0]
+    return None
+
+
+def is_user_module(name, filename):
+    """Does code of module `name`, in file `filename`, belong to the user?"""
+    decision = _decided(name)
+    if decision is not None:
+        return decision
     if filename.startswith("<frozen") or any(marker in filename for marker in _MARKERS):
         return False
     return not filename.startswith(_DIRECTORIES)
+
+
+def is_strange(name, filename):
+    """Does code of module `name`, in file `filename`, belong to a library of which nothing is known?"""
+    if is_user_module(name, filename):
+        return False
+    package = (name or "").partition(".")[0]
+    if package in LIBRARIES or package in DEPENDENCIES or package in settings.pure or filename.startswith("<frozen"):
+        return False
+    return any(marker in filename for marker in _MARKERS) or not filename.startswith(_DIRECTORIES)
+
+
+def is_excluded(name):
+    """Was it said of the module `name`, or of a package that it is in, that its code is not to be changed?"""
+    return _decided(name) is False
 
 
 def is_pure(name):
