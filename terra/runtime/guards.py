@@ -18,7 +18,7 @@ import numpy as np
 
 from terra.runtime import added_losses, lasting, versions
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import is_librarys
+from terra.runtime.kinds import is_description, is_librarys
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.tensor import TerraTensor
 
@@ -481,7 +481,7 @@ class Walk:
 
     def _value(self, value):
         kind = type(value)
-        if kind in SCALARS or kind is TerraTensor or id(value) in self.steps:
+        if kind in SCALARS or kind is TerraTensor or id(value) in self.steps or is_description(kind):
             return
         if isinstance(value, (dict, list, tuple, set)):
             self._container(value)

@@ -58,6 +58,7 @@ try:
     SymbolicTensor = ops.SymbolicTensor
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
     DeviceScope = context._EagerDeviceContext  # what tf.device gives
+    NullContext = ops.NullContextmanager  # what tf.control_dependencies gives
     EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives
     FallbackException = eager_core._FallbackException  # sends a generated wrapper down its converting path
     NotOkStatusException = eager_core._NotOkStatusException  # what the C entry points raise for a bad status

@@ -35,6 +35,11 @@ def is_frameworks(function):
     return space is not None and str(space.get("__name__")).split(".", 1)[0] in tfi.FRAMEWORKS
 
 
+def is_description(kind):
+    """Whether its objects say of which types something is, and no more."""
+    return kind.__module__ == "typing"
+
+
 def defined(kind, name):
     """What the class `kind` has as `name`, or None, found without running any code."""
     return next((cls.__dict__[name] for cls in kind.__mro__ if name in cls.__dict__), None)

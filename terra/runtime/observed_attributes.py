@@ -17,7 +17,7 @@ from terra.runtime.effects import GROWING, held_in
 from terra.runtime.kinds import LISTS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys, is_record
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
-from terra.transform import convert
+from terra.transform import convert, policy
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle"]) | VARIABLE_METHODS
@@ -326,7 +326,7 @@ class Attributes:
     def context(self, it):
         """`with it:`"""
         kind = type(it)
-        if id(it) not in self._born and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope):
+        if id(it) not in self._born and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope, tfi.NullContext):
             self.impure(f"enters a context of type {kind.__name__}")
         return it
 
@@ -350,6 +350,8 @@ def _computes_only(getter):
     """Whether a property's function has no loop and calls but a few builtins: its operations then have the location of whoever reads the property, as they have unobserved."""
     if type(getter) is not FunctionType or is_frameworks(getter):
         return False
+    if not policy.is_user_code(getter):  # operations of code that is not instrumented always have that location
+        return True
     code = convert.own_code(getter.__code__)
     known = _getters.get(id(code))
     if known is None:

@@ -3,6 +3,7 @@
 import dis
 import functools
 import inspect
+import sys
 import weakref
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -68,6 +69,8 @@ class Calls:
                 return functools.partial(self._framework, callee, form)
             if id(callee) in FUNCTIONS:
                 return functools.partial(self._on_plain, callee)
+            if is_frameworks(callee) and quiet_functions.follows_from_arguments(callee):  # of an older namespace, such as tf_keras.backend
+                return functools.partial(self._framework, callee, form)
             return self._user_function(callee, form, instrumented)
         if kind is MethodType:
             return self._method(callee, form, instrumented)
@@ -188,8 +191,13 @@ class Calls:
     def _observed_function(self, function, form, instrumented):
         if id(function) in self._born:
             return function
+        profile = sys.getprofile()
         try:
-            observed = convert.observed_form(function, instrumented)
+            sys.setprofile(None)  # which may look out for what writes or opens files
+            try:
+                observed = convert.observed_form(function, instrumented)
+            finally:
+                sys.setprofile(profile)
         except Unobservable as error:
             known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks(function) else f": {error}"
             self.impure(f"calls {function.__qualname__}{known}")

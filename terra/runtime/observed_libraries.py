@@ -19,7 +19,8 @@ from terra.transform import policy
 
 _MOST_HELD = 3_000  # objects
 _CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
-_UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "threading", "tensorflow_probability.python.internal.cache_util"])  # modules of caches, locks
+# Modules of caches, locks, and descriptions of types and functions.
+_UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "threading", "inspect", "typing", "tensorflow_probability.python.internal.cache_util"])
 
 
 def derives_from_librarys(kind):
@@ -35,7 +36,7 @@ def calls_library(callee):
     if kind is FunctionType or isinstance(callee, type):
         return policy.is_pure((within_scope(callee) or callee).__module__)
     decorated = str(kind.__module__).partition(".")[0] == "wrapt"
-    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__)
+    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not guards.is_stock_kind(kind)
 
 
 def within_scope(function):
@@ -58,6 +59,8 @@ class Libraries:
 
     def _is_librarys_attribute(self, it, kind, name):
         """Whether what an object has as `name` is such a library's affair: of a class of the user's, a property that it inherits is."""
+        if guards.is_stock_kind(kind):  # layers are looked at as Keras' and the user's are
+            return False
         if policy.is_pure(kind.__module__):
             return True
         found = defined(kind, name) if derives_from_librarys(kind) and not isinstance(it, type) else None

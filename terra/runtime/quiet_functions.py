@@ -16,7 +16,8 @@ _WITHOUT_OPERATIONS = frozenset(
     "assert_greater assert_greater_equal assert_positive assert_negative assert_non_positive assert_non_negative assert_integer "
     "assert_proper_iterable is_numeric_tensor is_strictly_increasing is_non_decreasing "
     # TensorFlow's own names of some of these
-    "convert_to_tensor_v2_with_dispatch is_tf_type linspace_nd constant_value".split())
+    "convert_to_tensor_v2_with_dispatch is_tf_type linspace_nd constant_value int_shape control_dependencies is_sparse".split())
+_OF_TYPES = frozenset(["is_numeric_tensor", "is_sparse", "is_tensor", "is_tf_type"])  # which look at what they are given, but not at its values
 # Functions without arguments that give a setting, by module.
 _SETTINGS = {
     "keras.src.backend.config": frozenset(["backend", "epsilon", "floatx", "image_data_format"]),
@@ -36,6 +37,8 @@ def follows_from_arguments(function):
 
 def looks_at_values(function):
     """Whether such a function may look at the values of tensors that it is given."""
+    if function.__name__ in _OF_TYPES:
+        return False
     return function.__name__.startswith(("assert_", "is_")) or function.__name__.removesuffix("_v2") in ("get_static_value", "constant_value", "tensorshape")
 
 

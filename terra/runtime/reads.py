@@ -19,7 +19,7 @@ import numpy as np
 from terra.runtime import guards, versions
 from terra.runtime import internals as tfi
 from terra.runtime.effects import CONTENTS, Question, space_of
-from terra.runtime.kinds import TENSORS, defined, is_fixed, is_frameworks, is_named_tuple
+from terra.runtime.kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.varying import KINDS, Place
 from terra.transform import convert
@@ -76,7 +76,7 @@ class _Parts(guards.Walk):
 
     def _value(self, value):
         kind = type(value)
-        if not (kind in SCALARS or kind in _CONTAINERS or guards.is_librarys(kind) or id(value) in self.skipped):
+        if not (kind in SCALARS or kind in _CONTAINERS or is_description(kind) or guards.is_librarys(kind) or id(value) in self.skipped):
             self._unknown(value, kind)
         super()._value(value)
         if issubclass(kind, tfi.tf.Module) and not tfi.is_variable(value) and id(value) not in self.seen:

@@ -57,6 +57,8 @@ def observe(runner, users, covered, call):
 
     try:
         for function in dict.fromkeys(_functions(users)):
+            if policy.is_pure(function.__globals__.get("__name__")):
+                continue
             try:
                 code = convert.observed_code(function)
             except Unobservable:

@@ -253,9 +253,9 @@ def _make_observable(function, instrumented):
 
 
 def _is_strange(function):
-    """Whether it is a function of a library of which nothing is known, and whose code may be changed."""
+    """Whether it is a function of a library that is not the framework, and whose code may be changed."""
     name = function.__globals__.get("__name__")
-    return policy.is_strange(name, function.__code__.co_filename) and not policy.is_excluded(name)
+    return policy.is_pure(name) or (policy.is_strange(name, function.__code__.co_filename) and not policy.is_excluded(name))
 
 
 def _wrapper_form(function):
