@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 from types import FunctionType, GeneratorType
 
@@ -16,7 +17,8 @@ PLAIN = frozenset([*SCALARS, complex, slice, range, type(Ellipsis), type(NotImpl
 LISTS = frozenset([list, dict, set, frozenset])
 ITERATORS = frozenset([
     zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
-    *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values())), type(reversed([])), type({}.keys()), type({}.values()), type({}.items())])
+    *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values(), collections.OrderedDict())), type(reversed([])),
+    *(type(view()) for held in ({}, collections.OrderedDict()) for view in (held.keys, held.values, held.items))])
 
 VARIABLE_METHODS = frozenset([
     "assign", "assign_add", "assign_sub", "read_value", "value", "sparse_read", "gather_nd", "batch_scatter_update",
@@ -68,6 +70,23 @@ def is_fixed(cls):
 _FIELD = type(collections.namedtuple("_", "field").__dict__["field"])
 _OF_TUPLES = frozenset(vars(tuple)).union(["__bool__", "__reversed__", "__init__", "__getattr__", "__class__"]).difference(
     ["__doc__", "__new__", "__repr__", "__getnewargs__", "__class_getitem__", "index", "count"])
+
+
+READING = frozenset(["items", "keys", "values", "get", "copy", "index", "count"])  # methods of list and dict that change nothing
+_LOOKUPS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__ne__", "__reversed__", *READING)
+
+
+@functools.lru_cache(None)
+def is_like_builtin(kind):
+    """Whether it is a class that derives from list or dict, and is searched as these are."""
+    if kind is collections.OrderedDict or kind is collections.defaultdict:  # (a key that is not there is put into the latter, which guards will find changed)
+        return True
+    base = next((base for base in (dict, list) if issubclass(kind, base)), None)
+    if base is None or type(kind) is not type or kind.__mro__[-2:] != (base, object) or any(map(is_fixed, kind.__mro__[:-2])) or any(map(is_librarys, kind.__mro__)):
+        return False
+    if any(defined(kind, name) is not None for name in ("__missing__", "__bool__")) or defined(kind, "__getattribute__") is not defined(base, "__getattribute__"):
+        return False
+    return all(defined(kind, name) is vars(base)[name] for name in _LOOKUPS if name in vars(base))
 
 
 def is_field(value):

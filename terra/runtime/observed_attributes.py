@@ -1,12 +1,13 @@
 """What the observer makes of attributes: which of them are plain reads, and what each read depends on."""
 
 import abc
+import collections
 import contextlib
 import dis
 import enum
 import functools
 from types import (
-    BuiltinFunctionType, DynamicClassAttribute, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType, UnionType)
+    BuiltinFunctionType, DynamicClassAttribute, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodType, ModuleType, SimpleNamespace, UnionType)
 
 import numpy as np
 
@@ -14,7 +15,10 @@ from terra.runtime import fast_forward, guards, live_calls
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import METHODS
 from terra.runtime.effects import GROWING, held_in
-from terra.runtime.kinds import LISTS, PLAIN, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_named_tuple, is_numpys, is_record
+from terra.runtime.kinds import (
+    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_like_builtin, is_named_tuple, is_numpys, is_record,
+)
+from terra.runtime.observed_objects import is_plain_class
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert, policy
@@ -23,6 +27,7 @@ _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"]
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle"]) | VARIABLE_METHODS
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
+_PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, collections.OrderedDict, collections.defaultdict)]
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 
 
@@ -58,6 +63,8 @@ class Attributes:
             self.note_class(it)
             self._found(kind.__mro__, name, None)
             return _answer(name, self._framework(None, fast_forward.skipping(found.fget), it))
+        if found is None and self._asks_by_getattr(it, kind, name):
+            return self._got(it, kind, name)
         if type(found) is not property or not _computes_only(found.fget):
             self._attribute(it, name)
             return it
@@ -69,7 +76,7 @@ class Attributes:
 
     def _property(self, it, kind, name, getter):
         """A property of the user's: what its code does is observed."""
-        if not self._is_looked_up_plainly(kind) or defined(kind, "__getattr__") is not None:
+        if not self._is_looked_up_plainly(kind):
             self.impure(f"asks an object of type {kind.__name__}, which has its own way to look up attributes, for {name}")
             return it
         self.note_class(it)
@@ -77,7 +84,34 @@ class Attributes:
         if self.reason is None:
             observed = self._user_function(getter, None)
             if observed is not None:
-                return _answer(name, observed(it))
+                try:
+                    return _answer(name, observed(it))
+                except AttributeError:
+                    self.impure(f"asks for {name}, which raises an error")
+                    raise
+        return it
+
+    def _asks_by_getattr(self, it, kind, name):
+        """Whether an attribute is looked up by the `__getattr__` of a class of the user's."""
+        attributes = _attributes_of(it, kind)
+        return type(attributes) is dict and name not in attributes and defined(kind, "__getattr__") is not None and not any(
+            guards.is_librarys(cls) for cls in kind.__mro__) and self._is_looked_up_plainly(kind)
+
+    def _got(self, it, kind, name):
+        """What that gives."""
+        getter = defined(kind, "__getattr__")
+        if id(it) not in self._born:
+            attributes = _attributes_of(it, kind)
+            self.reads.object(it, kind, attributes)
+            self.reads.absent(attributes, name)
+            self._found(kind.__mro__, name, {name: None})
+            self._found(kind.__mro__, "__getattr__", None)
+        if type(getter) is FunctionType and not is_frameworks(getter):
+            return _answer(name, self._user_function(getter, getter)(it, name))
+        if is_like_builtin(kind) and getter in (dict.__getitem__, dict.get):
+            self._look_into(it)
+            return _answer(name, getter(it, name))
+        self.impure(f"asks for {name}, which no class defines")
         return it
 
     def _attribute(self, it, name):
@@ -92,6 +126,8 @@ class Attributes:
         elif id(it) in self._born and is_record(kind):
             if name not in vars(it):
                 self.impure(f"asks an object of type {kind.__name__} for {name}")
+        elif id(it) in self._born and is_plain_class(kind):
+            self._attribute_of_own(it, kind, name)
         elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or live_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and guards.is_librarys(kind)):
@@ -134,7 +170,7 @@ class Attributes:
         self.reads.bases(cls)
         self.note_class(owner)
         found = self._found(mro[mro.index(before) + 1:], name, None)
-        if not _is_handed_out(found):
+        if not _is_handed_out(found) and found is not object.__init__:
             self.impure(f"asks for {name}, which is a descriptor")
 
     def _class_attribute(self, cls, kind, name):
@@ -153,7 +189,7 @@ class Attributes:
     def note_class(self, it):
         """The class of `it` matters."""
         kind = type(it)
-        if is_fixed(kind) or kind in TENSORS or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
+        if is_fixed(kind) or kind in TENSORS or (id(it) in self._born and is_plain_class(kind)) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
             return  # it stays the same; or it is a named tuple that was made in this run
         self.reads.object(it, kind)
 
@@ -213,6 +249,10 @@ class Attributes:
             return
         if is_librarys_container(kind) and defined(kind, name) in _OF_CONTAINERS:
             return  # a layer's list or dict of layers
+        if name in READING and is_like_builtin(kind) and type(defined(kind, name)) is MethodDescriptorType:
+            self.note_class(it)
+            self._found(kind.__mro__, name, None)
+            return
         if not self._is_looked_up_plainly(kind):
             self.impure(f"asks an object of type {kind.__name__}, which has its own __getattribute__, for {name}")
             return
@@ -278,7 +318,7 @@ class Attributes:
     def _is_looked_up_plainly(self, kind):
         """Whether attributes of objects of class `kind` are looked up as Python does."""
         getter = self._found(kind.__mro__, "__getattribute__", None)
-        return getter is object.__dict__["__getattribute__"] or getter is tuple.__dict__["__getattribute__"] or is_frameworks(getter)
+        return any(getter is plain for plain in _PLAIN_GETTERS) or is_frameworks(getter)
 
     def is_named_tuple(self, kind):
         """Whether `kind` is a class of named tuples that are searched as all tuples are; what it defines is noted."""
@@ -326,6 +366,9 @@ class Attributes:
     def context(self, it):
         """`with it:`"""
         kind = type(it)
+        entered = self._users_context(it) if self.reason is None else None
+        if entered is not None:
+            return entered
         if id(it) not in self._born and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope, tfi.NullContext):
             self.impure(f"enters a context of type {kind.__name__}")
         return it
@@ -350,7 +393,7 @@ def _computes_only(getter):
     """Whether a property's function has no loop and calls but a few builtins: its operations then have the location of whoever reads the property, as they have unobserved."""
     if type(getter) is not FunctionType or is_frameworks(getter):
         return False
-    if not policy.is_user_code(getter):  # operations of code that is not instrumented always have that location
+    if not policy.is_user_code(getter) or convert.is_instrumented(getter.__code__):  # code that is not instrumented has that location, and the other one keeps its own
         return True
     code = convert.own_code(getter.__code__)
     known = _getters.get(id(code))
@@ -381,7 +424,7 @@ def _attributes_of(it, kind):
     how = defined(kind, "__dict__")
     if how is None:
         return None
-    return how.__get__(it, kind) if type(how) is GetSetDescriptorType else how
+    return how.__get__(it, kind) if type(how) is GetSetDescriptorType or kind is SimpleNamespace else how
 
 
 def _registered(_):

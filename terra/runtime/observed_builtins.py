@@ -12,7 +12,8 @@ from terra.runtime import internals as tfi
 from terra.runtime import live_calls
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.effects import GROWING, Append
-from terra.runtime.kinds import ITERATORS, LISTS, TENSORS, is_librarys_container, is_record, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys_container, is_like_builtin, is_record, makes_named_tuples
+from terra.runtime.observed_objects import is_plain_class
 from terra.runtime.recording import random_state
 from terra.runtime.regions import SCALARS
 
@@ -38,6 +39,9 @@ _NOT_LOOKING = frozenset("append copy keys values items clear reverse popitem".s
 _MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())
 
 
+_NOTHING = object()
+
+
 class Builtins:
     """The part of the Observer for builtins."""
 
@@ -57,6 +61,13 @@ class Builtins:
             return functools.partial(self._on_plain, callee)
         if callee is id:
             return self._identity
+        if callee is functools.reduce:
+            return self._fold
+        if live_calls.tells_time(owner, callee.__name__):
+            return functools.partial(self._live, owner, callee.__name__)
+        made = self.operator_function(callee)
+        if made is not None:
+            return made
         if isinstance(owner, (ModuleType, type)):
             self.impure(f"calls {callee.__qualname__}")
             return form
@@ -64,7 +75,7 @@ class Builtins:
             return functools.partial(self._live, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
             return functools.partial(self._append, callee)
-        if type(owner) in LISTS or is_librarys_container(type(owner)):
+        if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
             if callee.__name__ in _MUTATORS:
                 if id(owner) not in self._born:
                     self.impure("changes a container that it has not made")
@@ -86,7 +97,8 @@ class Builtins:
         """Make a call that is to be made each time, see `live_calls`."""
         recording, step = self.recording, self.runner.step
         takes = live_calls.takes_element(owner, name)
-        if recording is None or not (takes or live_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
+        draws = not takes and live_calls.draws(owner, name, args, kwargs)
+        if recording is None or not (takes or draws or live_calls.tells_time(owner, name)) or (draws and recording.random != random_state()):
             self.impure(f"calls {type(owner).__name__}.{name}")
             return getattr(owner, name)(*args, **kwargs)
         for x in (*args, *kwargs.values()):
@@ -96,7 +108,7 @@ class Builtins:
             value = getattr(owner, name)(*args, **kwargs)
         finally:
             step.resume()
-        if not takes:
+        if draws:
             recording.random = random_state()
         given = live_calls.flat(value)
         if not given:
@@ -110,6 +122,23 @@ class Builtins:
         made = live_calls.rebuilt(value, iter(self._varying.drawn(call, live_calls.flat(value))))
         self._bear(made)
         return made
+
+    def _key(self, function, it):
+        """By what a builtin compares things."""
+        key = function(it)
+        self.compared(key)
+        self.values(key)
+        return key
+
+    def _fold(self, function, items, /, *initial):
+        """Call `functools.reduce`."""
+        function, items = self.builtin(function), iter(self.iterated(items))
+        total = initial[0] if initial else next(items, _NOTHING)
+        if total is _NOTHING:
+            return functools.reduce(function, ())  # which raises
+        for x in items:
+            total = function(total, x)
+        return total
 
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
@@ -184,8 +213,11 @@ class Builtins:
             else:
                 check(x)
             given.append(x)
-        for x in kwargs.values():
-            self._element(x)
+        for name, x in kwargs.items():
+            if name == "key" and x is not None:
+                kwargs["key"] = functools.partial(self._key, self.builtin(x))
+            else:
+                self._element(x)
         result = callee(*given, **kwargs)
         return self._made(result) if callee is sorted else result
 
@@ -308,6 +340,8 @@ class Builtins:
             return form
         if is_record(callee):
             return functools.partial(self._make_record, callee)
+        if is_plain_class(callee):
+            return functools.partial(self._make_object, callee)
         self.impure(f"makes an object of type {callee.__name__}")
         return form
 

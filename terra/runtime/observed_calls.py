@@ -1,5 +1,7 @@
 """What the observer makes of calls: of the framework's, which must be skipped, and of the user's, which are observed in turn."""
 
+import collections
+import dataclasses
 import dis
 import functools
 import inspect
@@ -15,7 +17,7 @@ from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks
 from terra.runtime.tensor import TerraTensor
-from terra.transform import convert
+from terra.transform import convert, wrappers
 from terra.transform.observed import Unobservable
 
 
@@ -71,6 +73,10 @@ class Calls:
                 return functools.partial(self._on_plain, callee)
             if is_frameworks(callee) and quiet_functions.follows_from_arguments(callee):  # of an older namespace, such as tf_keras.backend
                 return functools.partial(self._framework, callee, form)
+            if callee is dataclasses.replace:
+                return self._replaced
+            if self.makes_context(callee):
+                return functools.partial(self._make_context, callee.__wrapped__, instrumented)
             return self._user_function(callee, form, instrumented)
         if kind is MethodType:
             return self._method(callee, form, instrumented)
@@ -88,6 +94,10 @@ class Calls:
             return functools.partial(self._layer, callee, form)
         if (isinstance(callee, np.ufunc) and getattr(np, callee.__name__, None) is callee) or id(callee) in FUNCTIONS:
             return functools.partial(self._on_plain, callee)
+        if self.is_initialiser(callee):
+            return form
+        if kind is wrappers.CACHED:
+            return functools.partial(self._cached, callee)
         decorated = tfi.has_custom_gradient(callee)
         if decorated is not None:
             return functools.partial(self._with_gradient, callee, decorated)
@@ -246,6 +256,8 @@ class Calls:
         if type(function) is not FunctionType:
             self.impure(f"calls {callee!r}")
             return form
+        if function.__name__ == "_replace" and function.__code__ is _REPLACE and self.is_named_tuple(type(owner)):
+            return form
         own = observed_libraries.within_scope(function)
         if own is not None:
             return functools.partial(self._scoped, owner, own)
@@ -394,6 +406,7 @@ class Calls:
         return form(*args, **kwargs)
 
 
+_REPLACE = collections.namedtuple("_", "field")._replace.__code__
 _HANDLING = frozenset(["PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH"])
 _cleaning = {}  # id of a code object -> (it, whether it has a `try` or a `with`)
 

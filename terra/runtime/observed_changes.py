@@ -5,7 +5,7 @@ import numpy as np
 from terra.runtime import guards, lasting
 from terra.runtime import internals as tfi
 from terra.runtime.effects import WITH_ITEMS, Effect, held_in, kind_of
-from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks, is_record
+from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks
 from terra.runtime.unobserved import OPERATORS
 from terra.runtime.varying import KINDS, Becomes
 
@@ -45,7 +45,7 @@ class Changes:
         if name == "learning_rate" and not self._is_over() and guards.is_librarys(type(it)):
             return _Settable(self, it)
         lasting.note_left(it, name)
-        if self._sets_record(it):
+        if self._sets_own(it, name):
             return it
         if self.reason is None and self.may_set(it, name):
             self._sets(it, name)
@@ -70,10 +70,6 @@ class Changes:
         known = self.effects.get((id(owner), name))
         self.effects[id(owner), name] = Effect(owner, name, added, before=held_in(owner, name) if known is None else known.before)
 
-    def _sets_record(self, it):
-        """Whether an attribute is set of an instance of a data class that the run has made."""
-        return id(it) in self._born and is_record(type(it)) and defined(type(it), "__setattr__") is object.__setattr__
-
     def removed(self, it, name):
         self.impure("deletes an attribute")
         return it
@@ -89,7 +85,7 @@ class Changes:
         lasting.note_left(owner, name)
         if self.reason is not None:
             return it
-        if self._sets_record(owner):
+        if self._sets_own(owner, name):
             return self.inplace(it, vars(owner).get(name), operator)
         return self._inplace_place(it, owner, name, operator)
 

@@ -4,6 +4,7 @@ Operators look as deep as their operands go, so the containers in a container ar
 """
 
 import abc
+import collections
 import enum
 import functools
 import operator
@@ -15,13 +16,13 @@ import numpy as np
 from terra.runtime import guards, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import is_filtered
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_numpys
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_like_builtin, is_numpys
 from terra.runtime.regions import SCALARS
 from terra.runtime.unobserved import OPERATORS
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 _TRUTH = ("__bool__", "__len__")
-VIEWS = frozenset([type({}.keys()), type({}.values()), type({}.items())])
+VIEWS = frozenset(type(view()) for held in ({}, collections.OrderedDict()) for view in (held.keys, held.values, held.items))
 _UNIQUE = frozenset([type(None), bool, type(Ellipsis), type(NotImplemented), tfi.tf.DType])
 # Special names that a class may define without any operator, conversion or hash running them.
 _HARMLESS = frozenset(f"__{name}__" for name in (
@@ -60,6 +61,9 @@ class Operands:
             value = self.by_numpy(OPERATORS[name], (left, right))
             if value is not None:
                 return value
+        value = self._operator_of_own(name, left, right)
+        if value is not None:
+            return value
         how = self.modulo if name == "Mod" and type(left) not in _CALCULATED else self.operand  # which formats strings, too
         return self.result(self.operated(OPERATORS[name], how(left), how(right)))
 
@@ -85,6 +89,9 @@ class Operands:
                 self.late.looked_at(x)
 
     def unary(self, name, it):
+        value = self._operator_of_own(name, it)
+        if value is not None:
+            return value
         value = self.by_numpy(OPERATORS[name], (it,)) if self.is_numpys(it) else self.calculates(OPERATORS[name], (it,))
         return value if value is not None else self.result(self.operated(OPERATORS[name], self.operand(it)))
 
@@ -313,7 +320,7 @@ class Operands:
 
 
 def _is_container(it, kind):
-    return kind in LISTS or (isinstance(it, (list, dict)) and guards.is_librarys(kind))
+    return kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and guards.is_librarys(kind))
 
 
 def _numpys_errors(_):

@@ -17,7 +17,7 @@ import numpy as np
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.effects import Carried, holds_tensors, so_far, space_of
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys_container, is_record, makes_named_tuples, plain
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_arrays import Arrays, Indexed, Known
 from terra.runtime.observed_attributes import Attributes
@@ -26,6 +26,7 @@ from terra.runtime.observed_calls import Calls
 from terra.runtime.observed_changes import Changes
 from terra.runtime.observed_functionals import Functionals
 from terra.runtime.observed_libraries import Libraries
+from terra.runtime.observed_objects import Objects
 from terra.runtime.observed_operands import Operands
 from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
@@ -35,7 +36,7 @@ from terra.runtime.varying import NOTHING_VARIES
 from terra.transform import convert
 
 
-class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Builtins, Arrays, Operands):
+class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objects, Builtins, Arrays, Operands):
     """Observes one run."""
 
     def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=(), outer=None):
@@ -376,7 +377,9 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Built
         if self.is_named_tuple(kind):
             self.note_class(it)
             return
-        if kind in LISTS or (isinstance(it, (list, dict)) and guards.is_librarys(kind)):
+        if is_like_builtin(kind):
+            self.note_class(it)
+        if kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and guards.is_librarys(kind)):
             held = self.reads.contents(it)
             if any(type(x) is TerraTensor and x._owner is self.runner for x in held):
                 self.impure("keeps a tensor in a container")

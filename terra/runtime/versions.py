@@ -5,6 +5,7 @@ the object's head and the number of items. Comparing attributes one by one costs
 other; `Words` reads all it needs in one go. Where memory is not found to look as expected there is no address, and the items are compared.
 """
 
+import collections
 import ctypes
 import gc
 import sys
@@ -152,7 +153,9 @@ def address_of_version(mapping):
         return None
     if type(mapping) is MappingProxyType:
         (mapping,) = gc.get_referents(mapping)
-    return id(mapping) + _BEHIND if issubclass(type(mapping), dict) else None
+    if not issubclass(type(mapping), dict) or issubclass(type(mapping), collections.OrderedDict):  # whose order may change, and nothing else
+        return None
+    return id(mapping) + _BEHIND
 
 
 def address_of_length(container):

@@ -196,6 +196,12 @@ def names_shown(function):
         return ()
 
 
+def is_instrumented(code):
+    """Is it instrumented code?"""
+    decision = _decisions.get(id(code))
+    return decision is not None and decision.is_instrumented and decision.reason is not NOTHING
+
+
 def is_observed(code):
     """Is it the code of an observed form, or within one?"""
     return id(code) in _observed

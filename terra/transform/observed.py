@@ -136,7 +136,7 @@ class Observed(gast.NodeTransformer):
     def visit_Subscript(self, node):
         if not isinstance(node.ctx, gast.Load):
             return self._stored(node)
-        key = _constant_key(node.slice)
+        key = _key(node.slice)
         node.value = self._shown("mapping", node.value) if key is None else self._show("subscript", self.visit(node.value), key=key)
         is_slice = isinstance(node.slice, gast.Slice)
         node.slice = self._index(node.slice)
@@ -147,7 +147,7 @@ class Observed(gast.NodeTransformer):
         more = {} if isinstance(node.ctx, gast.Del) else {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None)}
         if value is not None:
             more["value"] = value
-            more["key"] = _constant_key(node.slice)
+            more["key"] = _key(node.slice)
         more = {name: part for name, part in more.items() if part is not None}
         node.value = self._show("stored", self.visit(node.value), **more)
         node.slice = self._index(node.slice)
@@ -527,6 +527,11 @@ def _name_of(operator):
 def _constant_key(node):
     """The key of an item, as a constant, if it is a string or a whole number; else None."""
     return gast.Constant(node.value, None) if isinstance(node, gast.Constant) and type(node.value) in (int, str) else None
+
+
+def _key(node):
+    """The same, or the variable that has it."""
+    return gast.Name(node.id, gast.Load(), None, None) if isinstance(node, gast.Name) else _constant_key(node)
 
 
 def _starred(targets):
