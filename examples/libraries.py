@@ -1,4 +1,4 @@
-"""Steps that use TensorFlow Probability or Sonnet, whose Python takes most of an eager step: eager, tf.function and Terra in one run.
+"""Steps that use TensorFlow Probability, Sonnet, GPflow or einops, whose Python takes most of an eager step: eager, tf.function and Terra in one run.
 
     pip install -e ".[libraries]"
     python -m examples.libraries [--steps N] [--quiet]
@@ -115,16 +115,47 @@ def network():
     return lambda x, y: tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x))), Trained(model.trainable_variables, sonnet.optimizers.Adam(1e-3))
 
 
+def sparse_process():
+    """The evidence lower bound of a sparse variational Gaussian process of GPflow's."""
+    import gpflow
+    rng = np.random.default_rng(3)
+    model = gpflow.models.SVGP(
+        gpflow.kernels.SquaredExponential(lengthscales=4.0), gpflow.likelihoods.Gaussian(), rng.normal(size=(12, FEATURES)), num_data=BATCH * BATCHES)
+
+    def loss_of(x, y):
+        return model.training_loss((tf.cast(x, tf.float64), tf.cast(y, tf.float64)[:, None]))
+
+    return loss_of, Trained(model.trainable_variables)
+
+
+def attention():
+    """A layer of self-attention whose axes einops rearranges."""
+    from einops import rearrange, reduce
+    inner, outer, classifier = dense(4, 3 * 16), dense(16, 16), dense(16, CLASSES)
+
+    def loss_of(x, y):
+        tokens = rearrange(x, "b (n f) -> b n f", f=4)
+        query, key, value = rearrange(tokens @ inner, "b n (part h f) -> part b h n f", part=3, h=2)
+        scores = tf.nn.softmax(tf.einsum("bhif,bhjf->bhij", query, key) * 8 ** -0.5)
+        mixed = rearrange(tf.einsum("bhij,bhjf->bhif", scores, value), "b h n f -> b n (h f)") @ outer
+        logits = reduce(tf.nn.relu(mixed), "b n f -> b f", "mean") @ classifier
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+    return loss_of, Trained([inner, outer, classifier])
+
+
 PROGRAMS = {
     "variational autoencoder": training(variational),
     "squashed policy": training(policy),
     "Gaussian process": training(process),
     "Sonnet network": training(network),
+    "sparse Gaussian process (GPflow)": training(sparse_process),
+    "self-attention (einops)": training(attention),
 }
 
 
 def main(argv=None):
-    missing = [name for name in ("tensorflow_probability", "sonnet") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("tensorflow_probability", "sonnet", "gpflow", "einops") if importlib.util.find_spec(name) is None]
     if missing:
         print(f"examples.libraries: {' and '.join(missing)} not found; pip install -e '.[libraries]'", file=sys.stderr)
         return 2

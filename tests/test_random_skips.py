@@ -221,12 +221,15 @@ class OfLayers(Writer):
 
     def program(self):
         inner = [line for _ in range(self.r.randint(0, 1)) for line in [self.write()] if self.r.random() < 0.3] or ["pass"]
-        outer = [self.write()] if self.r.random() < 0.15 else ["pass"]
+        outer = [self.write()] if self.r.random() < 0.15 else [self.pick("pass", "pass", "self.count += 1", "self.last = v * 2.0", "self.seen.append(self.count)", "self.factor = 0.25")]
         layers = f"""
 import keras
 
 class Own(keras.layers.Layer):
-    factor = 0.5
+    factor, last = 0.5, None
+    def __init__(self):
+        super().__init__()
+        self.count, self.seen = 0, []
     def compute_output_shape(self, shape):
         return shape
     def call(self, v):
@@ -246,10 +249,104 @@ def bent(v):
 FIRST = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, kernel_initializer="ones", activation=bent), Own(), keras.layers.Dense(2, kernel_initializer="ones")])
 SECOND = keras.Sequential([keras.Input((2,)), {self.pick("Own()", "keras.layers.Lambda(lambda v: bent(v) + 1.0)", "keras.layers.Activation(bent)")}])
 BOTH = keras.Sequential([keras.Input((2,)), FIRST, SECOND])
+OWN = FIRST.layers[1]
+OWN.count, OWN.last, OWN.factor = 0, None, 0.5  # which was called with symbolic tensors
+OWN.seen.clear()
+
+def state(of_all=state):
+    return of_all() + repr((OWN.count, list(OWN.seen), OWN.factor, None if OWN.last is None else OWN.last.numpy().tolist()))
 
 def step(x):"""
         text = super().program().replace("\ndef step(x):", layers, 1)
         return text.replace("    global NUMBER\n", "    global NUMBER\n    FIRST.layers[1].factor += 0.25\n", 1) if self.r.random() < 0.3 else text
+
+
+class OfObjects(Writer):
+    """Writes steps that make objects, enter contexts, and use caches and configurations."""
+
+    def configured(self):
+        return self.pick("CONF.rate", "CONF['rate']", "SPACE.rate", "ORDERED['a']", "sum(ORDERED.values())", "float(next(iter(ORDERED.items()))[1])", "LISTS['a'][0]", "table(3)[1]", "sum(table(2))")
+
+    def statement(self, pad, writes):
+        if self.r.random() < 0.35:
+            return super().statement(pad, writes)
+        q, number, values = self.name(), lambda: self.pick(self.configured, lambda: self.number(1)), self.list
+        return self.pick(
+            lambda: [f"{pad}{q} = Box(y, {number()})", f"{pad}y = {q}.scaled() + {q}.area * {number()}"], lambda: [f"{pad}y = Box(y).x * {self.configured()}"],
+            lambda: [f"{pad}y = (Derived(y, {number()}) + Box(y)).x", ], lambda: [f"{pad}y = (-(Box(y, 2.0) * {number()})).x"],
+            lambda: [f"{pad}{q} = Derived(y)", f"{pad}{q}.x = {q}.x * {number()}", f"{pad}{q}.more = {number()}", f"{pad}y = {q}.scaled() * {q}.more"],
+            lambda: [f"{pad}with Scope({number()}) as {q}:", f"{pad}    y = y * {q}.value + MODE['now']"],
+            lambda: [f"{pad}with scoped({number()}) as {q}:", f"{pad}    y = y * {q} + MODE['now']"],
+            lambda: [f"{pad}with Scope(1.5):", f"{pad}    {self.write() if self.r.random() < writes else 'pass'}", f"{pad}    y = y + {self.configured()}"],
+            lambda: [f"{pad}for {q} in ('a', 'b'):", f"{pad}    LOGS[{q}] = tf.reduce_sum(y)", f"{pad}    y = y + ORDERED[{q}]"],
+            lambda: [f"{pad}for {q} in range(2):", f"{pad}    y = y * S['lists'][{q}][0]"], lambda: [f"{pad}y = functools.reduce(lambda a, b: a * 0.5 + b, [y * v for v in {values()}], y)"],
+            lambda: [f"{pad}y = y * sorted({values()}, key=lambda v: -v * {self.configured()})[0]"], lambda: [f"{pad}y = y * Pair(2.0, y)._replace(left={number()}).left"],
+            lambda: [f"{pad}y = y * dataclasses.replace(S['conf'], rate={number()}).rate"], lambda: [f"{pad}y = y + {self.configured()}"],
+            lambda: [f"{pad}KEPT.append(Box(y).area)"] if self.r.random() < writes else [f"{pad}y = operator.add(y, operator.mul(y, {number()}))"])
+
+    def write(self):
+        return super().write() if self.r.random() < 0.6 else self.pick(
+            "CONF['rate'] = 3.0", "CONF.update(rate=0.25)", "SPACE.rate += 1.0", "ORDERED.move_to_end('a')", "ORDERED['a'] += 1.0", "LISTS['a'].insert(0, 4.0)", "LISTS['new']",
+            "table.cache_clear()", "table(3).append(7.0)", "Box.factor = Box.factor + 0.5", "Derived.scaled = lambda self: self.x * 3.0", "Scope.__enter__ = lambda self: self",
+            "MODE['now'] = 2.0", "Box.__init__.__defaults__ = (4.0,)", "Box.area = property(lambda self: self.x + 1.0)", "LOGS.clear()", "setattr(SPACE, 'other', 1)")
+
+    def program(self):
+        return super().program().replace("\ndef step(x):", """
+import contextlib, functools, operator, types
+
+class Box:
+    factor = 0.5
+    def __init__(self, x, by=1.0):
+        self.x, self.by = x * by, by
+    def scaled(self):
+        return self.x * self.factor
+    @property
+    def area(self):
+        return tf.reduce_sum(self.x) * self.by
+    def __add__(self, other):
+        return Box(self.x + other.x, self.by)
+    def __mul__(self, by):
+        return type(self)(self.x, by)
+    def __neg__(self):
+        return Box(-self.x)
+
+class Derived(Box):
+    def __init__(self, x, by=2.0):
+        super().__init__(x, by)
+        self.parts = [x]
+    def scaled(self):
+        return super().scaled() + len(self.parts)
+
+class Scope:
+    def __init__(self, value):
+        self.value = value
+    def __enter__(self):
+        self.outer, MODE["now"] = MODE["now"], self.value
+        return self
+    def __exit__(self, *error):
+        MODE["now"] = self.outer if hasattr(self, "outer") else 9.0
+
+@contextlib.contextmanager
+def scoped(value):
+    outer, MODE["now"] = MODE["now"], value
+    yield value * 2.0
+    MODE["now"] = outer
+
+@functools.lru_cache(None)
+def table(n):
+    return [S["d"]["a"] * k for k in range(n)]
+
+class Attributes(dict):
+    def __getattr__(self, name):
+        return self[name]
+
+CONF, SPACE, ORDERED, LISTS = Attributes(rate=0.5), types.SimpleNamespace(rate=2.0), collections.OrderedDict(a=1.0, b=2.0), collections.defaultdict(list, a=[1.0])
+MODE, LOGS, KEPT = {"now": 1.0}, {"a": None, "b": 0.0}, []
+
+def state(of_all=state):
+    return of_all() + repr((dict(CONF), vars(SPACE), list(ORDERED.items()), dict(LISTS), MODE, {k: v if v is None else float(v) for k, v in LOGS.items()}, [v.numpy().tolist() for v in KEPT], Box.factor))
+
+def step(x):""", 1)
 
 
 class OfBranches(Writer):
@@ -304,7 +401,7 @@ def run(path, wrap, number, calls):
 skipped = []
 
 
-@pytest.mark.parametrize("writer", [Writer, OfFunctions, OfLayers, OfBranches])
+@pytest.mark.parametrize("writer", [Writer, OfFunctions, OfLayers, OfObjects, OfBranches])
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_steps(seed, writer, tmp_path, monkeypatch):
     if writer is OfBranches:

@@ -579,7 +579,7 @@ def rate_of_a_schedule():
 
     class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
-            NOTES.append("rate")
+            NOTES.extend(["rate"])
             return held["rate"]
 
     return _with_rate(Schedule()), lambda: held.update(rate=5.0)
@@ -589,7 +589,7 @@ def rate_of_a_function():
     held = {"rate": 1.0}
 
     def rate():
-        NOTES.append("rate")
+        NOTES.extend(["rate"])
         return held["rate"]
 
     return _with_rate(rate), lambda: held.update(rate=5.0)

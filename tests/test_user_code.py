@@ -19,7 +19,7 @@ def scaled_tanh(x):
 
 
 def noted_tanh(x):
-    CALLS.append("tanh")
+    CALLS.extend(["tanh"])
     return tf.tanh(x)
 
 
@@ -47,7 +47,7 @@ class Counting(Scale):
 
     def call(self, x):
         self.count += 1
-        CALLS.append(self.count)
+        CALLS.extend([self.count])
         return super().call(x) * (1.0 + self.count % 2)
 
 
@@ -82,7 +82,7 @@ class Noting(Helped):
     """Not pure, because a helper is not."""
 
     def _shifted(self, x):
-        CALLS.append("shifted")
+        CALLS.extend(["shifted"])
         return x
 
 
@@ -108,7 +108,7 @@ class Decay(keras.optimizers.schedules.LearningRateSchedule):
 
 class NotedDecay(Decay):
     def __call__(self, step):
-        CALLS.append("rate")
+        CALLS.extend(["rate"])
         return super().__call__(step)
 
 
@@ -193,7 +193,7 @@ IMPURE = {
     "layer": program(lambda: [Counting(2.0)]),
     "helper": program(lambda: [Noting(2.0)]),
     "activation": program(lambda: [keras.layers.Dense(4, activation=noted_tanh)]),
-    "lambda": program(lambda: [keras.layers.Lambda(lambda x: CALLS.append(1) or x * FACTOR)]),
+    "lambda": program(lambda: [keras.layers.Lambda(lambda x: CALLS.extend([1]) or x * FACTOR)]),
     "schedule": program(lambda: [], lambda: keras.optimizers.SGD(NotedDecay())),
 }
 

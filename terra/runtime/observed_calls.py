@@ -202,12 +202,15 @@ class Calls:
         if id(function) in self._born:
             return function
         profile = sys.getprofile()
+        looks_out = type(profile) is FunctionType
         try:
-            sys.setprofile(None)  # which may look out for what writes or opens files
+            if looks_out:  # for what writes or opens files, as this may
+                sys.setprofile(None)
             try:
                 observed = convert.observed_form(function, instrumented)
             finally:
-                sys.setprofile(profile)
+                if looks_out:
+                    sys.setprofile(profile)
         except Unobservable as error:
             known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks(function) else f": {error}"
             self.impure(f"calls {function.__qualname__}{known}")
