@@ -189,6 +189,90 @@ def test_an_object_of_the_users_remembers(kind):
     compare(make, whole=0, steps=30)
 
 
+class Scaled(lib.Gaussian):
+    """Made in each step; the library calls what it overrides."""
+
+    factor, calls = 2.0, []
+
+    def __init__(self, mean, by):
+        self.by = by
+        super().__init__(mean, 1.5)
+        self.made = [mean]
+
+    @property
+    def scale(self):
+        return super().scale * self.factor
+
+    def sample(self):
+        return super().sample() * self.by + len(self.made)
+
+
+class Remembering(Scaled):
+    def sample(self):
+        self.calls.append(1)
+        return super().sample()
+
+
+class Shown(Scaled):
+    def sample(self):
+        print("sampled")
+        return super().sample()
+
+
+def of_derived(base):
+    def make():
+        class kind(base):
+            calls = []
+
+        w = tf.Variable(tf.ones([3]))
+        prior = kind(tf.zeros([3]), 1.0)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                d = kind(x * w, 0.5)
+                d.more = tf.reduce_sum(d.scale)
+                loss = tf.reduce_mean(d.product(prior).log_prob(d.sample()) + prior.product(d).variance) + d.more
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss
+        return step, lambda: [w, *kind.calls], kind
+    return make
+
+
+@pytest.mark.parametrize("change", [
+    None, lambda kind: setattr(kind, "factor", 3.0), lambda kind: setattr(kind, "sample", lambda self: self.mean * 3.0),
+    lambda kind: setattr(kind, "scale", property(lambda self: tf.constant(0.5)))], ids=["", "attribute", "method", "property"])
+def test_objects_of_a_derived_class(change):
+    compare(of_derived(Scaled), whole=10 if change is None else 6, change=change, steps=30, at=18)
+
+
+@pytest.mark.parametrize("kind, whole", [(Remembering, 8), (Shown, 0)])
+def test_what_a_derived_class_does_besides(kind, whole, capfd):
+    step = compare(of_derived(kind), whole=whole, steps=30)
+    if kind is Shown:
+        assert not step.stats().whole_steps and capfd.readouterr().out.count("sampled") == 60
+
+
+def test_gradients_of_a_list_that_a_module_wraps():
+    """They come as such a list."""
+    class Module(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = [tf.Variable([1.0, 2.0, 3.0]), tf.Variable(0.5)]
+
+        def step(self, x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.sin(x * self.weights[0]) * self.weights[1])
+            gradients = tape.gradient(loss, self.weights)
+            for v, g in zip(self.weights, gradients):
+                v.assign_sub(0.1 * g)
+            return loss, gradients
+
+    def make():
+        module = Module()
+        return module.step, lambda: list(module.weights), None
+    compare(make)
+
+
 def test_values_are_looked_at():
     """Of a value of the step the guard is the value itself; one that comes with the step is another one each time."""
     def make():

@@ -54,6 +54,8 @@ try:
     from tensorflow.python.util import _pywrap_util_port
     from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
 
+    from tensorflow.python.trackable.data_structures import ListWrapper  # what a list becomes that is an attribute of a `tf.Module`
+
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
     SymbolicTensor = ops.SymbolicTensor
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives

@@ -18,6 +18,7 @@ from terra.runtime.effects import GROWING, held_in
 from terra.runtime.kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_like_builtin, is_named_tuple, is_numpys, is_record,
 )
+from terra.runtime.observed_libraries import derives_from_librarys, parts_of_super
 from terra.runtime.observed_objects import is_plain_class
 from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
@@ -51,7 +52,7 @@ class Attributes:
                 return _answer(name, number)
         self.late.looked_at(it)
         if self._is_librarys_attribute(it, kind, name):
-            value = self._of_librarys_object(it, name)
+            value = self._of_librarys_object(it, name) if kind is not super else self._of_super(it, name)
             return it if type(value) is MethodType else _answer(name, value)
         computed = name in _COMPUTED and guards.is_stock_kind(kind)
         if (kind in TENSORS or kind in PLAIN or guards.is_librarys(kind)) and not computed:
@@ -165,13 +166,22 @@ class Attributes:
         return type(it) is TerraTensor and it._owner is self.runner
 
     def _super_attribute(self, it, name):
-        cls, before, owner = (super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))
-        mro = cls.__mro__
-        self.reads.bases(cls)
-        self.note_class(owner)
-        found = self._found(mro[mro.index(before) + 1:], name, None)
+        found = self._found_above(it, name)
         if not _is_handed_out(found) and found is not object.__init__:
             self.impure(f"asks for {name}, which is a descriptor")
+
+    def _found_above(self, it, name):
+        """What a `super` finds."""
+        cls, before, owner = parts_of_super(it)
+        self.reads.bases(cls)
+        self.note_class(owner)
+        return self._found(cls.__mro__[cls.__mro__.index(before) + 1:], name, None)
+
+    def _of_super(self, it, name):
+        """What a property of a library's gives that a `super` finds."""
+        self._found_above(it, name)
+        self._hand_to_library(parts_of_super(it)[2])
+        return self._in_library(lambda: getattr(it, name))
 
     def _class_attribute(self, cls, kind, name):
         if any(defined(type(meta.__dict__[name]), "__set__") is not None for meta in kind.__mro__ if name in meta.__dict__):
@@ -189,7 +199,7 @@ class Attributes:
     def note_class(self, it):
         """The class of `it` matters."""
         kind = type(it)
-        if is_fixed(kind) or kind in TENSORS or (id(it) in self._born and is_plain_class(kind)) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
+        if is_fixed(kind) or kind in TENSORS or (id(it) in self._born and (is_plain_class(kind) or derives_from_librarys(kind))) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
             return  # it stays the same; or it is a named tuple that was made in this run
         self.reads.object(it, kind)
 

@@ -364,7 +364,7 @@ class Calls:
         kind = type(value)
         if id(value) in self._held:
             return
-        if kind is list or kind is tuple or kind is dict:
+        if kind is list or kind is tuple or kind is dict or kind is tfi.ListWrapper:
             if kind is not tuple and id(value) not in self._handed_over:
                 self._born[id(value)] = value
             for x in value.values() if kind is dict else value:

@@ -8,14 +8,15 @@ and that no value of a tensor is read that comes with the step.
 
 import uuid
 import weakref
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
 from terra.runtime import guards, user_code
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import PLAIN, TENSORS, defined
-from terra.transform import policy
+from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed
+from terra.transform import convert, policy
+from terra.transform.observed import Unobservable
 
 _MOST_HELD = 3_000  # objects
 _CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
@@ -39,12 +40,29 @@ def calls_library(callee):
     return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not guards.is_stock_kind(kind)
 
 
+def parts_of_super(it):
+    """(the class whose instance it looks in, the class above which it looks, the instance) of a `super`."""
+    return tuple(super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))
+
+
 def within_scope(function):
     """The method of a user's module that Sonnet has put into the name scope of the module, which means nothing for operations that run; None if it is none."""
     if type(function) is not FunctionType or function.__globals__.get("__name__") != "sonnet.src.utils" or not policy.is_pure("sonnet"):
         return None
     held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
     return held.get("f") if getattr(held.get("decorator_fn"), "__name__", None) == "wrap_with_name_scope" else None
+
+
+def _functions_of(cls):
+    """The Python functions of the user's that a class defines, also within what a metaclass of a library's has wrapped them in."""
+    todo, found = [value.fget if type(value) is property else getattr(value, "__func__", value) for value in vars(cls).values()], {}
+    while todo:
+        function = todo.pop()
+        if type(function) is FunctionType and policy.is_user_code(function):
+            found[id(function)] = function
+        elif type(function) is FunctionType:
+            todo += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    return found.values()
 
 
 class Libraries:
@@ -59,6 +77,10 @@ class Libraries:
 
     def _is_librarys_attribute(self, it, kind, name):
         """Whether what an object has as `name` is such a library's affair: of a class of the user's, a property that it inherits is."""
+        if kind is super:
+            cls, before, _ = parts_of_super(it)
+            found = next((vars(base)[name] for base in cls.__mro__[cls.__mro__.index(before) + 1:] if name in vars(base)), None)
+            return type(found) is property and calls_library(found.fget)
         if guards.is_stock_kind(kind):  # layers are looked at as Keras' and the user's are
             return False
         if policy.is_pure(kind.__module__):
@@ -71,17 +93,68 @@ class Libraries:
         self._hand_to_library(it)
         return self._in_library(lambda: getattr(it, name))
 
+    def _make_derived(self, kind, /, *args, **kwargs):
+        """Make an object of a class of the user's that derives from such a library's: it is the run's own before its `__init__` begins."""
+        self._lend(kind)
+        for x in (*args, *kwargs.values()):
+            self._hand_to_library(x)
+        if type(kind).__call__ is not type.__call__:
+            self.impure(f"makes an object of type {kind.__name__}")
+
+        def make():
+            it = kind.__new__(kind, *args, **kwargs)
+            self._born[id(it)] = it
+            it.__init__(*args, **kwargs)
+            return it
+
+        return self._in_library(make if self.reason is None else lambda: kind(*args, **kwargs))
+
+    def _lend(self, kind):
+        """A library may call what a class of the user's that derives from its own has overridden."""
+        if kind not in self._lent:
+            self._lent[kind] = functions = []
+            for cls in kind.__mro__[:-1]:
+                if not guards.is_librarys(cls) and not policy.is_pure(cls.__module__) and not is_fixed(cls):
+                    self.reads.contents(vars(cls), cls)
+                    functions += _functions_of(cls)
+
     def _in_library(self, call):
         warned, length, skipped = [], len(self.runner.log), len(self._skipped)
         if not user_code.can_look_out():
             self.impure("calls a library while a profiler looks on")
             return call()
+        called = {}
+
+        def note(frame):
+            if convert.is_observed(frame.f_code):
+                called[id(frame.f_code)] = frame.f_code
+            else:
+                self.impure(f"calls {frame.f_code.co_name} from within a library")
+
+        exchanged = []
         try:
-            with user_code.looking_out(lambda frame: self.impure(f"calls {frame.f_code.co_name} from within a library"), warned, self._reading, strangers=False):
+            for function in [function for functions in self._lent.values() for function in functions]:
+                if convert.is_observed(function.__code__):
+                    continue  # it is lent already
+                try:
+                    code = convert.observed_code(function)
+                except Unobservable:
+                    continue
+                if code.co_freevars == function.__code__.co_freevars:
+                    exchanged.append((function, function.__code__, code))
+                    function.__code__ = code
+            with user_code.looking_out(note, warned, self._reading, strangers=False):
                 result = call()
         except Exception as error:
             self.impure(f"calls a library, which raises {type(error).__name__}")
             raise
+        finally:
+            for function, own, code in exchanged:
+                if function.__code__ is code:
+                    function.__code__ = own
+        for function, _, code in exchanged:
+            if id(code) in called:
+                self.calls(function)
         if warned:
             user_code.note_filters(self.reads.contents)
         if len(self.runner.log) != length:
@@ -104,6 +177,8 @@ class Libraries:
         while todo and self.reason is None:
             it = todo.pop()
             kind = type(it)
+            if derives_from_librarys(kind) and not policy.is_pure(kind.__module__):
+                self._lend(kind)
             if id(it) in self._born or id(it) in self._held or it is None:
                 if id(it) in self._born and (kind is list or kind is dict):
                     todo += it.values() if kind is dict else it

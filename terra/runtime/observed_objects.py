@@ -11,6 +11,7 @@ import operator
 from types import FunctionType, MethodWrapperType
 from typing import NamedTuple
 
+from terra.runtime import observed_libraries
 from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
 from terra.runtime.regions import SCALARS
 from terra.runtime.unobserved import OPERATORS
@@ -75,6 +76,8 @@ class Objects:
 
     def _sets_own(self, it, name):
         """Whether an attribute is set of an object that the run has made."""
+        if id(it) in self._born and observed_libraries.derives_from_librarys(type(it)):
+            return True
         if not self._is_own_object(it):
             return False
         if defined(type(defined(type(it), name)), "__set__") is not None:

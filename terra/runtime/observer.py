@@ -55,6 +55,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
         self._born = {}  # id -> container, iterator, function or tape that the run has made
+        self._lent = {}  # class of the user's that derives from a library's -> its functions, which that may call
         self._held = {}  # id -> it, of what calls of libraries may read, see `Libraries`
         self._generators = []  # weak references to those that the run has made, and that have something to do when they are closed
         self._lets_go = False  # whether there was one: then iterators are not held
@@ -271,6 +272,9 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
                 return
             seen.add(id(value))
             for x in vars(value).values():
+                self._check_result(x, seen)
+        elif kind is tfi.ListWrapper and id(value) in self._born:
+            for x in value:
                 self._check_result(x, seen)
         elif is_librarys_container(kind):  # as an attribute of a layer: it has made it of one that it was given
             held = getattr(value, "_storage", None)

@@ -324,6 +324,8 @@ class Recording:
             return value
         if is_record(kind):
             return Instance(kind, self._template(vars(value)))
+        if kind is tfi.ListWrapper:
+            return Named(kind, [self._template(x) for x in value])
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])
         raise Unskippable(f"gives an object of type {kind.__name__}")

@@ -350,7 +350,7 @@ class Number:
 
 
 class Named:
-    """A named tuple."""
+    """A named tuple, or a list as a `tf.Module` wraps it."""
 
     __slots__ = ("kind", "parts")
 
@@ -417,7 +417,8 @@ def _rebuild(template, runner, region, inputs):
         vars(tensor).update({name: _rebuild(x, runner, region, inputs) for name, x in template.attributes.items()})
         return tensor
     if kind is Named:
-        return template.kind(*[_rebuild(x, runner, region, inputs) for x in template.parts])
+        parts = [_rebuild(x, runner, region, inputs) for x in template.parts]
+        return template.kind(parts) if template.kind is tfi.ListWrapper else template.kind(*parts)
     if kind is Instance:
         return template.filled(_rebuild(template.attributes, runner, region, inputs))
     if kind is Argument or kind is Fed:

@@ -197,9 +197,9 @@ def names_shown(function):
 
 
 def is_instrumented(code):
-    """Is it instrumented code?"""
+    """Is it instrumented code, or code that has nothing to instrument?"""
     decision = _decisions.get(id(code))
-    return decision is not None and decision.is_instrumented and decision.reason is not NOTHING
+    return decision is not None and decision.is_instrumented
 
 
 def is_observed(code):
