@@ -47,8 +47,10 @@ def make(draw):
     return step, lambda: w
 
 
-@pytest.mark.parametrize("options", [{}, {"fast_forward": False}, {"verify": True}], ids=["", "no fast-forward", "verify"])
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("name, options", [
+    *[pytest.param(name, {}, id=name) for name in DRAWS],
+    *[pytest.param(name, options, id=f"{name}, {option}") for name in ("categorical", "gamma", "poisson", "rows")
+      for option, options in (("no fast-forward", {"fast_forward": False}), ("verify", {"verify": True}))]])
 def test_draws_what_eager_execution_draws(name, options):
     stats = differ(lambda: make(DRAWS[name]), given_rows, 40, **options)
     assert stats.coexecuted_steps >= 28 and not stats.fallbacks, stats

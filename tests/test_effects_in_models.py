@@ -177,7 +177,7 @@ def watched(made):
     return make_watched
 
 
-@pytest.mark.parametrize("options", [{}, {"verify": True}, {"fast_forward": False}], ids=["", "verify", "no fast-forward"])
+@pytest.mark.parametrize("options", [{}, {"verify": True}], ids=["", "verify"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_in_a_sequential_model(name, options):
     kind, whole = LAYERS[name]

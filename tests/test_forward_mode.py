@@ -159,8 +159,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"fast_forward": False}, {"verify": True}], ids=["", "no fast-forward", "verify"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name, options", [
+    *[pytest.param(name, {}, id=name) for name in CASES],
+    *[pytest.param(name, options, id=f"{name}, {option}") for name in ("a model", "several primals", "noise and an update")
+      for option, options in (("no fast-forward", {"fast_forward": False}), ("verify", {"verify": True}))]])
 def test_like_eager(name, options):
     stats = differ(CASES[name], **options)
     assert stats.coexecuted_steps >= 22, stats

@@ -356,6 +356,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         result, guard.reads, differentiates, changes = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
         if guard.reads is None:
             guard, why = None, "runs functions of the user's that do more than compute"
+            if changes:  # (these are effects of a run around it)
+                program.only_within.add(place)
     elif guard is not None:
         result, alone, warned = user_code.watch(lambda: _enter(runner, call))
         if not alone:
@@ -382,7 +384,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         if differentiates or changes:  # then only a run that is observed can leave it out, together with the gradient, or with what it changes
             program.only_within.add(place)
             if runner.observer is None:
-                raise Unskippable("has a tf.custom_gradient of the program's, of which a tape must be told" if differentiates else "runs code of the program's that sets attributes")
+                raise Unskippable("has a tf.custom_gradient of the program's, of which a tape must be told")
             runner.observer.note_made(region, recording.log_length, before, differentiates)
             return result, None
     except Unskippable as error:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import itertools
 from types import FunctionType, GeneratorType
 
@@ -76,7 +75,6 @@ READING = frozenset(["items", "keys", "values", "get", "copy", "index", "count"]
 _LOOKUPS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__ne__", "__reversed__", *READING)
 
 
-@functools.lru_cache(None)
 def is_like_builtin(kind):
     """Whether it is a class that derives from list or dict, and is searched as these are."""
     if kind is collections.OrderedDict or kind is collections.defaultdict:  # (a key that is not there is put into the latter, which guards will find changed)

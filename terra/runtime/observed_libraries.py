@@ -16,7 +16,6 @@ from terra.runtime import guards, user_code
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed
 from terra.transform import convert, policy
-from terra.transform.observed import Unobservable
 
 _MOST_HELD = 3_000  # objects
 _CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
@@ -131,28 +130,14 @@ class Libraries:
             else:
                 self.impure(f"calls {frame.f_code.co_name} from within a library")
 
-        exchanged = []
+        lent = [function for functions in self._lent.values() for function in functions]
         try:
-            for function in [function for functions in self._lent.values() for function in functions]:
-                if convert.is_observed(function.__code__):
-                    continue  # it is lent already
-                try:
-                    code = convert.observed_code(function)
-                except Unobservable:
-                    continue
-                if code.co_freevars == function.__code__.co_freevars:
-                    exchanged.append((function, function.__code__, code))
-                    function.__code__ = code
-            with user_code.looking_out(note, warned, self._reading, strangers=False):
+            with user_code.observed_in_place(lent) as exchanged, user_code.looking_out(note, warned, self._reading, strangers=False):
                 result = call()
         except Exception as error:
             self.impure(f"calls a library, which raises {type(error).__name__}")
             raise
-        finally:
-            for function, own, code in exchanged:
-                if function.__code__ is code:
-                    function.__code__ = own
-        for function, _, code in exchanged:
+        for function, code in exchanged:
             if id(code) in called:
                 self.calls(function)
         if warned:

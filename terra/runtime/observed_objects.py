@@ -24,7 +24,6 @@ _NAMES = {function: name for name, function in OPERATORS.items()}
 _OWN = ("__new__", "__getattribute__", "__setattr__", "__delattr__")
 
 
-@functools.lru_cache(None)
 def is_plain_class(kind):
     """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
     if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):

@@ -36,7 +36,6 @@ def observe(runner, users, covered, call):
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return call(), None, False, False
     observer = Observer(runner, set(), covered=covered, outer=runner.observer)
-    exchanged = []  # (function, its own code, that of its observed form)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned = {}, [], set(), []
 
@@ -56,31 +55,20 @@ def observe(runner, users, covered, call):
             observer.impure(f"has {frame.f_code.co_name} write something")  # a method that the user's code calls may be any of the framework's
 
     try:
-        for function in dict.fromkeys(_functions(users)):
-            if policy.is_pure(function.__globals__.get("__name__")):
-                continue
-            try:
-                code = convert.observed_code(function)
-            except Unobservable:
-                continue
-            defaults.update(map(id, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
-            if code.co_freevars == function.__code__.co_freevars:
-                exchanged.append((function, function.__code__, code))
-                function.__code__ = code
-        for thing in users:
-            function = tfi.has_custom_gradient(thing)
-            if function is not None:
-                replaced.append((thing, function))
-                tfi.set_custom_gradient(thing, observer.differentiated(function))
-        with observer, looking_out(note, warned, note_builtin):
-            result = call()
+        with observed_in_place(function for function in _functions(users) if not policy.is_pure(function.__globals__.get("__name__"))) as exchanged:
+            for function, _ in exchanged:
+                defaults.update(map(id, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
+            for thing in users:
+                function = tfi.has_custom_gradient(thing)
+                if function is not None:
+                    replaced.append((thing, function))
+                    tfi.set_custom_gradient(thing, observer.differentiated(function))
+            with observer, looking_out(note, warned, note_builtin):
+                result = call()
     finally:
-        for function, own, code in exchanged:
-            if function.__code__ is code:
-                function.__code__ = own
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)
-    for function in [*observer.exchanged, *(function for function, _, code in exchanged if id(code) in called)]:
+    for function in [*observer.exchanged, *(function for function, code in exchanged if id(code) in called)]:
         observer.calls(function)
     for cls in users:
         if isinstance(cls, type):
@@ -90,11 +78,32 @@ def observe(runner, users, covered, call):
     if warned:
         note_filters(observer.reads.contents)
     if _gives_any(result, observer.ids_of_containers() | covered.ids()):
-        return result, None, False, False  # one that was there before, which the program may go on to change
+        return result, None, False, observer.changes  # one that was there before, which the program may go on to change
     try:
         return result, observer.finish_inside(), observer.differentiates, observer.changes
     except Unskippable:
-        return result, None, False, False
+        return result, None, False, observer.changes
+
+
+@contextlib.contextmanager
+def observed_in_place(functions):
+    """While it lasts, these functions have the code of their observed forms, where there is one: gives [(function, that code)]."""
+    exchanged, own = [], []
+    try:
+        for function in dict.fromkeys(functions):
+            try:
+                code = function.__code__ if convert.is_observed(function.__code__) else convert.observed_code(function)
+            except Unobservable:
+                continue
+            if code.co_freevars == function.__code__.co_freevars:
+                own.append(function.__code__)
+                exchanged.append((function, code))
+                function.__code__ = code
+        yield exchanged
+    finally:
+        for (function, code), before in zip(exchanged, own, strict=True):
+            if function.__code__ is code:
+                function.__code__ = before
 
 
 def _gives_any(result, ids):
