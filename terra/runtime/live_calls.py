@@ -1,6 +1,6 @@
 """Live calls: calls in a step that are made each time, also where the step is skipped, as they give something else each time.
 
-These are the next element of a `tf.data` iterator, draws of Python's and NumPy's random numbers, looks at a clock, and what NumPy calculates of arrays that vary (see `array_calculations`). They are made
+These are the next element of a `tf.data` iterator, draws of Python's and NumPy's random numbers, and what NumPy calculates of arrays that vary (see `array_calculations`). They are made
 beforehand: nothing that a skipped step does could make a difference to them.
 What they give takes the place of what was given when the step was recorded, if it is of the same kind. If an element is not (the last batch is smaller), it is put back into its
 iterator, and the step runs.
@@ -8,7 +8,6 @@ iterator, and the step runs.
 
 import functools
 import random
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +26,6 @@ _DRAWS = frozenset(
     "rand randn random_sample normal standard_normal randint integers permutation choice beta binomial exponential gamma laplace poisson lognormal chisquare dirichlet f "
     "geometric gumbel hypergeometric logistic logseries multinomial multivariate_normal negative_binomial pareto power rayleigh standard_cauchy standard_exponential "
     "standard_gamma standard_t vonmises wald weibull zipf".split())
-_CLOCKS = frozenset(["monotonic", "perf_counter", "process_time", "thread_time", "time"])
 _FIXED = frozenset([int, float, bool, type(None), str, type])
 
 
@@ -69,11 +67,6 @@ def takes_element(owner, name):
         return False
     reach = iterators.reach_of_iterator(owner)
     return reach is not None and not reach.handles
-
-
-def tells_time(owner, name):
-    """Whether it is a clock."""
-    return owner is time and name in _CLOCKS
 
 
 def is_live(owner, name):

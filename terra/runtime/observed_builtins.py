@@ -63,8 +63,6 @@ class Builtins:
             return self._identity
         if callee is functools.reduce:
             return self._fold
-        if live_calls.tells_time(owner, callee.__name__):
-            return functools.partial(self._live, owner, callee.__name__)
         made = self.operator_function(callee)
         if made is not None:
             return made
@@ -97,8 +95,7 @@ class Builtins:
         """Make a call that is to be made each time, see `live_calls`."""
         recording, step = self.recording, self.runner.step
         takes = live_calls.takes_element(owner, name)
-        draws = not takes and live_calls.draws(owner, name, args, kwargs)
-        if recording is None or not (takes or draws or live_calls.tells_time(owner, name)) or (draws and recording.random != random_state()):
+        if recording is None or not (takes or live_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
             self.impure(f"calls {type(owner).__name__}.{name}")
             return getattr(owner, name)(*args, **kwargs)
         for x in (*args, *kwargs.values()):
@@ -108,7 +105,7 @@ class Builtins:
             value = getattr(owner, name)(*args, **kwargs)
         finally:
             step.resume()
-        if draws:
+        if not takes:
             recording.random = random_state()
         given = live_calls.flat(value)
         if not given:
