@@ -33,6 +33,11 @@ def is_plain_class(kind):
     return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
 
 
+def _sets_in_its_own_way(found):
+    """Whether what a class defines is a descriptor that comes before an attribute of an instance."""
+    return any(defined(type(found), name) is not None for name in ("__set__", "__delete__"))
+
+
 class Objects:
     """The part of the Observer for these."""
 
@@ -58,7 +63,7 @@ class Objects:
 
     def _attribute_of_own(self, it, kind, name):
         """Read an attribute of one."""
-        if name in vars(it):
+        if name in vars(it) and not _sets_in_its_own_way(defined(kind, name)):
             return
         found = self._found(kind.__mro__, name, None)
         if found is None or not (type(found) in (FunctionType, staticmethod, classmethod) or defined(type(found), "__get__") is None):
@@ -75,11 +80,9 @@ class Objects:
 
     def _sets_own(self, it, name):
         """Whether an attribute is set of an object that the run has made."""
-        if id(it) in self._born and observed_libraries.derives_from_librarys(type(it)):
-            return True
-        if not self._is_own_object(it):
+        if not self._is_own_object(it) and not (id(it) in self._born and observed_libraries.derives_from_librarys(type(it))):
             return False
-        if defined(type(defined(type(it), name)), "__set__") is not None:
+        if _sets_in_its_own_way(defined(type(it), name)):
             self.impure(f"sets {name}, which is a descriptor")
         return True
 
