@@ -200,6 +200,63 @@ def test_the_step_uses_what_was_left():
     assert stats.whole_steps >= 20, stats
 
 
+class AsksWhatTheStepCounts(Kept):
+    def call(self, x):
+        self.kept = self.dense(x)
+        return self.kept * 0.5 if SEEN["calls"] % 10 == 0 else self.kept
+
+
+def test_a_layer_asks_about_what_the_step_counts_before():
+    def make_counting():
+        step, state = make(AsksWhatTheStepCounts, sequential)()
+
+        def counting(x, y):
+            SEEN["calls"] += 1
+            return step(x, y)
+
+        return counting, state
+
+    stats = differ(make_counting, given, 60)
+    assert stats.whole_steps >= 20, stats
+
+
+@pytest.mark.parametrize("kind", [Counts, Scores, CountsAndAsks, Appends])
+def test_the_step_changes_the_same(kind):
+    def make_both():
+        made = make(kind, sequential)
+        step, state = made()
+        layer = made.layer
+
+        def both(x, y):
+            layer.calls += 5
+            layer.kept = tf.reduce_sum(x)
+            loss = step(x, y)
+            layer.calls += 2
+            return loss, layer.kept
+
+        return both, state
+
+    stats = differ(make_both, given, 50)
+    assert stats.whole_steps >= (20 if kind in (Counts, Scores) else 0), stats
+
+
+def test_the_model_is_called_where_the_step_is_not_skipped():
+    """What the layer asks about counts from where its own call begins."""
+    def make_printing():
+        step, state = make(AsksWhatTheStepCounts, sequential)()
+
+        def printing(x, y):
+            SEEN["calls"] += 1
+            loss = step(x, y)
+            log.extend([1])
+            return loss
+
+        return printing, state
+
+    stats = differ(make_printing, given, 60)
+    assert not stats.whole_steps and stats.coexecuted_steps >= 50, stats
+
+
 CHANGES = {
     "the count": lambda layer: setattr(layer, "calls", 100),
     "another kind of count": lambda layer: setattr(layer, "calls", 0.5),

@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
 from terra.runtime import internals as tfi
-from terra.runtime.effects import Carried, holds_tensors, so_far, space_of
+from terra.runtime.effects import Append, Carried, Effect, holds_tensors, so_far, space_of
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_arrays import Arrays, Indexed, Known
@@ -39,7 +39,7 @@ from terra.transform import convert
 class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objects, Builtins, Arrays, Operands):
     """Observes one run."""
 
-    def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=(), outer=None):
+    def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):
         self.runner = runner
         self._inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
@@ -69,10 +69,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.late = LateReads(self._varying, runner.late_reads)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
-        # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists: also what the run `outer` has, in which this one is
-        self.effects = {} if outer is None else outer.effects
-        self._outer_effects = None if outer is None else dict(outer.effects)
-        self.carried = carried if outer is None else outer.carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
+        self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
+        self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
         self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
         self.carries = []  # `Carried`, of those that should
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
@@ -123,16 +121,29 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             self.impure(needed)
         return self._finish()
 
-    def finish_inside(self):
-        """The same for a run inside of a call of the framework's that is recorded as a whole."""
-        if self.effects and self._outer_effects is None:
+    def finish_inside(self, outer):
+        """The same for a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
+        if self.effects and outer is None:
             self.impure("sets an attribute")
-        return self._finish()
+        born = dict(self._born)
+        reads = self._finish()
+        if self.effects:
+            outer._take_over(self.effects, born)
+        return reads
 
-    @property
-    def changes(self):
-        """Whether it has had effects of its own."""
-        return self.effects != (self._outer_effects or {})
+    def _take_over(self, effects, born):
+        """A run inside of this one has had these effects, and has made these containers."""
+        self._born.update(born)
+        for key, effect in effects.items():
+            known = self.effects.get(key)
+            if type(effect) is Append:
+                effect.name = ("appended", len(self.effects))
+                self.effects[effect.key] = effect
+            elif known is None:
+                self.effects[key] = effect
+            else:
+                added = None if effect.added is None or known.added is None else effect.added + known.added
+                self.effects[key] = Effect(effect.owner, effect.name, added, before=known.before)
 
     def _finish(self):
         self.forget_notes()

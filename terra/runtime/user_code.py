@@ -35,7 +35,7 @@ def observe(runner, users, covered, call):
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return call(), None, False, False
-    observer = Observer(runner, set(), covered=covered, outer=runner.observer)
+    observer = Observer(runner, set(), covered=covered)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned = {}, [], set(), []
 
@@ -78,11 +78,11 @@ def observe(runner, users, covered, call):
     if warned:
         note_filters(observer.reads.contents)
     if _gives_any(result, observer.ids_of_containers() | covered.ids()):
-        return result, None, False, observer.changes  # one that was there before, which the program may go on to change
+        return result, None, False, bool(observer.effects)  # one that was there before, which the program may go on to change
     try:
-        return result, observer.finish_inside(), observer.differentiates, observer.changes
+        return result, observer.finish_inside(runner.observer), observer.differentiates, bool(observer.effects)
     except Unskippable:
-        return result, None, False, observer.changes
+        return result, None, False, bool(observer.effects)
 
 
 @contextlib.contextmanager
