@@ -245,6 +245,20 @@ def test_objects_of_a_derived_class(change):
     compare(of_derived(Scaled), whole=10 if change is None else 6, change=change, steps=30, at=18)
 
 
+def test_a_derived_class_of_which_nothing_was_there_before():
+    def make():
+        class kind(Scaled):
+            pass
+
+        def step(x):
+            d = kind(x, 0.5)
+            return d.product(lib.Gaussian(x, 2.0)).log_prob(d.sample())
+        return step, list, kind
+
+    for change in (lambda kind: setattr(kind, "sample", lambda self: self.mean * 3.0), lambda kind: setattr(kind, "scale", property(lambda self: tf.constant(0.5)))):
+        compare(make, whole=6, change=change, steps=30, at=18)
+
+
 @pytest.mark.parametrize("kind, whole", [(Remembering, 8), (Shown, 0)])
 def test_what_a_derived_class_does_besides(kind, whole, capfd):
     step = compare(of_derived(kind), whole=whole, steps=30)
