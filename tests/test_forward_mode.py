@@ -299,6 +299,7 @@ def test_one_from_outside():
     for expected, actual in zip(*results, strict=True):
         for a, b in zip(expected, actual, strict=True):
             close(a, b)
+    assert outer.step.stats().coexecuted_steps >= 10, outer.step.stats()
 
 
 def test_a_gradient_of_the_programs():

@@ -353,13 +353,17 @@ PROGRAMS = {  # name -> (what the step does, how many of the steps are skipped a
 def as_it_was():
     """Programs change these."""
     held = [(cls, dict(vars(cls))) for cls in (Categorical, Tempered, Vector, Scope)]
-    yield
-    for cls, names in held:
-        for name, value in names.items():
-            if vars(cls).get(name) is not value:
-                setattr(cls, name, value)
-        for name in set(vars(cls)) - set(names):
-            delattr(cls, name)
+
+    def put_back():
+        for cls, names in held:
+            for name, value in names.items():
+                if vars(cls).get(name) is not value:
+                    setattr(cls, name, value)
+            for name in set(vars(cls)) - set(names):
+                delattr(cls, name)
+
+    yield put_back
+    put_back()
 
 
 def begin():
@@ -388,18 +392,12 @@ def told():
 
 @pytest.mark.parametrize("options", [{}, {"verify": True}], ids=["", "verify"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_like_eager(name, options):
+def test_like_eager(name, options, as_it_was):
     compute, whole, change = PROGRAMS[name]
-    held = [(cls, dict(vars(cls))) for cls in (Categorical, Tempered, Vector, Scope)]
 
     def make():
         begin()
-        for cls, names in held:
-            for key, value in names.items():
-                if vars(cls).get(key) is not value:
-                    setattr(cls, key, value)
-            for key in set(vars(cls)) - set(names):
-                delattr(cls, key)
+        as_it_was()
         w = tf.Variable(tf.ones((3, 3)))
 
         def step(x):

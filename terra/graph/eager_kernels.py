@@ -5,8 +5,8 @@ Each function appends the nodes for one operation to a FunctionBuilder. `refs` a
 
 import math
 
-from terra.graph.trace import CONST
 from terra.graph.functiondef import FunctionBuilder, attr, dtype, func, type_list
+from terra.graph.trace import CONST
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 
@@ -83,11 +83,10 @@ class Spread:
 
 
 def stateless_random(builder, op_type, refs, attrs, label):
-    """A stateful random operation as its stateless twin, with what `values.seed_tensor` makes of its drawn seeds as the last of `refs`."""
+    """A stateful random operation as its stateless twin, with what `draws.seed_tensor` makes of its drawn seeds as the last of `refs`."""
     if op_type == opschema.SHUFFLE:
-        axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
         types = {"Tparams": attrs["T"], "Tindices": dtype(INT32), "Taxis": dtype(INT32)}
-        return builder.node("GatherV2", [*refs, axis], types, label) + ":output:0"
+        return builder.node("GatherV2", [*refs, first_axis(builder)], types, label) + ":output:0"
     twin, dtype_attr, takes_key = opschema.STATELESS_TWIN[op_type]
     *inputs, seed = refs
     if "S" in attrs:  # the shape of what is drawn for each of the parameters; the twin wants that of its output
@@ -126,8 +125,7 @@ def _with_shape_of(builder, shape, parameters, attrs, label):
     """The ref of a shape with that of `parameters` behind it."""
     shape_dtype = attrs["S"]
     last = builder.node("Shape", [parameters], {"T": attrs["R" if "R" in attrs else "T"], "out_type": shape_dtype}, label) + ":output:0"
-    axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
-    return builder.node("ConcatV2", [shape, last, axis], {"N": attr(2), "T": shape_dtype, "Tidx": dtype(INT32)}, label) + ":output:0"
+    return builder.node("ConcatV2", [shape, last, first_axis(builder)], {"N": attr(2), "T": shape_dtype, "Tidx": dtype(INT32)}, label) + ":output:0"
 
 
 def number_of(const):
@@ -139,7 +137,7 @@ def skip_philox(builder, state, delta, label):
     """The state [counter, counter's upper half, key] of a Philox generator after so many numbers: a block of 256 for each. delta: a Const, of less than 2^48."""
     kind = dtype(UINT64)
     numbers = builder.node("Bitcast", [state], {"T": dtype(INT64), "type": kind}, label) + ":output:0"
-    zero = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
+    zero = first_axis(builder)
     parts = builder.node("Split", [zero, numbers], {"T": kind, "num_split": attr(3)}, label)
     lower, upper, key = [f"{parts}:output:{k}" for k in range(3)]
     skipped = number_of(delta) * 256
@@ -150,6 +148,10 @@ def skip_philox(builder, state, delta, label):
     upper = builder.node("AddV2", [upper, carry], {"T": kind}, label) + ":z:0"
     after = builder.node("ConcatV2", [moved, upper, key, zero], {"N": attr(3), "T": kind, "Tidx": dtype(INT32)}, label) + ":output:0"
     return builder.node("Bitcast", [after], {"T": kind, "type": dtype(INT64)}, label) + ":output:0"
+
+
+def first_axis(builder):
+    return builder.const(("axis", 0), lambda: constant_proto(0, INT32))
 
 
 def const_ints(builder, values):

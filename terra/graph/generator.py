@@ -594,7 +594,7 @@ class GraphGenerator:
         if how == "raw_read":
             protos = self._protos(info)
             if info.op_type == "ResourceGather":
-                axis = builder.const(("axis", 0), lambda: constant_proto(0, INT32))
+                axis = eager_kernels.first_axis(builder)
                 name = builder.node("GatherV2", [scope.get(key), refs[1], axis], {
                     "Tparams": dtype(enum), "Tindices": protos["Tindices"], "Taxis": dtype(INT32), "batch_dims": protos["batch_dims"],
                 }, label)

@@ -290,7 +290,7 @@ def attempt(runner, function, owner, args, kwargs, call):
 
 
 def is_another_matter(runner, place):
-    """Whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or the gradient is left out, too."""
+    """Whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or what it leaves, or the gradient, is left out with it."""
     shown = runner.step.shown
     return (shown is not None and shown.has_arrays) or (runner.observer is not None and place in runner.program.only_within)
 

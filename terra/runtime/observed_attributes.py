@@ -172,10 +172,10 @@ class Attributes:
 
     def _found_above(self, it, name):
         """What a `super` finds."""
-        cls, before, owner = parts_of_super(it)
+        searched, cls, owner = parts_of_super(it)
         self.reads.bases(cls)
         self.note_class(owner)
-        return self._found(cls.__mro__[cls.__mro__.index(before) + 1:], name, None)
+        return self._found(searched, name, None)
 
     def _of_super(self, it, name):
         """What a property of a library's gives that a `super` finds."""

@@ -240,7 +240,7 @@ class Calls:
         if type(owner) is tfi.tf.GradientTape and function.__name__ == "stop_recording" and id(owner) in self._born:
             return functools.partial(self._anew, form)
         if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and id(owner) in self._born:
-            return functools.partial(self._of_accumulator, form)
+            return functools.partial(self._gradient, form)
         if live_calls.is_live(owner, function.__name__):
             return functools.partial(self._live, owner, function.__name__)
         if type(function) is FunctionType and is_frameworks(function):

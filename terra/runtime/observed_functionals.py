@@ -61,10 +61,6 @@ class Functionals:
         self.accumulates = self.differentiates = True
         return self.fresh(self._by_framework(kind, args, kwargs))
 
-    def _of_accumulator(self, method, /, *args, **kwargs):
-        """Call its `jvp`."""
-        return self._by_framework(method, args, kwargs)
-
     def _in_full(self, form, args, kwargs):
         """Call what is the framework's where a ForwardAccumulator is at work: what it issues, and the accumulator for it, follows from what the call is given, and from what its object holds."""
         guard = self._guard_of(form, of_variables=True)
@@ -159,7 +155,7 @@ class Functionals:
         return gradient
 
     def _gradient(self, method, /, *args, **kwargs):
-        """Call `tape.gradient`, which may call such functions."""
+        """Call `tape.gradient`, which may call such functions, or the `jvp` of a ForwardAccumulator."""
         return self._by_framework(method, args, kwargs)
 
     def _of_array(self, call, /, *args, **kwargs):

@@ -40,8 +40,9 @@ def calls_library(callee):
 
 
 def parts_of_super(it):
-    """(the class whose instance it looks in, the class above which it looks, the instance) of a `super`."""
-    return tuple(super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))
+    """(the classes that it searches, the class of which those are bases, the instance) of a `super`."""
+    cls, before, owner = (super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))
+    return cls.__mro__[cls.__mro__.index(before) + 1:], cls, owner
 
 
 def within_scope(function):
@@ -77,8 +78,7 @@ class Libraries:
     def _is_librarys_attribute(self, it, kind, name):
         """Whether what an object has as `name` is such a library's affair: of a class of the user's, a property that it inherits is."""
         if kind is super:
-            cls, before, _ = parts_of_super(it)
-            found = next((vars(base)[name] for base in cls.__mro__[cls.__mro__.index(before) + 1:] if name in vars(base)), None)
+            found = next((vars(base)[name] for base in parts_of_super(it)[0] if name in vars(base)), None)
             return type(found) is property and calls_library(found.fget)
         if guards.is_stock_kind(kind):  # layers are looked at as Keras' and the user's are
             return False

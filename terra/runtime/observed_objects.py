@@ -56,6 +56,11 @@ class Objects:
         initialise(it, *args, **kwargs)
         return it
 
+    @staticmethod
+    def is_initialiser(callee):
+        """Whether it is the `__init__` of `object`, which `super()` gives in the end."""
+        return type(callee) is MethodWrapperType and callee.__name__ == "__init__" and callee.__objclass__ is object
+
     def _is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)
@@ -119,10 +124,6 @@ class Objects:
         return value
 
     # -- contexts --------------------------------------------------------------------------------------------------------------
-
-    def is_initialiser(self, callee):
-        """Whether it is the `__init__` of `object`, which `super()` gives in the end."""
-        return type(callee) is MethodWrapperType and callee.__name__ == "__init__" and callee.__objclass__ is object
 
     @staticmethod
     def makes_context(function):
