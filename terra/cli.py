@@ -13,7 +13,7 @@ from terra import errors, keras_support
 from terra.options import LOOPS, Options, Stats
 from terra.report import explain, used
 from terra.runtime import script
-from terra.runtime.coexecution import departed
+from terra.runtime.census import departed
 from terra.transform import to_code
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."

@@ -16,11 +16,11 @@ import sys
 from terra import errors
 from terra.api import coexecute
 from terra.options import Options
-from terra.runtime import guards
+from terra.runtime import stock
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 
-STEPS = {name.removesuffix("_step"): name for name in guards.STEPS}
+STEPS = {name.removesuffix("_step"): name for name in stock.STEPS}
 LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept
 _KERAS_TRAINER, _KERAS_CALLBACKS = "keras.src.backend.tensorflow.trainer", "keras.src.callbacks.callback_list"
 _TRAINERS = {_KERAS_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}  # the classes whose methods make the functions of a batch, by module
@@ -147,16 +147,16 @@ def _spare_logs(callbacks):
     if type(callbacks).__module__ != _KERAS_CALLBACKS:
         return
     for hook, listeners in _LISTENERS.items():
-        stock = getattr(callbacks, hook, None)  # which an older Keras 3 does not have
-        if hook not in vars(callbacks) and inspect.ismethod(stock):
-            setattr(callbacks, hook, _if_heard(callbacks, listeners, stock))
+        inherited = getattr(callbacks, hook, None)  # which an older Keras 3 does not have
+        if hook not in vars(callbacks) and inspect.ismethod(inherited):
+            setattr(callbacks, hook, _if_heard(callbacks, listeners, inherited))
 
 
-def _if_heard(callbacks, listeners, stock):
+def _if_heard(callbacks, listeners, inherited):
     def hook(batch, logs=None):
         heard = not all(getattr(getattr(callback, name), "_is_default", False) for callback in callbacks.callbacks for name in listeners)
         if heard or not isinstance(logs, dict):  # which Keras complains of
-            stock(batch, logs)
+            inherited(batch, logs)
 
     return hook
 
@@ -172,7 +172,7 @@ def preparations(options):
 
 def _prepare(name, options, module):
     trainer = getattr(module, name)
-    for kept in guards.STEP_FUNCTIONS:
+    for kept in stock.STEP_FUNCTIONS:
         make = f"make_{kept}"
         setattr(trainer, make, _beginning(getattr(trainer, make), kept, options))
 
@@ -202,7 +202,7 @@ def _beginning(make, kept, options):
 
 def _steps_of_class(model):
     """What tells the steps of the model's class from others: where their code is, which is the same for their instrumented forms."""
-    steps = [inspect.getattr_static(type(model), name, None) for name in guards.STEPS]
+    steps = [inspect.getattr_static(type(model), name, None) for name in stock.STEPS]
     codes = [getattr(step, "__code__", None) for step in steps]
     return [step if code is None else (code.co_filename, code.co_firstlineno, code.co_name) for step, code in zip(steps, codes)]
 
@@ -235,5 +235,5 @@ def _is_decorated(model, name):
 def _compile_as(model, run_eagerly, jit_compile):
     model.run_eagerly = run_eagerly
     model.jit_compile = jit_compile
-    for name in guards.STEP_FUNCTIONS:  # they were made for the former values
+    for name in stock.STEP_FUNCTIONS:  # they were made for the former values
         setattr(model, name, None)

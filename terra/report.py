@@ -4,7 +4,9 @@ from collections import Counter
 from types import MethodType
 
 from terra.graph.trace import CONST
-from terra.runtime.coexecution import BoundStep, Coexecuted, departed, instances
+from terra.runtime.census import departed, instances
+from terra.runtime.coexecution import Coexecuted
+from terra.runtime.methods import BoundStep
 from terra.runtime.effects import Append
 from terra.runtime.gradient_tape import GradientTape
 from terra.runtime.tracer import CHECK, FETCH

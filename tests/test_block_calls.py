@@ -12,7 +12,7 @@ import tf_keras
 from test_gradient_tape import TerraTape
 
 import terra
-from terra.runtime import coexecution, guards, script
+from terra.runtime import census, script, stock
 from terra.runtime.gradient_tape import blocks
 
 X = np.random.default_rng(0).normal(size=(28, 8, 5)).astype("f")
@@ -411,7 +411,7 @@ def test_what_looks_for_blocks_is_still_the_framework_s(K):
     train(K, TerraTape)
     layer = K.layers.Dense(3)
     assert layer.__call__.__name__ == "__call__" and layer.__call__.__doc__ == vars(K.layers.Layer)["__call__"].__wrapped__.__doc__
-    assert not guards.is_foreign(vars(K.layers.Layer)["__call__"])
+    assert not stock.is_foreign(vars(K.layers.Layer)["__call__"])
     traced = tf.function(lambda x: layer(x))
     np.testing.assert_array_equal(traced(X[0]), layer(X[0]))
     with pytest.raises((ValueError, TypeError)) as error:
@@ -624,14 +624,14 @@ def test_threads_at_work_in_one_block():
     expected, actual = {}, {}
     for k in range(3):
         work(k, tf.GradientTape, expected)
-    before = set(coexecution.instances)
+    before = set(census.instances)
     threads = [threading.Thread(target=work, args=(k, TerraTape, actual, together.wait)) for k in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert actual == expected
-    stats = [function.stats() for function in set(coexecution.instances) - before]
+    stats = [function.stats() for function in set(census.instances) - before]
     assert len(stats) == 3 and sum(s.coexecuted_steps for s in stats) > 0
 
 

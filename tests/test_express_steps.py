@@ -20,7 +20,7 @@ import tensorflow as tf
 import harness
 import terra
 from terra.runtime import dispatch, internals
-from terra.runtime.express_steps import Ran
+from terra.runtime.prepared_steps import Ran
 from terra.runtime.graph_runner import runner
 
 RNG = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""`guards.Snapshot`: whether anything changed in some containers. Both ways to find out, from memory (`versions`) and by comparing, against a plain comparison."""
+"""`snapshots.Snapshot`: whether anything changed in some containers. Both ways to find out, from memory (`versions`) and by comparing, against a plain comparison."""
 import collections
 import sys
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terra.runtime import guards, versions
+from terra.runtime import snapshots, versions
 
 VALUES = [object(), object(), None, 1, 1.0, True, 0.0, -0.0, float("nan"), "a", (1, 2), 10 ** 30, 10 ** 30 + 1]
 numbers = st.integers(0, 1000)
@@ -81,7 +81,7 @@ def test_against_a_plain_comparison(reads_memory, data):
         value = st.sampled_from(VALUES)
         made = data.draw(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(value, max_size=4)), min_size=1, max_size=8))
         containers = [make(kind, values) for kind, values in made]
-        snapshot = guards.Snapshot()
+        snapshot = snapshots.Snapshot()
         for container in containers:
             snapshot.add(container)
         before = [contents(container) for container in containers]
@@ -98,7 +98,7 @@ def test_against_a_plain_comparison(reads_memory, data):
 def test_a_change_between_the_note_and_the_first_look():
     for reads_memory in (True, False):
         attributes, values = {"a": 1}, [1]
-        snapshot = guards.Snapshot()
+        snapshot = snapshots.Snapshot()
         snapshot.add(attributes)
         snapshot.add(values)
         attributes["a"] = 2

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import coexecution, recurrent_layers
+from terra.runtime import census, recurrent_layers
 
 L = keras.layers
 STEPS = 15
@@ -441,9 +441,9 @@ def test_blocks():
             found.append(float(loss))
         return found
 
-    before = set(coexecution.instances)
+    before = set(census.instances)
     np.testing.assert_allclose(run(tf.GradientTape), run(lambda: terra.GradientTape(wait_for_graph=True)), rtol=1e-4)
-    (block,) = set(coexecution.instances) - before
+    (block,) = set(census.instances) - before
     stats = block.stats()
     assert stats.recurrent_layers == 1 and stats.coexecuted_steps > 11 and stats.fallbacks <= 3, stats
 

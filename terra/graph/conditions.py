@@ -42,7 +42,7 @@ def is_condition(node):
 
 
 def integers(expected, enum):
-    """(lowest, highest) of the integers that stand for what a value of this type is expected to be: `Within` bounds, or what `tracer.const_key` gives."""
+    """(lowest, highest) of the integers that stand for what a value of this type is expected to be: `Within` bounds, or what `constants.const_key` gives."""
     kind = tfi.dtypes.as_dtype(enum).as_numpy_dtype
     if type(expected) is Within and enum not in _BITS:
         low, high = ANYTHING

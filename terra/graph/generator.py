@@ -21,127 +21,29 @@ import os
 from terra.errors import GenerationError
 from terra.graph import alternatives, conditions, eager_kernels
 from terra.graph.cases import select_table
-from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
-from terra.graph.eager_kernels import constant_proto, number_of
+from terra.graph.dataflow import Slot, Value, make_plan
+from terra.graph.eager_kernels import constant_proto
+from terra.graph.feeds import Feed, group_feeds
 from terra.graph.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, type_list
+from terra.graph.generated import Generated
 from terra.graph.harmless import is_harmless
-from terra.graph.repeated import Repeated
+from terra.graph.scope import Scope
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
+from terra.graph.variables import NEW_VALUE, Accesses
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.fingerprints import COMPILED
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
-from terra.runtime.tracer import FETCH, shape_of_variable
-from terra.runtime.values import dummy
+from terra.runtime.tracer import FETCH
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64
 BOOL = tfi.types_pb2.DT_BOOL
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
-CLOSE, FAR = 6, 16  # operations between two feeds, and between the first and the last, for which one message is enough: Python takes about as long for these as for another message
 FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph that is right for the first of them only
-_NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
 
 _function_numbers = itertools.count()
-
-
-class Feed:
-    """A feed point: input `slot` of `node` gets its value from Python."""
-
-    __slots__ = ("node", "slot", "enum", "index", "group")
-
-    def __init__(self, node, slot, enum, index):
-        self.node, self.slot, self.enum, self.index, self.group = node, slot, enum, index, None
-
-
-class FeedGroup:
-    """Feeds that share a channel, in order: the graph gets all of them with the last one."""
-
-    __slots__ = ("feeds", "queue", "refs")
-
-    def __init__(self):
-        self.feeds, self.queue, self.refs = [], None, None
-
-
-class Generated:
-    """A generated function: its protos, what its arguments are, and where the channels are."""
-
-    def __init__(self):
-        self.name = None
-        self.early = False  # which form
-        self.fdefs = []  # branches first
-        self.library = {}  # name -> FunctionDef of the user's traced functions that are called
-        self.arg_specs = []  # ("arg", i) | ("feed", index) | ("res", handle) | ("queue", queue) | ("selects",) | ("expected",)
-        self.lasting = None  # what the PythonRunner knows of the arguments that do not change
-        self.n_outputs = 0  # the "done" scalar first, then `live_out`
-        self.feeds = {}  # (node, slot) -> Feed
-        self.feed_queues = []  # by the index of the feed: (its channel, its place among what that takes, of how many)
-        self.fetch_queues = {}  # fetch node -> queue
-        self.fetched = {}  # fetch node -> index of its value among the outputs, in the deferred form
-        self.conditions = {}  # fetch node -> the place of what its value should be, in the form with conditions
-        self.select_queues = {}  # switch-case index -> queue
-        self.select_index = {}  # switch-case index -> position in the select vector
-        self.gate = None  # queue of the gate's token, if there is one
-        self.checkpointed = []  # handles whose old values must be kept while a step runs
-        self.live_out = []
-        self.selects = {}  # control edge -> ((switch-case, case), ...)
-        self.fixed = {}  # node -> its shapes {key: shapes of the outputs}, where the graph is right for these only
-        self.varies = False  # whether one of them has had others
-        self.open_refs = set()  # nodes of the top function, and refs of their outputs, whose shapes may differ though those of all arguments do not
-
-
-class Scope:
-    """Where names are looked up: the top level, or a branch whose unknown names become its arguments."""
-
-    def __init__(self, generator, builder, outer=None):
-        self.generator = generator
-        self.builder = builder
-        self.outer = outer
-        self.env = {}
-        self.last_fetch = None
-        self.conditions = []  # (fetch node, ref of its value), in the form with conditions
-        self.made = {}  # name of a node in a branch -> its first output, and what type that has
-        self.order = {}  # raw variable -> [last write, reads since]
-        self.pooled = {}  # (input, output) of a MaxPool -> its attributes
-        self.harmless = set()  # names of nodes that cannot fail
-        self.spread = eager_kernels.Spread()
-        self.repeated = Repeated()
-        self.checked = {}  # (ref, shape) -> ref of the same tensor, which has this shape or the graph fails
-        self.checks = set()  # names of the nodes that see to that
-
-    def get(self, key):
-        ref = self.env.get(key)
-        if ref is None:
-            ref = self._outside(key)
-        return ref
-
-    def _outside(self, key):
-        g = self.generator
-        if self.outer is not None:
-            return self.builder.arg(g.arg_name(key), g.key_enum(key))
-        kind = key[0] if type(key) is tuple else None
-        if kind in ("arg", "feed", "res", "queue", "selects", "expected"):
-            ref = self.builder.arg(g.arg_name(key), g.key_enum(key))
-        elif kind == "var":
-            handle = self.get(("res", key[1]))
-            enum = g.key_enum(key)
-            ref = self.builder.node("ReadVariableOp", [handle], {"dtype": dtype(enum)}) + ":value:0"
-        else:
-            return self.dummy(key)  # not produced on the path that led here; no definition to remember
-        self.env[key] = ref
-        return ref
-
-    def dummy(self, key):
-        enum = self.generator.key_enum(key)
-        if enum == RESOURCE_ENUM:
-            handle = dummy(enum)
-            self.generator.handles[id(handle)] = handle
-            return self.get(("res", id(handle)))
-        if enum == VARIANT_ENUM:
-            raise GenerationError("a variant tensor (of a data set, a list) that only some paths make is used after them")
-        zero = b"" if enum == tfi.types_pb2.DT_STRING else False if enum == BOOL else 0
-        return self.builder.const(("dummy", enum), lambda: constant_proto(zero, enum))
 
 
 class GraphGenerator:
@@ -196,7 +98,7 @@ class GraphGenerator:
         if kind == "expected":
             return INT64
         if kind == "var":
-            return self._variable_enums[key[1]]
+            return self._accesses.enums[key[1]]
         return key[2]  # ("arg", i, enum), ("feed", index, enum)
 
     def _out_enum(self, node, out):
@@ -224,88 +126,6 @@ class GraphGenerator:
         protos = self._protos(info)
         return {name: protos[name] for name in names}
 
-    # -- analysis --------------------------------------------------------------------------------------------------------------
-
-    def _analyse_variables(self, order):
-        """Which variables are forwarded, which updates can be deferred behind the barrier, which variables are checkpointed."""
-        accesses, raw_vars, self._variable_enums = {}, set(), {}
-        self._access = {}
-        for node in order:
-            site = node.payload
-            info = site.event.info
-            if info.category != opschema.VARIABLE:
-                continue
-            found = []
-            resources = [self._resource(node, k) for k in range(len(site.kinds))]
-            for k, how in opschema.variable_access(info.schema, [r is not None for r in resources]):
-                v = resources[k]
-                if info.op_type == "RngReadAndSkip" and _skips_philox(site):
-                    how = SKIP
-                found.append((k, v, how))
-                accesses.setdefault(v, []).append((node, how))
-                if type(v) is tuple:
-                    raw_vars.add(v)  # a variable of this step alone: nothing to forward over, nothing to keep
-                elif how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB, SKIP):
-                    self._variable_enums.setdefault(v, _variable_enum(site, how))
-                elif how == "raw_read" and not info.schema.is_function:
-                    self._variable_enums.setdefault(v, site.event.out_enums[0])
-                else:
-                    raw_vars.add(v)
-            self._access[node] = found
-        self._raw_vars = raw_vars
-        self._written = [v for v, acc in accesses.items() if any(how not in READS_ONLY for _, how in acc)]
-        inline = {n for case in self.switch_cases if case.n_choices == 1 for n in case.cases[0].block}
-        deferrable = set()
-        blocked = set()  # variables that something accesses later
-        for node in reversed(order):
-            found = self._access.get(node)
-            if not found:
-                continue
-            raw = [v for _, v, how in found if v in raw_vars]
-            if not raw:
-                continue
-            writes = any(how not in READS_ONLY for _, v, how in found)
-            if writes and node in inline and not node.payload.event.out_enums and not any(v in blocked for v in raw):
-                deferrable.add(node)
-            else:
-                blocked.update(raw)
-        self._deferrable = deferrable
-        checkpointed = set()
-        for node, found in self._access.items():
-            if node not in deferrable:
-                checkpointed.update(
-                    v for _, v, how in found if v in raw_vars and type(v) is int and how not in READS_ONLY)
-        self.out.checkpointed = [self.handles[v] for v in sorted(checkpointed)]
-        slots = []
-        for v, acc in accesses.items():
-            if v in raw_vars:
-                continue
-            slot = ExtraSlot(key=("var", v), initial=True)
-            for node, how in acc:
-                if how != ASSIGN:
-                    slot.uses.add(node)
-                if how not in READS_ONLY:
-                    slot.defs[node] = _NEW_VALUE + [x[1] for x in self._access[node]].index(v)
-            slot.live_at_end = bool(slot.defs)
-            slots.append(slot)
-        return slots
-
-    def _resource(self, node, k):
-        """Which variable input `k` is: the id of its handle, (node, input) where the step's own new variable was fed, None if it is no variable."""
-        kind = node.payload.kinds[k]
-        if kind[0] == RESOURCE:
-            self.handles[id(kind[1])] = kind[1]
-            return id(kind[1])
-        if kind[0] == FEED:
-            return (node, k) if kind[1] == RESOURCE_ENUM else None
-        if kind[0] == VALUE:
-            sources = node.slots[sum(other[0] == VALUE for other in node.payload.kinds[:k])]
-            fed = {(n, -1 - out) for n, out in sources if out < 0 and n.payload.kinds[-1 - out][1] == RESOURCE_ENUM}
-            if len(fed) > 1:
-                raise GenerationError("which of the step's new variables an op uses depends on the path")
-            return fed.pop() if fed else None
-        return None
-
     # -- emission --------------------------------------------------------------------------------------------------------------
 
     def generate(self):
@@ -314,7 +134,8 @@ class GraphGenerator:
         self.switch_cases = self.graph.switch_cases()
         out.selects = select_table(self.switch_cases)
         order = self.graph.topological()
-        extra = self._analyse_variables(order)
+        accesses = self._accesses = Accesses(order, self.switch_cases, self.handles)
+        extra, out.checkpointed = accesses.slots, accesses.checkpointed
         out.live_out = sorted(self.store.live_out, key=lambda v: (v[0].order, v[1]))
         self.plan = make_plan(self.graph, self.switch_cases, out.live_out, extra)
         for node in order:
@@ -323,7 +144,7 @@ class GraphGenerator:
                     out.feeds[node, k] = Feed(node, k, kind[1], len(out.feeds))
         if self.early:
             for block in [branch.block for item in self.plan.items for branch in item.branches]:
-                self._group_feeds(block)
+                group_feeds(block, out.feeds)
         builder = FunctionBuilder(self.prefix)
         self.top = top = Scope(self, builder)
         choices = [item for item in self.plan.items if item.is_case]
@@ -358,21 +179,6 @@ class GraphGenerator:
         out.arg_specs = [self._keys[n] for n in names]
         out.fdefs.append(builder.finish(names, results))
         return out
-
-    def _group_feeds(self, block):
-        """Have feeds of a straight line of nodes come together if they lie close to each other: each message costs both sides as much as some operations. What Python reads comes between."""
-        group = first = last = None
-        for position, node in enumerate(block):
-            if node.payload.event.info.category == opschema.FETCH:
-                group = None
-            for k, kind in enumerate(node.payload.kinds):
-                if kind[0] == FEED:
-                    if group is None or position - last > CLOSE or position - first > FAR:
-                        group, first = FeedGroup(), position
-                    last = position
-                    feed = self.out.feeds[node, k]
-                    feed.group = group
-                    group.feeds.append(feed)
 
     def _dequeue(self, scope, queue, enums, label, controls=()):
         handle = scope.get(("queue", queue))
@@ -456,7 +262,7 @@ class GraphGenerator:
         if not self.forgiving or info.device:
             return False
         if info.category == opschema.VARIABLE:
-            known = all(how in (ASSIGN_ADD, ASSIGN_SUB) and v not in self._raw_vars for _, v, how in self._access[node])
+            known = all(how in (ASSIGN_ADD, ASSIGN_SUB) and v not in self._accesses.raw for _, v, how in self._accesses.access[node])
         elif info.category == opschema.RANDOM:
             known = eager_kernels.draws_harmlessly(info.op_type, kinds)
         else:
@@ -580,8 +386,8 @@ class GraphGenerator:
         return [f"{name}:{ref}" for ref in info.output_refs]
 
     def _emit_variable_op(self, scope, node, refs, label):
-        found = self._access[node]
-        if any(v in self._raw_vars for _, v, _ in found):
+        found = self._accesses.access[node]
+        if any(v in self._accesses.raw for _, v, _ in found):
             return self._emit_raw_variable_op(scope, node, refs, label, found)
         site = node.payload
         info = site.event.info
@@ -590,7 +396,7 @@ class GraphGenerator:
         if how == READ:
             return [scope.get(key)]
         builder = scope.builder
-        enum = self._variable_enums[v]
+        enum = self._accesses.enums[v]
         if how == "raw_read":
             protos = self._protos(info)
             if info.op_type == "ResourceGather":
@@ -604,23 +410,23 @@ class GraphGenerator:
             return [name + ":output:0"]
         if how == SKIP:
             state = scope.get(key)
-            return {0: state, _NEW_VALUE: eager_kernels.skip_philox(builder, state, site.kinds[2][1], label)}
+            return {0: state, NEW_VALUE: eager_kernels.skip_philox(builder, state, site.kinds[2][1], label)}
         if how == ASSIGN:
             new = refs[1]
         else:
             op = "AddV2" if how == ASSIGN_ADD else "Sub"
             new = builder.node(op, [scope.get(key), refs[1]], {"T": dtype(enum)}, label) + ":z:0"
-        return {_NEW_VALUE: new}
+        return {NEW_VALUE: new}
 
     def _emit_raw_variable_op(self, scope, node, refs, label, found):
         """An op that works on the variable itself: ordered after earlier accesses, or deferred behind the barrier."""
         event = node.payload.event
         info = event.info
-        raw = [(v, how not in READS_ONLY) for _, v, how in found if v in self._raw_vars]
+        raw = [(v, how not in READS_ONLY) for _, v, how in found if v in self._accesses.raw]
         for k, v, _ in found:
-            if v not in self._raw_vars and v in self._written:
+            if v not in self._accesses.raw and v in self._accesses.written:
                 raise GenerationError("an op mixes forwarded and unforwarded variables")
-        if node in self._deferrable:
+        if node in self._accesses.deferrable:
             self._deferred.append((info, event, refs, label, raw))
             return {}
         controls = self._order_controls(scope, raw)
@@ -668,8 +474,8 @@ class GraphGenerator:
         raw = {}
         for branch in item.branches:
             for node in branch.block:
-                for _, v, how in self._access.get(node, ()):
-                    if v in self._raw_vars:
+                for _, v, how in self._accesses.access.get(node, ()):
+                    if v in self._accesses.raw:
                         raw[v] = raw.get(v, False) or how not in READS_ONLY
         raw = list(raw.items())
         inputs = [top.get(self._keys[name]) for name in names]
@@ -722,7 +528,7 @@ class GraphGenerator:
             barrier = token.split(":", 1)[0]
         for v, ref in new_values:
             builder.must(builder.node("AssignVariableOp", [handles[v], ref], {
-                "dtype": dtype(self._variable_enums[v]), "validate_shape": attr(False),
+                "dtype": dtype(self._accesses.enums[v]), "validate_shape": attr(False),
             }, "commit", [barrier]))
         if not self._deferred:
             return
@@ -733,20 +539,6 @@ class GraphGenerator:
             before = len(builder.node_names)
             self._emit_plain(top, info, event, refs, label, controls)
             self._note_access(top, raw, builder.node_names[before])
-
-
-def _skips_philox(site):
-    """Whether a RngReadAndSkip is simple arithmetic on a Philox generator's state: all numbers are known, and so few are skipped that its own carry is right."""
-    state, algorithm, delta = site.kinds
-    if state[0] != RESOURCE or algorithm[0] != CONST or delta[0] != CONST or shape_of_variable(state[1]) != [3]:
-        return False
-    return number_of(algorithm[1]) == 1 and number_of(delta[1]) < 1 << 48
-
-
-def _variable_enum(site, how):
-    if how in (READ, SKIP):
-        return site.event.out_enums[0]
-    return site.event.info.attrs["dtype"]
 
 
 def _string_attr(value):

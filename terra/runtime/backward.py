@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
+from terra.runtime.constants import const_key, is_small_constant
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.tracer import const_key, is_small_constant
 from terra.transform import policy
 
 EagerTensor = tfi.EagerTensor

@@ -9,7 +9,7 @@ import functools
 import sys
 from threading import get_ident
 
-from terra.runtime import dispatch, fast_calls, fast_forward, frames, guards, location
+from terra.runtime import dispatch, fast_calls, fast_forward, frames, location, stock
 from terra.runtime import internals as tfi
 
 _ENTRIES = (
@@ -47,7 +47,7 @@ def _stock_classes(cls):
     found, kinds = set(), [] if cls is None else [cls]
     while kinds:
         kind = kinds.pop()
-        if kind not in found and guards.stock_package(kind.__module__) is not None:
+        if kind not in found and stock.stock_package(kind.__module__) is not None:
             found.add(kind)
             kinds += kind.__subclasses__()
     return found
@@ -55,9 +55,9 @@ def _stock_classes(cls):
 
 def _replace(cls, name, function, make):
     """Put what `make` makes of the framework's `function` in its place, if nobody else has."""
-    if not guards.is_foreign(function):
+    if not stock.is_foreign(function):
         made = functools.wraps(function)(make(function))
-        guards.stand_in(made, function)
+        stock.stand_in(made, function)
         setattr(cls, name, made)
 
 
@@ -95,7 +95,7 @@ def _callable(function):
         view = dispatch.active
         if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one
             return function(self, *args, **kwargs)
-        if guards.is_stock_object(self):
+        if stock.is_stock_object(self):
             args = view.with_batches(args)
         return view.call(location.call_here, self, args, kwargs)
 

@@ -20,7 +20,8 @@ from threading import get_ident
 from terra.graph.trace import RESOURCE
 from terra.runtime import catching, dispatch, frames, handlers, location, opschema, verification
 from terra.runtime import internals as tfi
-from terra.runtime.coexecution import Coexecuted, collect_as_before
+from terra.runtime.coexecution import Coexecuted
+from terra.runtime.garbage import collect_as_before
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import View
 from terra.runtime.step import Step

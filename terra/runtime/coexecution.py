@@ -3,12 +3,10 @@
 import contextlib
 import dataclasses
 import functools
-import gc
 import logging
 import sys
 import threading
 import time
-import types
 import weakref
 from threading import get_ident
 
@@ -17,13 +15,15 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.options import Stats
 from terra.runtime import (
-    catching, dispatch, express_steps, fast_forward, framework_loops, frames, handlers, interrupts, known_shapes, late_reads, location, pieces, recurrent_layers, recurring,
+    catching, census, dispatch, express_steps, fast_forward, framework_loops, frames, handlers, interrupts, known_shapes, late_reads, location, pieces, recurrent_layers, recurring,
     verification, whole_calls,
 )
 from terra.runtime import internals as tfi
 from terra.runtime.early_start import EarlyStart
+from terra.runtime.garbage import collect_as_before, collect_rarely
 from terra.runtime.generation import Generation
 from terra.runtime.graph_runner import runner
+from terra.runtime.methods import GIVES_CLASSES, OfInstances
 from terra.runtime.opening import Opening
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.registered import remove_left
@@ -40,56 +40,18 @@ tfi.replace_while_loop(framework_loops.located)
 tfi.replace_map_fn(framework_loops.mapping)
 tfi.replace_pfor(framework_loops.vectorizing)
 
-
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
 SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a graph while others of the step are not yet known
-RARELY = 200_000  # new objects between two garbage collections in a step
-
-
-def collect_rarely(step):
-    """Garbage is hardly collected during the step, if at all: finalizers, which may use TensorFlow, would run in the middle of Terra's own work.
-
-    Steps that are traced, or run in pieces, make many objects and hardly any garbage: looking for some would take as long as the work itself.
-    """
-    step.collects = before = gc.get_threshold()
-    rarely = 0 if type(step.mode) is Tracer or isinstance(step, pieces.PiecewiseStep) else RARELY
-    if 0 < before[0] < RARELY:
-        step.collects_now = (rarely, *before[1:])
-        gc.set_threshold(*step.collects_now)
-
-
-def collect_as_before(step):
-    """Garbage is collected as before the step, unless the program has set something else in it."""
-    if gc.get_threshold() == step.collects_now:
-        gc.set_threshold(*step.collects)
-
-
 _NOTHING = contextlib.nullcontext()
-instances = weakref.WeakSet()  # all co-executed functions, for reports
-departed = {}  # name -> (how many functions of this name are no more, the sum of their `Stats`)
 
 
-def _depart(name, stats, counts):
-    if stats.steps:
-        count, total = departed.setdefault(name, (0, Stats()))
-        total.add(_snapshot(stats, counts))
-        departed[name] = count + 1, total
-
-
-def _nobody():
-    return None
-
-
-_GIVES_CLASSES = sys.version_info >= (3, 13)  # whether Python has a class method call its function with the class, and no longer asks the function to bind itself (`__get__`)
-
-
-class Coexecuted:
+class Coexecuted(OfInstances):
     """What `terra.coexecute` returns: call it like the function it wraps."""
 
     def __init__(self, fn, python, options, located=True):
         functools.update_wrapper(self, fn)
         self.located = located  # whether its code keeps its own location; else locations come from the interpreter's frames
-        instances.add(self)
+        census.instances.add(self)
         self._python = python  # the instrumented function
         self._deterministic = tfi.is_deterministic()  # what the traces were made with
         self._edits = edits.look()  # of functions, when it was instrumented
@@ -116,11 +78,8 @@ class Coexecuted:
         self.read_lock = threading.RLock()
         self._took = None  # of the last step: (whether it was co-executed, seconds, how long Python had waited for graphs by then)
         self._path = None  # what stands for the pieces that the last rolled step took, if they were all known
-        self._instances = weakref.WeakValueDictionary()  # id of an instance -> its own Coexecuted, where this is a method
-        self._belongs_to = self._part_of = None  # its instance, and the method of the class, weakly
-        self._no_method_of = weakref.WeakValueDictionary()  # id of a class that it was given -> the class
-        self._gone = Stats()  # the sum over instances that are no more
-        self._departs = weakref.finalize(self, _depart, self.policy.name, self._stats, self.counts)
+        OfInstances.__init__(self)
+        self._departs = weakref.finalize(self, census.depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
         self._warnings = set()  # that were given: each comes once
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
@@ -130,63 +89,8 @@ class Coexecuted:
 
     # -- calls -----------------------------------------------------------------------------------------------------------------
 
-    def __get__(self, instance, owner=None):
-        """A method: each instance has traces and a graph of its own, as long as it lives."""
-        if instance is None:
-            return self
-        made = self._instances.get(id(instance))
-        if made is None or made._belongs_to() is not instance:
-            made = self._for_instance(instance)
-        return BoundStep(made, instance)
-
-    def _for_instance(self, instance):
-        try:
-            attributes, reference = vars(instance), weakref.ref(instance)
-        except TypeError:  # without a dict, or without weak references: all such instances share
-            return self
-        made = Coexecuted(self.__wrapped__, self._current(), self.options, self.located)
-        made._is_part()
-        # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
-        name = f"__terra__{self.__qualname__}"
-        while getattr(attributes.get(name), "_part_of", _nobody)() not in (None, self):  # another decorated method of this name
-            name += "_"
-        if isinstance(instance, type):  # of a class method: the class's dict is read-only
-            type.__setattr__(instance, name, made)
-        else:
-            attributes[name] = made
-        made._belongs_to, made._part_of = reference, weakref.ref(self)
-        weakref.finalize(made, lambda gone, *parts: gone.add(_snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
-        self._instances[id(instance)] = made
-        return made
-
-    def of_class(self, cls):
-        """The function of the class `cls`, if this is a class method of it; else this one."""
-        made = self._instances.get(id(cls))
-        if made is not None and made._belongs_to() is cls:
-            return made
-        if self._belongs_to is not None or self._no_method_of.get(id(cls)) is cls:
-            return self
-        if any(issubclass(type(x), classmethod) and x.__func__ is self for base in cls.__mro__ for x in list(vars(base).values())):
-            return self._for_instance(cls)
-        self._no_method_of[id(cls)] = cls
-        return self
-
-    def for_arguments(self, args):
-        """The function that a call with these arguments is for: that of the class, where this is called as its class method."""
-        return self.of_class(args[0]) if _GIVES_CLASSES and args and issubclass(type(args[0]), type) else self
-
-    def _is_part(self):
-        """It is counted as part of another function."""
-        instances.discard(self)
-        self._departs.detach()
-
-    def __reduce__(self):
-        if self._belongs_to is not None:
-            return type(None), ()  # a copy of the instance gets one of its own
-        return self.__qualname__  # copied and pickled as functions are
-
     def __call__(self, *args, **kwargs):
-        if _GIVES_CLASSES:
+        if GIVES_CLASSES:
             own = self.for_arguments(args)
             if own is not self:
                 return own(*args, **kwargs)
@@ -259,10 +163,15 @@ class Coexecuted:
             if known.ran_by_itself(structure, coexecuted, start, time.perf_counter()):
                 self.generation.retired += function.generation.retire()
 
+    def _another(self, options):
+        """Another one for the same function, which is counted as part of this one."""
+        made = Coexecuted(self.__wrapped__, self._current(), options, self.located)
+        made._is_part()
+        return made
+
     def for_structure(self):
         """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to this one."""
-        made = Coexecuted(self.__wrapped__, self._current(), dataclasses.replace(self.options, loops="unroll", reduce_retracing=False), self.located)
-        made._is_part()
+        made = self._another(dataclasses.replace(self.options, loops="unroll", reduce_retracing=False))
         made._stats, made.counts, made.fallback_reasons, made.generation.registered = self._stats, self.counts, self.fallback_reasons, self.generation.registered
         made.policy = recurring.Trust(self.policy.name)
         return made
@@ -664,22 +573,13 @@ class Coexecuted:
 
         Of a class method it is, from Python 3.13 on, the sum over the classes: Python does not tell which one it was asked through.
         """
-        snapshot = _snapshot(self._stats, self.counts)
+        snapshot = census.snapshot(self._stats, self.counts)
         snapshot.traces = self.store.n_traces
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         snapshot.recurrent_layers = 0 if self.recurrences is None else len(self.recurrences)
         for own in (self._gone, *(made.stats() for made in self.of_instances())):
             snapshot.add(own)
         return snapshot
-
-    def of_instances(self):
-        """Of a method asked through its class: the functions of the instances that are still there."""
-        return list(self._instances.values())
-
-    def _in_use(self):
-        """The function whose graph is asked for: of a method asked through its class, that of the only instance, if all steps are its."""
-        own = self.of_instances() if self.store.n_traces == 0 else ()
-        return own[0] if len(own) == 1 else self
 
     def run_graph_alone(self, *args, **kwargs):
         """Run the graph of a step without its skeleton, and wait: the physical limit of a step, for benchmarks. Variables change as by a step.
@@ -709,35 +609,3 @@ class Coexecuted:
         """The symbolic graph in use as a `tf.Graph` (for TensorBoard), or None before there is one."""
         program = self._in_use().program
         return None if program is None else tfi.graph_of_function(program.generated.fdefs[-1])
-
-
-def _snapshot(stats, counts):
-    """`Stats` with what the steps have counted."""
-    return dataclasses.replace(
-        stats, feeds=counts.feeds, fetches=counts.fetches, fast_forwards=counts.fast_forwards, whole_steps=counts.whole_steps,
-        waited_steps=counts.waited_steps, verified_calls=counts.verified_calls, verified_graphs=counts.verified_graphs, python_stall_s=counts.python_stall)
-
-
-class BoundStep:
-    """A co-executed method of one instance; everything but the call is that of its `Coexecuted`."""
-
-    def __init__(self, function, instance):
-        self._function = function
-        self.__self__ = instance
-        self.__func__ = function
-        self.__wrapped__ = types.MethodType(function.__wrapped__, instance)
-
-    def __call__(self, *args, **kwargs):
-        return self._function(self.__self__, *args, **kwargs)
-
-    def __getattr__(self, name):
-        return getattr(self._function, name)
-
-    def __eq__(self, other):
-        return type(other) is BoundStep and other.__self__ is self.__self__ and other._function is self._function
-
-    def __hash__(self):
-        return hash((id(self.__self__), self._function))
-
-    def __reduce__(self):
-        return getattr, (self.__self__, self.__wrapped__.__name__)  # as methods are

@@ -24,8 +24,8 @@ from terra.graph.xla_form import make_form
 from terra.runtime import dispatch
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
+from terra.runtime.host_values import shape_of_variable
 from terra.runtime.registered import Registered
-from terra.runtime.tracer import shape_of_variable
 from terra.runtime.trial import Trial
 
 log = logging.getLogger("terra")

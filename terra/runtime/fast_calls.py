@@ -15,13 +15,14 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards, slicing
+from terra.runtime import dispatch, fast_forward, slicing, stock
 from terra.runtime import internals as tfi
+from terra.runtime.constants import SMALL
 from terra.runtime.kinds import VARIABLE_METHODS, is_frameworks
 from terra.runtime.quick_entries import NONE, attempt, glance
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
-from terra.runtime.tracer import SMALL, is_tensor
+from terra.runtime.tracer import is_tensor
 
 _NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random", "debugging", "sparse", "strings", "ragged", "sets", "quantization",
@@ -83,7 +84,7 @@ def skipping_variable_method(function):
 
 def substitute_method(callee):
     """What to call in place of the function of the method `callee`, if it is one of a variable; else None."""
-    function = guards.original(callee.__func__)
+    function = stock.original(callee.__func__)
     made = _replacements.get(function)
     if made is None and getattr(function, "__name__", None) in VARIABLE_METHODS and type(function) is FunctionType:
         if type(callee.__self__) is tfi.ResourceVariable and _is_of("tensorflow", function.__globals__["__name__"]):

@@ -25,11 +25,12 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, dispatch, guards, jacobians, location
+from terra.runtime import added_losses, dispatch, guards, jacobians, location, replaced, stock
 from terra.runtime import internals as tfi
+from terra.runtime.jumps import jump
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.recording import Recording
-from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, jump, scalar
+from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, scalar
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -73,7 +74,7 @@ def substitute(callee):
             return _OF_TAPES[function]
         make = whole_calls.keras_step if whole_calls.is_keras_step(callee) else skipping
         if make is skipping and function not in _DRAWING:
-            package = guards.stock_package(function.__module__)
+            package = stock.stock_package(function.__module__)
             if package is None or function.__name__ not in _METHODS.get(package, ()):
                 return None
         made = _replacements.get(function)
@@ -93,7 +94,7 @@ def skipping(function):
         if converts and dispatch.active is not None:
             args, kwargs = with_tensors(dispatch.active, self, args, kwargs)
         runner = running()
-        if runner is None or not (guards.is_stock_kind(type(self)) or type(self) is _Generator):
+        if runner is None or not (stock.is_stock_kind(type(self)) or type(self) is _Generator):
             return _enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
@@ -154,8 +155,8 @@ def _with_tensors(step, x):
 def _number_converted(callee):
     """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
     module = type(callee).__module__
-    package = guards.stock_package(module)
-    if package != "metrics" and not guards.is_stock_object(callee):
+    package = stock.stock_package(module)
+    if package != "metrics" and not stock.is_stock_object(callee):
         return 0
     if module.startswith("tf_keras."):
         return int(package not in ("losses", "metrics"))  # those treat arrays and tensors differently
@@ -164,7 +165,7 @@ def _number_converted(callee):
 
 def _looks_up(callee):
     """Whether `callee` is a stock layer that is given indices."""
-    return type(callee).__name__ == "Embedding" and guards.is_stock_object(callee)
+    return type(callee).__name__ == "Embedding" and stock.is_stock_object(callee)
 
 
 def _unread(runner, owner, args, kwargs):
@@ -180,14 +181,14 @@ def form_of(callee):
     if type(callee) is MethodType:
         made = substitute(callee)
         return callee if made is None else MethodType(made, callee.__self__)
-    if guards.is_stock_object(callee) or guards.is_stock_function(callee):
+    if stock.is_stock_object(callee) or stock.is_stock_function(callee):
         return Skipping(callee)
     return fast_calls.substitute(callee) or _form_of_derived(callee) or callee
 
 
 def _form_of_derived(callee):
     """The same for an object of a class of the user's; None if that is not derived from one of the framework's."""
-    return user_layers.wrap(callee) or (Skipping(callee) if guards.is_derived_object(callee) else None)
+    return user_layers.wrap(callee) or (Skipping(callee) if stock.is_derived_object(callee) else None)
 
 
 def running():
@@ -207,7 +208,7 @@ def running():
         return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it
     if not runner.modules_checked:
         runner.modules_checked = True
-        program, version = runner.program, guards.modules.look()
+        program, version = runner.program, replaced.modules.look()
         if program.modules_version != version:  # somebody has replaced a function of the framework
             program.modules_version = version
             program.forget_regions()
@@ -376,7 +377,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
-        may_be_empty = may_be_empty or guards.may_do_nothing(owner)
+        may_be_empty = may_be_empty or stock.may_do_nothing(owner)
         region = recording.region(
             result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs), added=added, differentiates=differentiates)
         region.guard, region.keep, region.context = guard, keep, context.changes
@@ -474,7 +475,7 @@ def describe(runner, value, found, keep, inputs):
         found.append(kind)
         for x in tfi.composite_parts(value):
             describe(runner, x, found, keep, inputs)
-    elif kind in _variable_kinds or tfi.is_variable(value) or guards.is_seed_generator(kind):
+    elif kind in _variable_kinds or tfi.is_variable(value) or stock.is_seed_generator(kind):
         _variable_kinds.add(kind)
         found.append(id(value))
         keep.append(value)
@@ -509,7 +510,7 @@ def install():
             if callee.__func__.__name__ not in _OF_ONE_METRIC:
                 there.callee, there.target = callee.__func__, made
             return MethodType(made, callee.__self__)
-        if guards.is_stock_object(callee) or guards.is_stock_function(callee):
+        if stock.is_stock_object(callee) or stock.is_stock_function(callee):
             there.callee = there.target = None  # the answer is cheap, and the location would keep the object alive
             return Skipping(callee)
         made = fast_calls.substitute(callee)

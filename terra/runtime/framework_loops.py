@@ -13,9 +13,9 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards, jacobians, location
+from terra.runtime import dispatch, fast_forward, jacobians, location, stock
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import PLAIN, TENSORS, is_frameworks
+from terra.runtime.kinds import PLAIN, TENSORS, is_frameworks, is_librarys
 from terra.runtime.step import Step
 from terra.transform import convert, source
 
@@ -114,7 +114,7 @@ def _is_left(value, within=()):
     if kind in (list, tuple, dict):
         within = (*within, id(value))
         return len(within) <= _DEEPEST and id(value) not in within[:-1] and all(_is_left(x, within) for x in (value.values() if kind is dict else value))
-    return is_frameworks(value) if kind is FunctionType else kind in PLAIN or kind is np.ndarray or kind in TENSORS or tfi.is_variable(value) or guards.is_librarys(kind)
+    return is_frameworks(value) if kind is FunctionType else kind in PLAIN or kind is np.ndarray or kind in TENSORS or tfi.is_variable(value) or is_librarys(kind)
 
 
 _straight = {}  # id of a code object -> (it, the names that it uses, or None if AutoGraph would change what it does)
@@ -168,7 +168,7 @@ def calls_stock_cell(function):
     if type(function) is not FunctionType or function.__module__ != _RNN_LAYER:
         return False
     held = closure(function)
-    return {"self", "cell_kwargs"} <= held.keys() and guards.is_stock_object(held["self"].cell_contents.cell)
+    return {"self", "cell_kwargs"} <= held.keys() and stock.is_stock_object(held["self"].cell_contents.cell)
 
 
 def closure(function):

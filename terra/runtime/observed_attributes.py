@@ -11,12 +11,13 @@ from types import (
 
 import numpy as np
 
-from terra.runtime import fast_forward, guards, live_calls
+from terra.runtime import fast_forward, live_calls, replaced, stock
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import METHODS
 from terra.runtime.effects import GROWING, held_in
 from terra.runtime.kinds import (
-    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys_container, is_like_builtin, is_named_tuple, is_numpys, is_record,
+    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_numpys,
+    is_record,
 )
 from terra.runtime.observed_libraries import derives_from_librarys, parts_of_super
 from terra.runtime.observed_objects import is_plain_class
@@ -54,8 +55,8 @@ class Attributes:
         if self._is_librarys_attribute(it, kind, name):
             value = self._of_librarys_object(it, name) if kind is not super else self._of_super(it, name)
             return it if type(value) is MethodType else _answer(name, value)
-        computed = name in _COMPUTED and guards.is_stock_kind(kind)
-        if (kind in TENSORS or kind in PLAIN or guards.is_librarys(kind)) and not computed:
+        computed = name in _COMPUTED and stock.is_stock_kind(kind)
+        if (kind in TENSORS or kind in PLAIN or is_librarys(kind)) and not computed:
             self._attribute(it, name)
             return it
         found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
@@ -96,7 +97,7 @@ class Attributes:
         """Whether an attribute is looked up by the `__getattr__` of a class of the user's."""
         attributes = _attributes_of(it, kind)
         return type(attributes) is dict and name not in attributes and defined(kind, "__getattr__") is not None and not any(
-            guards.is_librarys(cls) for cls in kind.__mro__) and self._is_looked_up_plainly(kind)
+            is_librarys(cls) for cls in kind.__mro__) and self._is_looked_up_plainly(kind)
 
     def _got(self, it, kind, name):
         """What that gives."""
@@ -131,7 +132,7 @@ class Attributes:
             self._attribute_of_own(it, kind, name)
         elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or live_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
-        elif kind is ModuleType or (issubclass(kind, ModuleType) and guards.is_librarys(kind)):
+        elif kind is ModuleType or (issubclass(kind, ModuleType) and is_librarys(kind)):
             self._module_attribute(it, name)
         elif kind is super:
             self._super_attribute(it, name)
@@ -140,7 +141,7 @@ class Attributes:
                 self._class_attribute(it, kind, name)
             else:
                 self.impure(f"asks a class of type {kind.__name__} for {name}")
-        elif guards.is_librarys(kind) and tfi.is_variable(it):
+        elif is_librarys(kind) and tfi.is_variable(it):
             if name not in _VALUES_OF_VARIABLES:
                 self.impure(f"asks a variable for {name}")
             elif name in ("trainable", "name", "path"):
@@ -206,7 +207,7 @@ class Attributes:
     def _module_attribute(self, module, name):
         space = vars(module)
         is_frameworks_own = module.__name__.split(".", 1)[0] in tfi.FRAMEWORKS
-        if not guards.is_librarys(type(module)) and not is_frameworks_own:
+        if not is_librarys(type(module)) and not is_frameworks_own:
             self.reads.object(module, type(module))
         if name in space:
             self.reads.entry(space, name, space[name])
@@ -220,12 +221,12 @@ class Attributes:
 
     def _found(self, mro, name, attributes):
         """Look `name` up in these classes as Python does; returns what the class defines, or None. `attributes`: those of the instance."""
-        if mro and mro is mro[0].__mro__ and not is_fixed(mro[0]) and not guards.is_librarys(mro[0]):
+        if mro and mro is mro[0].__mro__ and not is_fixed(mro[0]) and not is_librarys(mro[0]):
             self.reads.bases(mro[0])
         for cls in mro:
             space = cls.__dict__
-            if guards.is_librarys(cls):
-                guards.modules.watch(cls)
+            if is_librarys(cls):
+                replaced.modules.watch(cls)
             elif name in space:
                 self.reads.entry(space, name, space[name], cls)
             elif not is_fixed(cls):
@@ -239,7 +240,7 @@ class Attributes:
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
-        if kind in TENSORS or guards.is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or is_fixed(kind):
+        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or is_fixed(kind):
             self.impure("sets an attribute")
             return False
         attributes = _attributes_of(it, kind)
@@ -312,7 +313,7 @@ class Attributes:
     def _lacks_attribute(self, it, name):
         """Whether the object `it` of a class of the user's has no attribute `name`, which is asked for all the same."""
         kind = type(it)
-        if kind in TENSORS or kind in PLAIN or guards.is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_fixed(kind):
+        if kind in TENSORS or kind in PLAIN or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_fixed(kind):
             return False
         attributes = _attributes_of(it, kind)
         if type(attributes) is not dict or name in attributes or any(name in cls.__dict__ for cls in kind.__mro__):
@@ -356,7 +357,7 @@ class Attributes:
         self._ask_classes(classes)
 
     def _bases(self, cls):
-        if not is_fixed(cls) and not guards.is_librarys(cls):
+        if not is_fixed(cls) and not is_librarys(cls):
             self.reads.bases(cls)
 
     def _ask_classes(self, cls):

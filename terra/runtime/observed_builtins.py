@@ -9,7 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime import guards, live_calls, observed_libraries
+from terra.runtime import live_calls, observed_libraries, stock
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys_container, is_like_builtin, is_record, makes_named_tuples
@@ -337,7 +337,7 @@ class Builtins:
             return form
         if is_record(callee):
             return functools.partial(self._make_record, callee)
-        if observed_libraries.derives_from_librarys(callee) and not guards.is_stock_kind(callee):
+        if observed_libraries.derives_from_librarys(callee) and not stock.is_stock_kind(callee):
             return functools.partial(self._make_derived, callee)
         if is_plain_class(callee):
             return functools.partial(self._make_object, callee)

@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, fast_forward, guards, live_calls, observed_libraries, quiet_functions, user_layers
+from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, observed_libraries, quiet_functions, stock, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks
@@ -86,7 +86,7 @@ class Calls:
             return self._class(callee, form)
         if kind is functools.partial:
             return self._partial(callee, form, instrumented)
-        if guards.is_derived_object(callee) and self._covers(callee):
+        if stock.is_derived_object(callee) and self._covers(callee):
             return functools.partial(self._within, callee)
         if type(form) is fast_forward.Skipping:
             return functools.partial(self._framework, None, form)

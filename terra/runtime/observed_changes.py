@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from terra.runtime import guards, lasting
+from terra.runtime import lasting
 from terra.runtime import internals as tfi
 from terra.runtime.effects import WITH_ITEMS, Effect, held_in, kind_of
-from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks
+from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
 from terra.runtime.unobserved import OPERATORS
 from terra.runtime.varying import KINDS, Becomes
 
@@ -42,7 +42,7 @@ class Changes:
 
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
-        if name == "learning_rate" and not self._is_over() and guards.is_librarys(type(it)):
+        if name == "learning_rate" and not self._is_over() and is_librarys(type(it)):
             return _Settable(self, it)
         lasting.note_left(it, name)
         if self._sets_own(it, name):

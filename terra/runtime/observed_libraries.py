@@ -12,9 +12,9 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 
 import numpy as np
 
-from terra.runtime import guards, user_code
+from terra.runtime import stock, user_code
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed
+from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys
 from terra.transform import convert, policy
 
 _MOST_HELD = 3_000  # objects
@@ -36,7 +36,7 @@ def calls_library(callee):
     if kind is FunctionType or isinstance(callee, type):
         return policy.is_pure((within_scope(callee) or callee).__module__)
     decorated = str(kind.__module__).partition(".")[0] == "wrapt"
-    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not guards.is_stock_kind(kind)
+    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not stock.is_stock_kind(kind)
 
 
 def parts_of_super(it):
@@ -80,7 +80,7 @@ class Libraries:
         if kind is super:
             found = next((vars(base)[name] for base in parts_of_super(it)[0] if name in vars(base)), None)
             return type(found) is property and calls_library(found.fget)
-        if guards.is_stock_kind(kind):  # layers are looked at as Keras' and the user's are
+        if stock.is_stock_kind(kind):  # layers are looked at as Keras' and the user's are
             return False
         if policy.is_pure(kind.__module__):
             return True
@@ -113,7 +113,7 @@ class Libraries:
         if kind not in self._lent:
             self._lent[kind] = functions = []
             for cls in kind.__mro__[:-1]:
-                if not guards.is_librarys(cls) and not policy.is_pure(cls.__module__) and not is_fixed(cls):
+                if not is_librarys(cls) and not policy.is_pure(cls.__module__) and not is_fixed(cls):
                     self.reads.contents(vars(cls), cls)
                     functions += _functions_of(cls)
 
@@ -186,11 +186,11 @@ class Libraries:
                 self._look_into(it)
             elif isinstance(it, (dict, list, tuple, set, frozenset)):
                 todo += it if isinstance(it, (tuple, frozenset)) else self.reads.contents(it)
-            elif isinstance(it, (np.generic, uuid.UUID)) or (guards.is_librarys(kind) and not hasattr(it, "__dict__")):
+            elif isinstance(it, (np.generic, uuid.UUID)) or (is_librarys(kind) and not hasattr(it, "__dict__")):
                 pass
-            elif (derives_from_librarys(kind) or guards.is_librarys(kind)) and type(getattr(it, "__dict__", None)) is dict:
+            elif (derives_from_librarys(kind) or is_librarys(kind)) and type(getattr(it, "__dict__", None)) is dict:
                 for cls in kind.__mro__:
-                    if not guards.is_librarys(cls) and cls is not object:
+                    if not is_librarys(cls) and cls is not object:
                         self.reads.contents(vars(cls), cls)
                 self.reads.object(it, kind, vars(it))
                 for name, value in vars(it).items():

@@ -13,10 +13,10 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 
 import numpy as np
 
-from terra.runtime import guards, opschema
+from terra.runtime import opschema
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import is_filtered
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_like_builtin, is_numpys
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin, is_numpys
 from terra.runtime.regions import SCALARS
 from terra.runtime.unobserved import OPERATORS
 
@@ -269,7 +269,7 @@ class Operands:
                 if not cls.__module__ == "enum" and cls.__module__ != "builtins":
                     self.reads.contents(vars(cls), cls)
         else:
-            return tfi.is_variable(it) and guards.is_librarys(kind)
+            return tfi.is_variable(it) and is_librarys(kind)
         return True
 
     def _part(self, it):
@@ -278,7 +278,7 @@ class Operands:
         if self._is_value(it, kind) or kind in (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, abc.ABCMeta):
             return
         for cls in kind.__mro__[:-1]:
-            if not guards.is_librarys(cls):
+            if not is_librarys(cls):
                 if not all(name in _HARMLESS for name in vars(cls) if name.startswith("__") and name.endswith("__")):
                     self.impure(f"uses an object of type {kind.__name__} in an expression")
                     return
@@ -302,7 +302,7 @@ class Operands:
     def _lacks(self, kind, names):
         """No class of the user's in `kind` defines these."""
         for cls in kind.__mro__[:-1]:
-            if cls.__module__ != "builtins" and not guards.is_librarys(cls):
+            if cls.__module__ != "builtins" and not is_librarys(cls):
                 for name in names:
                     if name not in vars(cls):
                         self.reads.absent(vars(cls), name, cls)
@@ -320,7 +320,7 @@ class Operands:
 
 
 def _is_container(it, kind):
-    return kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and guards.is_librarys(kind))
+    return kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind))
 
 
 def _numpys_errors(_):

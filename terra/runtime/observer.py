@@ -14,10 +14,10 @@ import dis
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, user_layers
+from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, snapshots, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.effects import Append, Carried, Effect, holds_tensors, so_far, space_of
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_arrays import Arrays, Indexed, Known
 from terra.runtime.observed_attributes import Attributes
@@ -176,7 +176,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             if effect.is_relative:
                 self.impure("looks at what it adds to")
             elif self.reads.has_contents(space_of(effect.owner)) and not lasting.is_left(effect.owner, effect.name) \
-                    and not guards.equal((effect.value(),), (effect.before,)):
+                    and not snapshots.equal((effect.value(),), (effect.before,)):
                 self.impure("changes what the framework, or a look at all of it, finds there", True)  # it found another thing before
             elif self.reason is None and _carries(self.reads.attribute(effect.owner, effect.name), effect.value()):
                 self.carries.append(Carried(effect.owner, effect.name))
@@ -394,7 +394,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             return
         if is_like_builtin(kind):
             self.note_class(it)
-        if kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and guards.is_librarys(kind)):
+        if kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind)):
             held = self.reads.contents(it)
             if any(type(x) is TerraTensor and x._owner is self.runner for x in held):
                 self.impure("keeps a tensor in a container")

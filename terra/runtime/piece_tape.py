@@ -8,10 +8,11 @@ record) are told all operations, and TensorFlow's own tape does the work.
 from terra.fallback.replay import execute_again, unrecorded
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
+from terra.runtime.constants import RESOURCE_ENUM
 from terra.runtime.lazy_tape import LazyTape, Tapes
 from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.tracer import RESOURCE_ENUM, real
+from terra.runtime.tracer import real
 
 EagerTensor = tfi.EagerTensor
 MOST_PATHS = 2000  # remembered for each piece

@@ -3,29 +3,28 @@
 Each operation that the skeleton issues is checked against the node that can follow (type, attributes, device, executed location, and for each
 input that it is the value, constant, argument or variable it was), and gets placeholder tensors as its outputs. What Python decides goes to the
 graph: values (Input Feeding), control edges (Case Select). What Python reads comes from the graph (Output Fetching). An operation that no known node
-matches ends co-execution of the step: see `PythonRunner.diverge`.
+matches ends co-execution of the step: see `Endings.diverge`.
 """
 
 from itertools import islice
 
-from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
 from terra.runtime import internals as tfi
-from terra.runtime import interrupts, opschema, verification
+from terra.runtime import opschema
+from terra.runtime.communication import Communication
+from terra.runtime.constants import const_key, is_small_constant
 from terra.runtime.draws import rows_of, seed_tensor
-from terra.runtime.graph_runner import Dropped, runner
+from terra.runtime.endings import Endings
+from terra.runtime.graph_runner import runner
+from terra.runtime.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, static_shape
+from terra.runtime.jumps import expand
 from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
-from terra.runtime.program import ValueKey
-from terra.runtime.regions import expand, known_to_host
+from terra.runtime.regions import known_to_host
 from terra.runtime.shape_inference import open_shapes, output_shapes
-from terra.runtime.shared import Visit
-from terra.runtime.tensor import TerraTensor, make_tensor, still_held
-from terra.runtime.tracer import (
-    CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, HOST_STATIC, Tracer, all_values_known, const_key, has_varying_shape, host_static, host_value, is_small_constant,
-    nest_outputs, real, recorded_shape, static_shape,
-)
-from terra.runtime.values import dummy, flat_template, launched, unwaited
+from terra.runtime.tensor import TerraTensor, make_tensor
+from terra.runtime.tracer import Tracer, all_values_known, host_value, nest_outputs, real
+from terra.runtime.values import flat_template, launched
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -35,7 +34,7 @@ NUMBERS = frozenset([int, float, bool])
 MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
 
 
-class PythonRunner:
+class PythonRunner(Communication, Endings):
     """Walks `program` for one step. Gives the hook its entry points, like Tracer."""
 
     tracer = Tracer  # what goes on after a fallback
@@ -499,332 +498,3 @@ class PythonRunner:
 
     def node_name(self):
         return "the start of the step" if self.node is self.program.start else self.node.op_type
-
-    # -- communication ---------------------------------------------------------------------------------------------------------
-
-    def _select(self, selects):
-        self.chosen.append(selects)
-        self.path = hash((self.path, selects))
-        generated = self.form
-        if self.late:
-            for switch_case, case in selects:
-                index = generated.select_index.get(switch_case)
-                if index is not None:
-                    self.selects[index] = case
-        else:
-            for switch_case, case in selects:
-                queue = generated.select_queues.get(switch_case)
-                if queue is not None:
-                    self._put(queue, [tfi.eager_constant(case, tfi.dtypes.int32)])
-
-    def _feed(self, slot, value):
-        if self.late:
-            self.feeds[slot.feed.index] = value
-        else:
-            queue, place, n = self.form.feed_queues[slot.feed.index]
-            if n == 1:
-                self._put(queue, [value])
-            else:
-                values = self._gathered.get(queue)
-                if values is None:
-                    values = self._gathered[queue] = {}
-                values[place] = value
-                if len(values) == n:
-                    self._put(queue, [values[k] for k in range(n)])
-        self.step.counts.feeds += 1
-
-    def place(self):
-        """What `go_back` wants to know of where a jump begins."""
-        return len(self.chosen), self.path, len(self.fed), self.step.counts.feeds, self.step.counts.fetches
-
-    def go_back(self, place, feeds):
-        """A jump is taken back, with its `feeds` and branches: the call is made, and the graph is not told again what it knows."""
-        n_chosen, self.path, n_fed, self.step.counts.feeds, self.step.counts.fetches = place
-        queues = self.form.select_queues
-        self._told.update([queues.get(switch_case) for selects in self.chosen[n_chosen:] for switch_case, _ in selects])
-        self._told.update([self.form.feed_queues[slot.feed.index][0] for slot, _ in feeds])  # (no fetch comes between feeds that share a queue: it has all of them)
-        del self.chosen[n_chosen:]
-        for key in list(self.fed)[n_fed:]:
-            del self.fed_by_key[self.fed.pop(key)[0]]
-
-    def _put(self, queue, values):
-        if queue in self._told:
-            return
-        self._touched.add(queue)  # first: an interrupt may come in between
-        queue.put(runner.handle, values)
-        if self.puts is not None:
-            self.puts.append((queue, values))
-
-    def _arguments(self, feeds, selects):
-        if self.form.lasting is None:
-            self.form.lasting = self.lasting_arguments(self.form)
-        lasting, others = self.form.lasting
-        values = lasting.copy()
-        args = self.step.arg_list
-        for k, spec in others:
-            kind = spec[0]
-            if kind == "arg":
-                values[k] = self._arg_value(args, spec)
-            elif kind == "feed":
-                value = feeds[spec[1]]
-                values[k] = value if value is not None else dummy(spec[2])
-            else:
-                values[k] = tfi.eager_constant(selects, tfi.dtypes.int32)
-        return values
-
-    def lasting_arguments(self, form):
-        """(the arguments that are the same at each step, None for the others; (position, spec) of those)."""
-        known = {"res": self.program.handles.__getitem__, "queue": lambda queue: queue.ref}
-        specs = form.arg_specs
-        return [known[spec[0]](spec[1]) if spec[0] in known else None for spec in specs], \
-            [(k, spec) for k, spec in enumerate(specs) if spec[0] not in known]
-
-    @staticmethod
-    def _arg_value(args, spec):
-        """The tensor argument; a dummy if it is missing or of another dtype: then no path that uses it is taken."""
-        if spec[1] < len(args):
-            value = unwaited(args[spec[1]])
-            if value._datatype_enum() == spec[2]:
-                return value
-        return dummy(spec[2])
-
-    def _start(self):
-        """Early form: the graph starts with the step."""
-        generated = self.form
-        self._touched = set()
-        self.manager = tfi.new_cancellation_manager()
-        self.checkpoint = None
-        if generated.checkpointed:
-            runner.sync()
-            self.checkpoint = snapshot(generated.checkpointed)
-        self.puts = [] if self.step.function.keeps_last else None
-        self.arguments = self._arguments(None, None)
-        self.outputs = runner.dispatch(self.program, self.arguments, self.manager, self.form)
-        self.failures = runner.failures
-
-    def read_again(self, tensor):
-        self.read_twice.append(tensor._key)
-
-    def materialise(self, tensor):
-        """Python reads the value of a placeholder: fetch it from the running graph."""
-        step = self.step
-        with Visit(step):  # worker threads of the step may read, too
-            if tensor._value is not None:
-                return tensor._value
-            if step.mode is not self or step.before_read():
-                return tensor._eager()
-            location = self.cursor.current
-            for node, selects in self.node.successors:
-                if node.op_type == FETCH and node.location is location and self._is_of(node, tensor):
-                    return self._fetch(node, selects, tensor)
-            self.diverge("Python reads the value of a tensor where it did not before")
-        return tensor._eager()
-
-    def note_late(self, value, key, how, n=1):
-        """The framework gives back a number that it has read of the tensor `key`, and has not looked at."""
-        self.late_reads[id(value)] = value, key, how, n
-        if self.observer is not None:
-            self.observer.late.held[id(value)] = value, key, how, n
-
-    def _is_of(self, node, tensor):
-        """Whether a fetch is that of this tensor."""
-        slot = node.slots[0]
-        return slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key)
-
-    def _check(self, outs):
-        """Wait for the operation that was matched last and gives `outs`: the program would catch its failure."""
-        step = self.step
-        with Visit(step):
-            if step.mode is self and not step.before_read():
-                for node, selects in self.node.successors:
-                    of = [t for t in outs if self._is_of(node, t)] if node.op_type == CHECK else ()
-                    if of:
-                        self._fetch(node, selects, of[0])
-                        return
-
-    def _fetch(self, node, selects, tensor):
-        if selects:
-            self._select(selects)
-        self.log.append((node, (tensor._key,), None))
-        self.node = node
-        self.expected = node.expected
-        value = self.receive(node)
-        if value is None:
-            return tensor._eager()
-        tensor._value = tensor._hidden = value
-        return value
-
-    def receive(self, node):
-        """The value that the graph sends for a fetch; None if the step had to fall back."""
-        self.step.counts.fetches += 1
-        if self.step.error is not None:
-            raise self.step.error
-        if node in self.received:  # by a jump that was taken back
-            return self.received[node]
-        start = self.step.clock()
-        if runner.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
-            try:
-                runner.sync()
-            except tfi.OpError as error:
-                self.step.fails(error)
-                raise
-        if runner.failures != self.failures:
-            self.diverge("a step before it failed")
-            return None
-        try:
-            value = self.received[node] = node.fetch_queue.get(self.manager)
-            return value
-        except (tfi.NotOkStatusException, tfi.OpError):
-            # The graph failed somewhere: replaying the step so far raises the error where eager execution raises it, or gives the value.
-            self.has_failed = True
-            if self.form.fixed:
-                self.step.function.generation.fixes_shapes = False
-            self.diverge("a graph kernel failed")
-            return None
-        finally:
-            self.step.counts.python_stall += self.step.clock() - start
-
-    # -- the end ---------------------------------------------------------------------------------------------------------------
-
-    def complete(self):
-        """The step's function has returned: hand over to the graph, or diverge. True if the step was co-executed."""
-        end_selects = self.node.end_selects
-        if end_selects is None:
-            self.diverge(f"the step ended after {self.node_name()}, where it went on before")
-            return False
-        self.tapes.finish()
-        self._index.clear()
-        survivors = self.survivors()
-        if survivors is None:
-            return False
-        self._select(end_selects)
-        generated = self.form if self.other_shapes_at < 0 or not self.late else self.program.general
-        found = verification.found(self) if self.step.verifies else None
-        if self.late:
-            checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
-            self.manager = tfi.new_cancellation_manager()
-            arguments = self._arguments(self.feeds, self.selects)
-            attrs = self.program.single_threaded_attrs if self.single_threaded and generated is self.form else None
-            outputs, self.waited = runner.start(self.program, arguments, self.manager, generated, self.step.counts, attrs)
-        else:
-            checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
-            if generated.gate is not None:
-                self._put(generated.gate, [tfi.eager_constant(1, tfi.dtypes.int32)])
-        for t in survivors:
-            t._hidden = outputs[t._key.result]
-        record = Record(self.log, self.step.arg_list, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)
-        self.flight = runner.launch(outputs, record, self.manager, self.step.counts)
-        for t in survivors:
-            t._owner = self.flight
-        if found is not None:
-            verification.run_again(self.step, self.flight, found)
-        if self.step.function.keeps_last:
-            self.step.function.last = LastStep(self.program, generated, arguments, () if self.late else self.puts)
-        self.issued = self.log = ()
-        self.fed = self.fed_by_key = self.received = None
-        return True
-
-    def survivors(self):
-        """The placeholders that Python keeps; None if the step had to fall back because the graph does not give one of them."""
-        read = [t for t in self.issued if t._value is not None] if self.step.verifies else ()  # they will be compared: held until then
-        self.issued = still_held(self.issued)
-        del read
-        survivors = [t for t in self.issued if t._value is None]
-        missing = [t for t in survivors if t._key.result < 0]
-        if missing:
-            self.step.kept = missing  # what only a cycle keeps may be gone when the trace ends: the garbage collector may run any time
-            self.diverge(f"Python keeps the output of {missing[0]._key.node.payload.event.info.op_type} beyond the step, which it did not before")
-            return None
-        return survivors
-
-    def diverge(self, reason):
-        """Fall back: cancel the graph, replay what was matched, and go on as in the tracing phase."""
-        held = interrupts.hold()
-        try:
-            self._fall_back(reason)
-        finally:
-            interrupts.release(held)
-
-    def drop(self, error):
-        """A step before this one has failed, and its error ended this one: eagerly, Python would not have come here. Nothing of it is done."""
-        held = interrupts.hold()
-        try:
-            self.tapes.diverged(self)
-            self._cancel()
-            owner = Dropped(error)
-            for t in self.issued:
-                if t._value is None:
-                    t._owner = owner
-            self.log = self.issued = ()
-        finally:
-            interrupts.release(held)
-
-    def _fall_back(self, reason):
-        step = self.step
-        self.tapes.diverged(self)
-        step.note_fallback(reason)
-        self._cancel()
-        tracer = self.tracer(step)
-        step.mode = tracer
-        try:
-            self._replay(tracer)
-        except tfi.OpError as error:
-            owner = Dropped(error)
-            for t in self.issued:
-                if t._owner is self:
-                    t._owner = owner
-            if self.log[-1][0].op_type != CHECK or self.log[self.replayed + 1:] != self.log[-1:]:  # else it is where the program expects it
-                step.fails(error)
-            raise
-        finally:
-            self.log = self.issued = ()
-
-    def _cancel(self):
-        """The graph does nothing, and has done nothing."""
-        if not self.late:
-            if self.manager is not None:
-                runner.cancel(self.manager)
-            for queue in self._touched:
-                queue.drain(runner.handle)
-            for queue in self.form.fetch_queues.values():
-                queue.drain(runner.handle)
-            if self.checkpoint:
-                restore(self.checkpoint)
-        else:
-            runner.sync()
-
-    def _replay(self, tracer):
-        """Execute the matched operations imperatively, in order, filling the placeholders that Python holds; the tapes hold them already."""
-        placeholders = {t._key: t for t in self.issued}
-        with unrecorded():
-            for self.replayed, (node, refs, own_attrs) in enumerate(self.log):
-                for dtype, enum, key in node.outs:
-                    if key not in placeholders:  # of a region that was jumped over
-                        placeholders[key] = make_tensor(dtype, enum, None, key, self, None)
-                flat = [placeholders[x] if type(x) is ValueKey else x if type(x) is not int else self.step.arg_list[x] for x in refs]
-                if node.category == opschema.FETCH:
-                    tensor = flat[0]
-                    tracer.note_fetch(tensor, node.location, FETCH_INFOS if node.op_type == FETCH else CHECK_INFOS)
-                    continue
-                eager = execute_again(node, [real(x) for x in flat], own_attrs)
-                tracer.record(
-                    node.info, flat, eager, node.template, node.fast_attrs, node.grad_attrs, node.location,
-                    [placeholders[key] for _, _, key in node.outs])
-
-
-class LastStep:
-    """The graph's side of a co-executed step, kept so that it can be run again without a skeleton (for measurements)."""
-
-    def __init__(self, program, form, arguments, puts):
-        self.program, self.form, self.arguments, self.puts = program, form, arguments, puts
-
-    def run(self):
-        """Dispatch the graph with everything that Python gave it, and wait until it is done."""
-        manager = tfi.new_cancellation_manager()  # its deletion would cancel the run
-        start = runner.dispatch if self.puts else runner.run
-        outputs = start(self.program, self.arguments, manager, self.form)
-        for queue, values in self.puts:
-            queue.put(runner.handle, values)
-        outputs[0].numpy()
-        for queue in self.form.fetch_queues.values():
-            queue.drain(runner.handle)

@@ -8,12 +8,13 @@ from threading import get_ident
 
 from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
+from terra.runtime.constants import const_key
+from terra.runtime.jumps import advance
 from terra.runtime.kinds import is_librarys_container
 from terra.runtime.program import ValueKey
 from terra.runtime.python_runner import PythonRunner
-from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, advance, known_to_host, note_mask
+from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, known_to_host, note_mask
 from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.tracer import const_key
 
 EagerTensor = tfi.EagerTensor
 _VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _ZEROS, _FOREIGN, _MASKED, _OTHER, _SLICE = range(13)
@@ -306,7 +307,7 @@ def _are_new(runner, foreign):
 
 
 def _walk(runner, quick):
-    """`regions.advance` by a quick entry that is `plain`."""
+    """`jumps.advance` by a quick entry that is `plain`."""
     quick.jumps += 1
     runner.step.counts.fast_forwards += 1
     if runner.observer is not None:
@@ -324,7 +325,7 @@ def _walk(runner, quick):
 
 
 def _jump(runner, quick, given, foreign):
-    """`regions.jump` by a quick entry."""
+    """`jumps.jump` by a quick entry."""
     if quick.plain:
         _walk(runner, quick)
     else:

@@ -16,10 +16,10 @@ from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorT
 
 import numpy as np
 
-from terra.runtime import guards, versions
+from terra.runtime import guards, snapshots, stock, versions, walk
 from terra.runtime import internals as tfi
 from terra.runtime.effects import CONTENTS, Question, space_of
-from terra.runtime.kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_named_tuple
+from terra.runtime.kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_librarys, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.varying import KINDS, Place
 from terra.transform import convert
@@ -51,11 +51,11 @@ _CONTAINERS = frozenset([dict, list, tuple, set, frozenset, collections.OrderedD
 _SEARCHED = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.MappingView)  # by `tf.nest`
 
 
-class _Parts(guards.Walk):
+class _Parts(walk.Walk):
     """Visits what the property `name` of the framework's may look at. Raises Unskippable where the user's code would run."""
 
     def __init__(self, reads, name):
-        super().__init__(guards.Snapshot(), [], reading=True)
+        super().__init__(snapshots.Snapshot(), [], reading=True)
         self.reads = reads
         self.strict = name not in _QUIET  # nothing of the user's is to be there
         self.asks_metrics = name == "metrics"
@@ -64,9 +64,9 @@ class _Parts(guards.Walk):
 
     def _attributes(self, owner):
         kind = type(owner)
-        if not guards.is_librarys(kind):
+        if not is_librarys(kind):
             self._users(kind)
-        if not self.strict and any(guards.stock_package(cls.__module__) is not None for cls in kind.__mro__):
+        if not self.strict and any(stock.stock_package(cls.__module__) is not None for cls in kind.__mro__):
             self.skipped.update(id(x) for x in vars(owner).values() if type(x) is weakref.WeakKeyDictionary)  # tf_keras' notes; Keras does not search attributes
         super()._attributes(owner)
         if self.strict:
@@ -76,7 +76,7 @@ class _Parts(guards.Walk):
 
     def _value(self, value):
         kind = type(value)
-        if not (kind in SCALARS or kind in _CONTAINERS or is_description(kind) or guards.is_librarys(kind) or id(value) in self.skipped):
+        if not (kind in SCALARS or kind in _CONTAINERS or is_description(kind) or is_librarys(kind) or id(value) in self.skipped):
             self._unknown(value, kind)
         super()._value(value)
         if issubclass(kind, tfi.tf.Module) and not tfi.is_variable(value) and id(value) not in self.seen:
@@ -93,7 +93,7 @@ class _Parts(guards.Walk):
             if not is_named_tuple(kind):
                 raise Unskippable  # what it does when it is searched is its own affair
         elif not issubclass(kind, (type, np.ndarray, np.generic, range, BuiltinFunctionType, ModuleType)):
-            derived = any(map(guards.is_librarys, kind.__mro__))
+            derived = any(map(is_librarys, kind.__mro__))
             if issubclass(kind, _SEARCHED) or any(defined(kind, name) is not None for name in ("__attrs_attrs__", "__tf_flatten__", "__getattr__")) \
                     or type(defined(kind, "__class__")) is not GetSetDescriptorType or type(defined(kind, "__getattribute__")) is FunctionType and not derived \
                     or self.strict and (derived or defined(kind, "__call__") is not None):
@@ -109,9 +109,9 @@ class _Parts(guards.Walk):
         if self.strict:
             raise Unskippable
         self.reads.bases(kind)
-        librarys = [cls for cls in kind.__mro__ if guards.is_librarys(cls)]
+        librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
         for cls in kind.__mro__:
-            if not guards.is_librarys(cls) and not is_fixed(cls):
+            if not is_librarys(cls) and not is_fixed(cls):
                 self.reads.contents(vars(cls), cls)
                 for name, value in vars(cls).items():
                     replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
@@ -147,7 +147,7 @@ def _asked_for(librarys):
 
 
 def _is_function(value):
-    return type(value) in (FunctionType, staticmethod, classmethod) or (guards.is_librarys(type(value)) and callable(value))
+    return type(value) in (FunctionType, staticmethod, classmethod) or (is_librarys(type(value)) and callable(value))
 
 
 class Reads:
@@ -163,7 +163,7 @@ class Reads:
         self._asked = {}  # (function, id of its argument) -> (argument, what it gave)
         self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
         self._arrays = {}  # id -> (array, its contents)
-        self._walk = guards.Walk(guards.Snapshot(), [], reading=True)
+        self._walk = walk.Walk(snapshots.Snapshot(), [], reading=True)
         self._parts = {}  # how properties look at parts -> _Parts
         self._settings = []
         self._classes = {}  # id -> (what `user_layers` knows of a class, the class)
@@ -210,7 +210,7 @@ class Reads:
 
     def array(self, array):
         """The numpy array was used. Raises Unskippable if it is large."""
-        self._arrays[id(array)] = guards.noted(array)
+        self._arrays[id(array)] = snapshots.noted(array)
 
     def parts(self, owner, name):
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
@@ -375,7 +375,7 @@ class Reads:
                 now = get(space)
             except (KeyError, IndexError):
                 return False
-            if not all(map(is_, now, held)) and not guards.equal(now, held):
+            if not all(map(is_, now, held)) and not snapshots.equal(now, held):
                 return False
         for space, key in self._gaps:
             if key in space:
@@ -394,7 +394,7 @@ class Reads:
                 now = function(argument)
             except (ValueError, AttributeError):  # an empty cell or slot
                 return False
-            if now is not value and not (type(now) in SCALARS and guards.equal((now,), (value,))):
+            if now is not value and not (type(now) in SCALARS and snapshots.equal((now,), (value,))):
                 if function is _defaults or function is _kwdefaults:
                     convert.refresh_form(argument)
                 return False
@@ -404,6 +404,6 @@ class Reads:
         if not self._containers.holds():
             return False
         for array, held in self._held_arrays:
-            if guards.contents(array) != held:
+            if snapshots.contents(array) != held:
                 return False
-        return all(guards.equal(guards.settings(root), held) for root, held in self._settings)
+        return all(snapshots.equal(guards.settings(root), held) for root, held in self._settings)

@@ -9,6 +9,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
+from terra.runtime.constants import const_key, is_small_constant
 from terra.runtime.draws import rows_of
 from terra.runtime.kinds import is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
@@ -19,7 +20,7 @@ from terra.runtime.regions import (
 )
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
-from terra.runtime.tracer import FETCH, const_key, is_small_constant, real
+from terra.runtime.tracer import FETCH, real
 from terra.runtime.varying import NOTHING_VARIES, may_vary
 
 EagerTensor = tfi.EagerTensor

@@ -13,7 +13,7 @@ import functools
 import sys
 import weakref
 
-from terra.runtime import dispatch, guards, open_shapes, opschema, shape_inference
+from terra.runtime import dispatch, guards, open_shapes, opschema, replaced, shape_inference, stock
 from terra.runtime import internals as tfi
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.open_shapes import is_shape, shape_of
@@ -159,7 +159,7 @@ class Recurrences:
                 return None
         self._used[key] = self._used.get(key, (now,))[0], now
         made = self._found.setdefault(key, [])
-        if len(made) > _MOST_CHANGES or (made and (not made[-1].possible or made[-1].modules != guards.modules.look())):
+        if len(made) > _MOST_CHANGES or (made and (not made[-1].possible or made[-1].modules != replaced.modules.look())):
             return None
         with _without_dropout(cells):
             if made and made[-1].holds():
@@ -194,8 +194,8 @@ def _nothing_else(layer, cells):
     parts = list(layer.cell._flatten_layers())
     if any(part.activity_regularizer is not None for part in parts) or {id(part) for part in parts if not hasattr(part, "cells")} != set(map(id, cells)):
         return False
-    classes = {cls for part in (layer, layer.cell, *cells) for cls in type(part).__mro__ if guards.stock_package(cls.__module__) is not None}
-    return not any(guards.is_foreign(value) for cls in classes for value in vars(cls).values())
+    classes = {cls for part in (layer, layer.cell, *cells) for cls in type(part).__mro__ if stock.stock_package(cls.__module__) is not None}
+    return not any(stock.is_foreign(value) for cls in classes for value in vars(cls).values())
 
 
 class Recurrence:
@@ -222,7 +222,7 @@ class Recurrence:
         self._plain = concrete.function_def.signature.name
         self._keeping = self._backward = None
         self.possible = not concrete.captured_inputs and _is_pure(concrete.function_def) and self._operation(self._plain, len(self._outputs)) is not None
-        self.modules = guards.modules.look()
+        self.modules = replaced.modules.look()
 
     def _connected(self, sources):
         """Those inputs that have a gradient in eager execution: for the others that is None, and not 0."""

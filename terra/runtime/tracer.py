@@ -11,21 +11,19 @@ from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
 from terra.runtime import catching, opschema
 from terra.runtime import internals as tfi
+from terra.runtime.constants import RESOURCE_ENUM, VARIANT_ENUM, const_key, is_small_constant, value_key
 from terra.runtime.draws import seed_enum
-from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS, get_schema, op_info, schemas
+from terra.runtime.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
+from terra.runtime.opschema import get_schema, op_info, schemas
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
 
 EagerTensor = tfi.EagerTensor
 FallbackException = tfi.FallbackException
-RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
-VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
-STRING_ENUM = tfi.types_pb2.DT_STRING
 DTYPES = tfi.INTERN_DTYPES
 _fast_execute, _tape_set_is_empty, _context_changes = tfi.fast_execute, tfi.tape_set_is_empty, tfi.context_changes
 _SWEEP = 64  # the tensors that the program has dropped are looked for after so many events, at least
-SMALL = 64  # external tensors of at most so many elements are speculated to be constant
 
 
 class FetchInfo:
@@ -43,32 +41,6 @@ class FetchInfo:
 FETCH, CHECK = "OutputFetching", "OutputChecking"  # CHECK: Python does not use the value, but waits for it in case that it cannot be computed
 FETCH_INFOS = {enum: FetchInfo(FETCH, enum) for enum in DTYPES}
 CHECK_INFOS = {enum: FetchInfo(CHECK, enum) for enum in DTYPES if enum not in (RESOURCE_ENUM, VARIANT_ENUM)}
-
-
-def elements(shape):
-    n = 1
-    for d in shape:
-        n *= d
-    return n
-
-
-def const_key(x, enum, shape):
-    """(dtype enum, shape, bytes): equal exactly if two small tensors are interchangeable."""
-    value = x._numpy_internal()
-    return (enum, shape, value.tobytes() if enum != STRING_ENUM and hasattr(value, "tobytes") else _string_bytes(value))
-
-
-def value_key(e):
-    """The same of an eager tensor, whatever it is."""
-    return const_key(e, e._datatype_enum(), e._shape_tuple())
-
-
-def _string_bytes(value):
-    return value if isinstance(value, bytes) else repr(value.tolist()).encode() if hasattr(value, "tolist") else bytes(value)
-
-
-def is_small_constant(enum, shape):
-    return enum != VARIANT_ENUM and enum != RESOURCE_ENUM and elements(shape) <= SMALL
 
 
 def is_tensor(x):
@@ -549,91 +521,6 @@ def value_positions(schema, info, n):
         count = info.attrs[number_attr] if number_attr else len(info.attrs[type_list_attr]) if type_list_attr else 1
         flags += [flag] * count
     return flags
-
-
-HOST_STATIC, STATIC_SHAPE = object(), object()
-
-
-def host_static(schema, op, flat, owner):
-    """HOST_STATIC, STATIC_SHAPE or None: whether the host knows the outcome without running anything on data.
-
-    Ops on small integer or bool tensors that Python itself made (not arguments, not outputs of imperative-only ops), and the shape of a
-    tensor whose shape is static. Rule of thumb that makes real programs take the same way in both phases.
-    """
-    if op == "VariableShape":
-        return None if shape_of_variable(flat[0]) is None else STATIC_SHAPE
-    if op in SHAPE_OPS:
-        for x in flat:
-            if type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is owner and (op != "Rank" or x._shp is None):
-                return None
-        return STATIC_SHAPE
-    if schema.category != opschema.GRAPH or not flat or schema.is_function:
-        return None
-    step = owner.step
-    for x in flat:
-        if type(x) is not EagerTensor or x._datatype_enum() not in HOST_KNOWN_ENUMS or x._num_elements() > SMALL:
-            return None
-        if id(x) in step.args or step.is_data(x):
-            return None
-    return HOST_STATIC
-
-
-def has_varying_shape(schema, x):
-    """Whether the operation is given a variable, by its handle `x`, whose values may have different shapes."""
-    return schema.category == opschema.VARIABLE and type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and shape_of_variable(x) is None
-
-
-_shapes_of_variables = {}  # number of a handle -> that
-_MOST_SHAPES = 100_000
-
-
-def shape_of_variable(handle):
-    """The shape that all values of a variable have, as a list; None if they may have different ones."""
-    if type(handle) is not EagerTensor:
-        return None
-    known = _shapes_of_variables.get(handle._id)
-    if known is None:
-        known = _shape_of_variable(handle)
-        if known is not None:
-            if len(_shapes_of_variables) >= _MOST_SHAPES:
-                _shapes_of_variables.clear()
-            _shapes_of_variables[handle._id] = known
-    return known
-
-
-def _shape_of_variable(handle):
-    data = handle._handle_data
-    if data is None or not data.is_set:
-        return None
-    shape = data.shape_and_type[0].shape
-    dims = [dim.size for dim in shape.dim]
-    return None if shape.unknown_rank or min(dims, default=0) < 0 else dims
-
-
-def static_shape(op, flat, attrs, fast):
-    """Outcome of Shape, ShapeN, Size or Rank as an eager constant, nested as the entry point would return it."""
-    out_type = tfi.dtypes.int32
-    for name, value in zip(attrs[::2], attrs[1::2]):
-        if name == "out_type":
-            out_type = tfi.dtypes.as_dtype(value)
-    outs = []
-    for x in flat:
-        if op == "Rank":
-            value = x._rank()
-        elif op == "VariableShape":
-            value = shape_of_variable(x)
-        else:
-            value = elements(x._shape_tuple()) if op == "Size" else list(x._shape_tuple())
-        outs.append(tfi.tf.constant(value, dtype=out_type))
-    return outs if op == "ShapeN" or not fast else outs[0]
-
-
-def recorded_shape(schema, op, inputs, flat, attrs, record):
-    """The same by the fast path, told to the tapes: no gradient goes through it, but eager tapes take it into account in the order of what they add up."""
-    result = static_shape(op, flat, attrs, True)
-    if not tfi.tape_set_is_empty():
-        record(op, list(flat), attrs + schema.inferred_attrs(inputs), result if type(result) is list else [result])
-    return result
 
 
 def real(x):

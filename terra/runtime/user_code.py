@@ -12,8 +12,9 @@ import sys
 import warnings
 from types import FunctionType, MethodType
 
-from terra.runtime import guards, jacobians
+from terra.runtime import jacobians
 from terra.runtime import internals as tfi
+from terra.runtime.kinds import is_librarys
 from terra.runtime.observer import Observer
 from terra.runtime.regions import Unskippable
 from terra.transform import convert, policy
@@ -73,7 +74,7 @@ def observe(runner, users, covered, call):
     for cls in users:
         if isinstance(cls, type):
             for base in cls.__mro__:
-                if not guards.is_librarys(base) and base is not object:
+                if not is_librarys(base) and base is not object:
                     observer.reads.contents(vars(base), base)
     if warned:
         note_filters(observer.reads.contents)
@@ -216,7 +217,7 @@ def _functions(users):
     for thing in users:
         if isinstance(thing, type):
             for base in thing.__mro__:
-                if not guards.is_librarys(base) and base is not object:
+                if not is_librarys(base) and base is not object:
                     for value in vars(base).values():
                         if isinstance(value, (property, classmethod, staticmethod)):
                             value = value.fget if isinstance(value, property) else value.__func__

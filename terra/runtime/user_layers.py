@@ -12,14 +12,15 @@ from operator import is_
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards
+from terra.runtime import dispatch, fast_forward, replaced, stock
 from terra.runtime import internals as tfi
+from terra.runtime.kinds import is_librarys
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
 _PLAIN = frozenset([int, float, bool, str, type(None)])
 _MOST_SIGNATURES = 10_000
-# What of a layer's class must be Keras' own. (The class attributes of Keras are looked at by `guards.modules`.)
+# What of a layer's class must be Keras' own. (The class attributes of Keras are looked at by `replaced.modules`.)
 _OWN = (
     "__call__", "__getattribute__", "__getattr__", "__eq__", "_assert_input_compatibility", "_call_context_args", "_check_super_called", "_clear_losses",
     "_get_call_context", "_maybe_build", "_maybe_reset_call_context", "_open_name_scope", "_resolve_and_populate_arg", "_set_mask_metadata",
@@ -41,7 +42,7 @@ class _Class:
         return self.globals.GLOBAL_STATE_TRACKER
 
     def holds(self, cls):
-        return self.version == guards.modules.version and cls.__call__ is self.wrapper and all(
+        return self.version == replaced.modules.version and cls.__call__ is self.wrapper and all(
             len(space) == len(held) and all(map(is_, space.values(), held)) for space, held in self.held)
 
 
@@ -138,17 +139,17 @@ def _look_at(kind):
     module = sys.modules.get("keras.src.layers.layer")
     layer = getattr(module, "Layer", None)
     known = None
-    if layer is not None and layer in kind.__mro__ and guards.stock_package(kind.__module__) is None and _is_simple(kind, layer):
+    if layer is not None and layer in kind.__mro__ and stock.stock_package(kind.__module__) is None and _is_simple(kind, layer):
         known = _Class()
         known.wrapper = kind.__call__
-        known.calls_users = not guards.is_librarys(next(cls for cls in kind.__mro__ if "call" in vars(cls)))
+        known.calls_users = not is_librarys(next(cls for cls in kind.__mro__ if "call" in vars(cls)))
         known.module = module
         known.globals = sys.modules["keras.src.backend.common.global_state"]
         for cls in kind.__mro__[:-1]:
-            if guards.is_librarys(cls):
-                guards.modules.watch(cls)
-        known.version = guards.modules.version
-        known.held = [(vars(cls), tuple(vars(cls).values())) for cls in kind.__mro__[:-1] if not guards.is_librarys(cls)]
+            if is_librarys(cls):
+                replaced.modules.watch(cls)
+        known.version = replaced.modules.version
+        known.held = [(vars(cls), tuple(vars(cls).values())) for cls in kind.__mro__[:-1] if not is_librarys(cls)]
         known.policies = {}
     _classes[kind] = known
     return known
@@ -160,7 +161,7 @@ def _is_simple(kind, layer):
     for name in _OWN:
         for cls in kind.__mro__[:-1]:
             if name in vars(cls):
-                if not guards.is_librarys(cls) or guards.is_foreign(vars(cls)[name]):
+                if not is_librarys(cls) or stock.is_foreign(vars(cls)[name]):
                     return False
                 break
     return kind.compute_mask is layer.compute_mask

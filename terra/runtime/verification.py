@@ -16,6 +16,7 @@ from terra.fallback.replay import snapshot
 from terra.runtime import internals as tfi
 from terra.runtime import location
 from terra.runtime.backward import Record
+from terra.runtime.constants import value_key
 from terra.runtime.late_reads import Late
 from terra.runtime.opschema import get_schema
 from terra.runtime.graph_runner import has_done
@@ -23,7 +24,6 @@ from terra.runtime.program import ValueKey
 from terra.runtime.recording import Recording
 from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, Unskippable, is_expected
 from terra.runtime.slicing import Assign
-from terra.runtime.tracer import value_key
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE

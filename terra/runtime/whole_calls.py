@@ -16,11 +16,12 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards, live_calls, opening, quick_entries, user_layers, verification
+from terra.runtime import dispatch, fast_forward, guards, live_calls, opening, quick_entries, stock, user_layers, verification
+from terra.runtime.jumps import jump
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
-from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, jump, scalar
+from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, scalar
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor, holds_numbers
 from terra.runtime.varying import A_NUMBER, SHARED, Place, Varying, may_vary
@@ -160,7 +161,7 @@ def run_step(step, function, args, kwargs):
 
 def is_keras_step(method):
     """Whether it is the `train_step`, say, of a Keras model, not one of the user's."""
-    return method.__func__.__name__ in guards.STEPS and guards.stock_package(method.__func__.__module__) in ("backend", "engine")
+    return method.__func__.__name__ in stock.STEPS and stock.stock_package(method.__func__.__module__) in ("backend", "engine")
 
 
 def run_keras_step(form, model, args, kwargs):
@@ -170,7 +171,7 @@ def run_keras_step(form, model, args, kwargs):
     if step is not None and any(map(fast_forward.holds_array, args)) and step.takes_tensors() and _is_stock_throughout(step.function, model):
         args = fast_forward.with_tensors(step, model, args, {})[0]
     runner = fast_forward.running()
-    if runner is None or not (guards.is_stock_object(model) or guards.is_derived_object(model)):
+    if runner is None or not (stock.is_stock_object(model) or stock.is_derived_object(model)):
         return form(model, *args, **kwargs), False
     calls = []
 
@@ -187,7 +188,7 @@ def _is_stock_throughout(function, model):
     known, guard = function.batches_of
     if not all(map(is_, parts, known)) or (guard is not None and not guard.containers.holds()):
         guard = None
-        if guards.is_stock_object(model):
+        if stock.is_stock_object(model):
             with contextlib.suppress(Unskippable):
                 guard = guards.Guard(model, ())
         function.batches_of = parts, guard
