@@ -89,8 +89,7 @@ def _explain(function):
     if stats.recurrent_layers:
         why = "XLA may compile them so" if function.recurrences.for_xla else "the lengths of sequences vary"
         lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because {why}.")
-    if function.opening is not None:
-        lines += function.opening.describe()
+    lines += function.opening.describe()
     own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]
     if own:
         lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")

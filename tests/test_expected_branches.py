@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime import express_steps
+from terra.runtime import express_steps, prepared_steps
 
 RNG = np.random.default_rng(5)
 X = [tf.constant(RNG.normal(size=(6, 4)), tf.float32) for _ in range(4)]
@@ -646,8 +646,8 @@ def test_steps_that_take_turns_are_predicted(expecting, monkeypatch):
     class Turns(If):
         turns = [0, 0, 0, 1] * 25
 
-    ran, run_graph = [], express_steps.runner.run
-    monkeypatch.setattr(express_steps.runner, "run", lambda *args: ran.append(1) or run_graph(*args))
+    ran, run_graph = [], prepared_steps.runner.run
+    monkeypatch.setattr(prepared_steps.runner, "run", lambda *args: ran.append(1) or run_graph(*args))
     seen, step = run(Turns, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert seen == run(Turns, lambda step: step)[0]
     express = step.stats().express_steps

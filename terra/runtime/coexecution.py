@@ -83,7 +83,7 @@ class Coexecuted(OfInstances):
         self._departs.atexit = False
         self._warnings = set()  # that were given: each comes once
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
-        self.opening = Opening() if options.reduce_retracing else None
+        self.opening = Opening(options.reduce_retracing)
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -279,7 +279,7 @@ class Coexecuted(OfInstances):
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)
-        if self.opening is not None and self.opening.look_at(step):
+        if self.opening.look_at(step):
             self._begin_anew()
         try:
             if step.mode is not None:

@@ -46,6 +46,8 @@ class Endings:
             verification.run_again(self.step, self.flight, found)
         if self.step.function.keeps_last:
             self.step.function.last = LastStep(self.program, generated, arguments, () if self.late else self.puts)
+        if self._jumps and self.step.opened:
+            self.opens = self.log[:self._jumps[0][0]]
         self.issued = self.log = ()
         self.fed = self.fed_by_key = self.received = None
         return True

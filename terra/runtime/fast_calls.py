@@ -18,7 +18,7 @@ import numpy as np
 from terra.runtime import dispatch, fast_forward, slicing, stock
 from terra.runtime import internals as tfi
 from terra.runtime.constants import SMALL
-from terra.runtime.kinds import VARIABLE_METHODS, is_frameworks
+from terra.runtime.kinds import VARIABLE_METHODS, defined, is_frameworks
 from terra.runtime.quick_entries import NONE, attempt, glance
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
@@ -41,6 +41,7 @@ _OPERATORS = tuple(
     f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor") for side in ("", "r")
 ) + ("__neg__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__getitem__")
 _CONVERTING = frozenset(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "matmul") for side in ("", "r"))
+
 
 _exported = {}  # id -> function
 _replacements = {}
@@ -68,7 +69,9 @@ def _is_of(package, module):
 
 
 def substitute(callee):
-    """What to call in place of the function `callee` at a call site, or None."""
+    """What to call in place of the function `callee`, or class of sparse tensors, at a call site, or None."""
+    if callee is tfi.tf.SparseTensor:
+        return _making_sparse_tensors
     if type(callee) is not FunctionType or id(callee) not in _exports():
         return None
     made = _replacements.get(callee)
@@ -83,12 +86,18 @@ def skipping_variable_method(function):
 
 
 def substitute_method(callee):
-    """What to call in place of the function of the method `callee`, if it is one of a variable; else None."""
-    function = stock.original(callee.__func__)
+    """What to call in place of the function of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their classes; else None."""
+    function, owner = stock.original(callee.__func__), callee.__self__
     made = _replacements.get(function)
-    if made is None and getattr(function, "__name__", None) in VARIABLE_METHODS and type(function) is FunctionType:
-        if type(callee.__self__) is tfi.ResourceVariable and _is_of("tensorflow", function.__globals__["__name__"]):
-            made = skipping_variable_method(function)
+    if made is None and type(function) is FunctionType:
+        if type(owner) is tfi.ResourceVariable:
+            if function.__name__ in VARIABLE_METHODS and _is_of("tensorflow", function.__globals__["__name__"]):
+                made = skipping_variable_method(function)
+        else:
+            cls = owner if isinstance(owner, type) else type(owner)
+            held = vars(cls).get(function.__name__) if cls is tfi.tf.RaggedTensor or cls is tfi.tf.SparseTensor else None
+            if getattr(held, "__func__", held) is function and is_frameworks(function):
+                made = _replacements[function] = _skipping(function)
     return made
 
 
@@ -111,6 +120,10 @@ def _skipping(function):
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     return call
+
+
+def _sparse_tensor(*args, **kwargs):
+    return tfi.tf.SparseTensor(*args, **kwargs)
 
 
 def _is_behind_block():
@@ -198,6 +211,7 @@ _OF_SEVERAL = frozenset([
     tfi.tf.matmul, tfi.tf.linalg.matvec, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.square, tfi.tf.abs, tfi.tf.math.squared_difference, tfi.tf.nn.conv2d,
     tfi.tf.nn.softmax_cross_entropy_with_logits, tfi.tf.nn.sigmoid_cross_entropy_with_logits])
 _CONSTANTS = frozenset([tfi.tf.convert_to_tensor, tfi.tf.constant])
+_making_sparse_tensors = _skipping(_sparse_tensor)
 
 
 def _operator(base, name):
@@ -258,25 +272,30 @@ def _converted(x, array):
     return x, tfi.eager_constant(array, x.dtype) if made is None else made
 
 
-_OPERATED = (tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable)
+_OPERATED = (tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable, tfi.tf.RaggedTensor, tfi.tf.SparseTensor)
 _held = None  # the operators of these classes, when they were first looked at
 
 
 def operators_are_original():
-    """Whether nobody has replaced an operator of tensors or variables."""
+    """Whether nobody has replaced an operator of tensors, ragged and sparse ones, or variables."""
     return all(now is held or now is dispatch._getitem for now, held in zip(_operators(), _held))
 
 
 def _operators():
-    return [getattr(cls, name, None) for cls in _OPERATED for name in _OPERATORS]
+    return [defined(cls, name) for cls in _OPERATED for name in _OPERATORS]
 
 
 def install():
-    """Give Terra's tensors, and TensorFlow's variables, operators that jump where they can."""
+    """Give Terra's tensors, and TensorFlow's variables and ragged tensors, operators that jump where they can."""
     for name in _OPERATORS:
         for base, cls in ((tfi.EagerTensorBase, TerraTensor), (tfi.tf.Variable, tfi.ResourceVariable)):
             original = getattr(base, name, None)
             if type(original) is FunctionType and _is_of("tensorflow", original.__globals__["__name__"]) and name not in vars(cls):
                 setattr(cls, name, _slices_of_variables() if name == "__getitem__" and base is tfi.tf.Variable else _operator(base, name))
+        original = vars(tfi.tf.RaggedTensor).get(name)
+        if type(original) is FunctionType and is_frameworks(original):
+            made = _skipping(original)
+            stock.stand_in(made, original)
+            setattr(tfi.tf.RaggedTensor, name, made)
     global _held
     _held = _operators()

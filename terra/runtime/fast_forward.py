@@ -474,6 +474,7 @@ def describe(runner, value, found, keep, inputs):
     elif tfi.is_composite(kind):
         found.append(kind)
         for x in tfi.composite_parts(value):
+            inputs.enclosed.add(id(x))
             describe(runner, x, found, keep, inputs)
     elif kind in _variable_kinds or tfi.is_variable(value) or stock.is_seed_generator(kind):
         _variable_kinds.add(kind)
@@ -493,6 +494,8 @@ def describe(runner, value, found, keep, inputs):
         found.append((kind, value.tobytes()))
     elif issubclass(kind, type) and issubclass(value, np.generic):
         found.append((kind, str(value)))
+    elif issubclass(kind, type) and tfi.is_composite(value):
+        found.append(value)
     elif is_librarys_container(kind):
         describe(runner, plain(value), found, keep, inputs)
         found.append(kind)

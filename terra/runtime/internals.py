@@ -726,6 +726,20 @@ def composite_parts(x):
     return parts
 
 
+def parts_of_any_number(composites):
+    """The tensors in these, among which are all their parts, whose first size is no property of their shapes: how many values a sparse or ragged tensor has. Not its number of rows, which is that of a
+    batch, but those in the rows of a row."""
+    found = []
+    inner = [x._values for x in composites if type(x) is tf.RaggedTensor]
+    for x in composites:
+        if type(x) is _RowPartition and not any(type(y) is tf.RaggedTensor and y._row_partition is x for y in inner):
+            parts = [x._value_rowids]
+        else:
+            parts = [getattr(x, name) for name in _PARTS[type(x)]]
+        found += [y for y in parts if y is not None and not is_composite(type(y))]
+    return found
+
+
 def composite(kind, parts):
     """The inverse of `composite_parts`; nothing is checked."""
     made = kind.__new__(kind)

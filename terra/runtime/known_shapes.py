@@ -1,6 +1,7 @@
 """What is known of the shape of a result of the framework's, beyond what its last operation tells.
 
-Keras writes products of tensors as a product of matrices and reshapes that; where one of its sizes is not known, the reshaping hides the others.
+Keras writes products of tensors as a product of matrices and reshapes that; where one of its sizes is not known, the reshaping hides the others. And
+TensorFlow fills a shape with ones, which is one tensor for the operation.
 """
 
 import functools
@@ -11,8 +12,9 @@ from terra.runtime.tensor import TerraTensor, has_open_shape
 
 
 def replace():
-    """Have Keras' `einsum` and `reshape` tell."""
+    """Have Keras' `einsum` and `reshape` tell, and TensorFlow's `ones_like`."""
     tfi.replace_in("keras.src.backend.tensorflow.numpy", einsum=_einsum, reshape=_reshape)
+    tfi.replace_in("tensorflow.python.ops.array_ops", ones_like_impl=_ones_like)
 
 
 def _reshape(original):
@@ -24,6 +26,17 @@ def _reshape(original):
         return result
 
     return reshape
+
+
+def _ones_like(original):
+    @functools.wraps(original)
+    def ones_like(tensor, *args, **kwargs):
+        result = original(tensor, *args, **kwargs)
+        if has_open_shape(result) and type(tensor) is TerraTensor:
+            result._shp = merged(result._shp, tensor._shp)
+        return result
+
+    return ones_like
 
 
 def _einsum(original):

@@ -27,6 +27,7 @@ from terra.transform import convert, policy
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle"]) | VARIABLE_METHODS
+_PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_splits ragged_rank uniform_row_length indices dense_shape shape dtype".split())
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
 _PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, collections.OrderedDict, collections.defaultdict)]
@@ -125,6 +126,9 @@ class Attributes:
                 self.impure("asks a tensor that it was given for its device")
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
+        elif tfi.is_composite(kind) and (id(it) in self._born or id(it) in self._given):
+            if name not in _PARTS_OF_COMPOSITES and type(getattr(kind, name, None)) is not FunctionType:
+                self.impure(f"asks a {kind.__name__} for {name}")
         elif id(it) in self._born and is_record(kind):
             if name not in vars(it):
                 self.impure(f"asks an object of type {kind.__name__} for {name}")

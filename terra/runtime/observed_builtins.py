@@ -331,6 +331,8 @@ class Builtins:
             return functools.partial(self._anew, form)
         if callee is super:
             return form
+        if callee is tfi.tf.SparseTensor:
+            return functools.partial(self._framework, None, form)
         if issubclass(callee, np.generic) and callee.__module__ == "numpy":
             return functools.partial(self._on_plain, callee)
         if makes_named_tuples(callee) and self.is_named_tuple(callee):

@@ -356,6 +356,9 @@ class Calls:
             self._look_into(it)
             for x in it.values() if isinstance(it, dict) else it:
                 self._arguments(x)
+        elif tfi.is_composite(kind):
+            for x in tfi.composite_parts(it):
+                self._arguments(x)
         elif kind is np.ndarray and not self.gives(it):
             self._look_into(it)
 
@@ -369,7 +372,7 @@ class Calls:
                 self._born[id(value)] = value
             for x in value.values() if kind is dict else value:
                 self._bear(x)
-        elif kind is tfi.tf.TensorArray or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
+        elif kind is tfi.tf.TensorArray or tfi.is_composite(kind) or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
             self._born[id(value)] = value
 
     def _layer(self, layer, form, /, *args, **kwargs):

@@ -222,7 +222,9 @@ class Functionals:
     def _handed(self, it, tests=False):
         """What to give the framework's code for an argument; tests: whether it tests what `it` gives."""
         if type(it) in _CALLABLE:
-            return framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), self.truth if tests else self._note_handed))
+            made = framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), self.truth if tests else self._note_handed))
+            made.terra_calls = it
+            return made
         if type(it) in _CONTAINERS and _holds_callables(it):  # what is made of it here is not what the framework may give back
             self._look_into(it)
             return {key: self._handed(x) for key, x in it.items()} if type(it) is dict else type(it)([self._handed(x) for x in it])
@@ -245,5 +247,8 @@ class Functionals:
         elif kind is np.ndarray:
             if not self.gives(it):
                 self._look_into(it)
+        elif tfi.is_composite(kind):
+            for x in tfi.composite_parts(it):
+                self._note_handed(x)
         elif id(it) not in self._born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not tfi.is_variable(it):
             self.impure(f"gives the framework an object of type {kind.__name__}")

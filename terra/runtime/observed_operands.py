@@ -43,6 +43,9 @@ class Operands:
         kind = type(it)
         if kind in TENSORS:
             self.used.add(id(it))
+        elif tfi.is_composite(kind):
+            for x in tfi.composite_parts(it):
+                self.operand(x)
         elif kind not in PLAIN and not self.gives(it):
             if kind is tuple or _is_container(it, kind):
                 self._deeply(it, self._part)

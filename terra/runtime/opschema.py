@@ -67,8 +67,10 @@ _INDEX_DATA = {
     "UnsortedSegmentMin": (1,), "UnsortedSegmentProd": (1,), "TensorScatterUpdate": (1,), "TensorScatterAdd": (1,), "ScatterNd": (0,),
     "ResourceScatterAdd": (1,), "ResourceScatterUpdate": (1,), "ResourceScatterSub": (1,), "DenseBincount": (0,), "CTCLoss": (1, 2, 3),
     "ReverseSequence": (1,), "LeftShift": (0, 1), "RightShift": (0, 1), "BitwiseAnd": (0, 1), "BitwiseOr": (0, 1), "BitwiseXor": (0, 1),
+    **{f"SparseSegment{how}{what}": (1,) for how in ("Sum", "Mean", "SqrtN") for what in ("", "WithNumSegments", "Grad", "GradV2")},
 }
-_DATA_NAMES = frozenset(["seed", "key", "counter", "alg", "labels"])  # of inputs of any op
+_DATA_NAMES = frozenset([  # of inputs of any op
+    "seed", "key", "counter", "alg", "labels", "segment_ids", "a_indices", "b_indices", "sp_indices", "input_indices", "sparse_indices", "reverse_index_map"])
 _VALUE_DECIDES = frozenset(["Range", "LinSpace"])
 SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank", "VariableShape"])
 _HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")

@@ -13,7 +13,8 @@ import numpy as np
 
 from terra.fallback.replay import Record
 from terra.graph import conditions
-from terra.runtime import dispatch, interrupts, live_calls, opschema, whole_calls
+from terra.graph.trace import ARG
+from terra.runtime import dispatch, interrupts, live_calls, opening, opschema, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late, parts_of
 from terra.runtime.constants import const_key
@@ -33,7 +34,7 @@ from terra.runtime.varying import Place, tensor_for
 EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
-_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER = range(7)
+_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE, _OPEN = range(10)
 _GIVEN = object()  # marks an argument that the step gives back
 _NUMBER_OF, _DRAWN, _LATER = object(), object(), object()  # and a number that varies, what a live call has given, and what is calculated in the end
 _NOTHING = live_calls.NOTHING_MADE, ()
@@ -102,7 +103,10 @@ class Prepared:
         self._steps = self._surprises = 0  # steps; those after which it turned out that they branch otherwise, and as none that is prepared does
         if self.branches and (region.has_other_shapes or any(node.condition < 0 for node, value, *_ in region.fetches if value is not None)):
             raise Refused
-        if function.opening is not None or region.masks or region.losses or region.context or region.needs:
+        if len(skeleton.opens) != len(step.opened) or any(node.op_type != opening.OPENS or node.slots[0].kind is not ARG for node, *_ in skeleton.opens):
+            raise Refused
+        self._opens = [(node, (node.slots[0].arg,), attrs) for node, _, attrs in skeleton.opens]
+        if region.masks or region.losses or region.context or region.needs:
             raise Refused
         self._reads = bool(region.fetches)  # then the step waits for the graph
         self.function, self.program, self.form, self.region = function, program, form, region
@@ -110,6 +114,7 @@ class Prepared:
         self.path, self.shapes = skeleton.path, step.shapes()
         self._names = tuple(kwargs)
         self._tensors, self._arrays, self._by_value = [], [], []
+        self._indices = {id(x): index for index, x in enumerate(step.arg_list)}
         given = (*args, *kwargs.values())
         self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
         numbers = {place.key - len(self._owner) for place in region.numbers if type(place) is Place and place.holder is None}  # among the arguments
@@ -125,7 +130,7 @@ class Prepared:
         self._varies = bool(region.calls or region.numbers or region.repeated)
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
-        self._tensors = self._arrays = self._by_value = None
+        self._tensors = self._arrays = self._by_value = self._indices = None
         self._made = []  # (dtype, enum, shape, key, index among the outputs) of the tensors that it gives; (how, None, None, None, index) of numbers that it reads
         self._templates = []  # of these
         self._result = self._result_of(region, region.result)
@@ -150,7 +155,7 @@ class Prepared:
     def _pattern_of(self, x, step):
         kind = type(x)
         if kind is EagerTensor or kind is TerraTensor:
-            index, _ = step.args[id(x)]
+            index = self._indices[id(x)]
             enum, shape = x._datatype_enum(), x._shape_tuple()
             if _holds_something(vars(x)) or type(shape) is not tuple:
                 raise Refused
@@ -158,7 +163,7 @@ class Prepared:
                 self._tensors.append(x)
                 if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
                     self._by_value.append((False, index, const_key(real(x), enum, shape)))
-            return _TENSOR, index, (enum, shape)
+            return (_OPEN, index, (enum, step.opened[index])) if index in step.opened else (_TENSOR, index, (enum, shape))
         if kind is np.ndarray and holds_numbers(x):
             for index, other in enumerate(self._arrays):
                 if other is x:
@@ -177,6 +182,10 @@ class Prepared:
             return _NESTED, kind, [self._pattern_of(y, step) for y in x]
         if kind is dict and all(type(name) is str for name in x):
             return _MAPPING, tuple(x), [self._pattern_of(y, step) for y in x.values()]
+        if tfi.is_composite(kind):
+            return _COMPOSITE, kind, [self._pattern_of(y, step) for y in tfi.composite_parts(x)]
+        if kind is tfi.tensor_shape.TensorShape and x.rank is not None:
+            return _SHAPE, kind, x.as_list()
         if x is None or kind is bool or any(x is kept for kept in self.region.keep):  # it was told apart by its identity
             return _SAME, x, None
         raise Refused
@@ -353,6 +362,8 @@ class Prepared:
                 for k, index in self._fed:
                     if feeds.values[index] is not None:
                         arguments[k] = feeds.values[index]
+            if self._opens:
+                entries = [*self._opens, *entries]
             manager = tfi.new_cancellation_manager()
             attrs = program.single_threaded_attrs if single_threaded else None
             try:
@@ -447,11 +458,28 @@ def _alike(pattern, given, tensors, arrays):
         elif kind == _NESTED:
             if type(x) is not a or not _alike(b, x, tensors, arrays):
                 return False
+        elif kind == _OPEN:
+            if not _is_open_tensor(x, *b) or not _is_number(a, x, tensors):
+                return False
+        elif kind == _COMPOSITE:
+            if type(x) is not a or not _alike(b, tfi.composite_parts(x), tensors, arrays):
+                return False
+        elif kind == _SHAPE:
+            if type(x) is not a or x.rank is None or x.as_list() != b:
+                return False
         elif kind == _NUMBER:
             pass  # it is looked at later
         elif type(x) is not dict or tuple(x) != a or not _alike(b, x.values(), tensors, arrays):
             return False
     return True
+
+
+def _is_open_tensor(x, enum, known):
+    """Whether it is a tensor that can be taken for one of which these sizes are known."""
+    if not (type(x) is EagerTensor or (type(x) is TerraTensor and type(x._shp) is tuple and (x._value is not None or type(x._owner) in _OWNERS))) or _holds_something(x.__dict__):
+        return False
+    shape = x._shape_tuple()
+    return x._datatype_enum() == enum and len(shape) == len(known) and all([b is None or a == b for a, b in zip(shape, known)])
 
 
 def _is_number(index, x, found):

@@ -40,6 +40,7 @@ class PythonRunner(Communication, Endings):
     tracer = Tracer  # what goes on after a fallback
     observer = None  # who observes the user's code that is running, if somebody does
     replayed = None  # the place in the log of the operation that was replayed last
+    opens = ()  # in the end: entries of the operations that have left sizes of the step's arguments open, before it was jumped over
     has_failed = False  # whether the step fell back because a kernel of its graph failed
     takes_gradients_by_function = True  # whether a gradient that runs is to be skipped function by function
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value

@@ -61,9 +61,9 @@ def only_calls(function):
 
 
 def is_loop(function):
-    """Whether it is a loop, which calls the functions that it is given."""
+    """Whether it is a loop, or `tf.ragged.map_flat_values`, which calls the functions that it is given."""
     name = function.__name__.removesuffix("_v2")
-    return name in _LOOPS and _is_in(function, name, tfi.tf, "ops")
+    return (name in _LOOPS and _is_in(function, name, tfi.tf, "ops")) or function is tfi.tf.ragged.map_flat_values
 
 
 def branches(function):

@@ -155,7 +155,7 @@ class Same:
 class Inputs:
     """The tensors among the arguments of a call."""
 
-    __slots__ = ("values", "foreign", "indices", "fed", "masks", "numbers", "drawn", "arrays")
+    __slots__ = ("values", "foreign", "enclosed", "indices", "fed", "masks", "numbers", "drawn", "arrays")
 
     def known_elsewhere(self, runner, reads):
         """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
@@ -164,6 +164,7 @@ class Inputs:
     def __init__(self):
         self.values = {}  # key -> tensor, of values of the step
         self.foreign = []  # tensors that are neither values nor arguments of the step, in order
+        self.enclosed = set()  # ids of tensors that are parts of an argument, or attached to one: who looks at that may look at them
         self.indices = set()  # of the tensor arguments of the step
         self.fed = set()  # keys of tensors that were fed before
         self.masks = []  # (tensor, its mask), of each of them
@@ -185,12 +186,14 @@ class Inputs:
             if not (type(mask) is TerraTensor or type(mask) is EagerTensor) or mask_of(mask) is not None:
                 raise Unskippable("is given a mask of its own kind")
             found.append("mask")
+            self.enclosed.add(id(mask))
             self.describe(runner, mask, found)
         for name, value in attached.items():
             if name == "_keras_logits":  # Keras' losses take them instead
                 if not (type(value) is TerraTensor or type(value) is EagerTensor):
                     raise Unskippable("is given what was computed of an array")
                 found.append(name)
+                self.enclosed.add(id(value))
                 self.describe(runner, value, found)
             elif type(value) is Assign:
                 found += (name, id(value.variable))  # which the value was read from, so that it is compared anyway

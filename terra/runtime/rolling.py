@@ -98,7 +98,7 @@ class Rolling:
         function.begins_anew = True
         if function.pieces is not None:
             function.recurrences.computes_again = True
-        elif function.located and function.opening is None:
+        elif function.located and not function.options.reduce_retracing:
             self._look_for_recurring(recurring.SHARE_OF_WHOLE)
         log.info("terra: the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", function.policy.name)
 

@@ -36,7 +36,7 @@ def item_seen_by(tensor, known, index, frame):
     reader = frame.f_back
     rule = _rule_of(reader.f_code)
     if type(index) is slice:
-        seen = rule(tensor, known, reader) if rule is _matched else None
+        seen = rule(tensor, known, reader) if rule in _SLICING else None
         return None if seen is None else seen[index]
     may = rule is _HANDS_ON or (rule is _WARNS and type(reader.f_locals["axis"]) is int)
     return SizeToCompare(tensor, index) if may else None
@@ -44,7 +44,8 @@ def item_seen_by(tensor, known, index, frame):
 
 def is_true_by(frame):
     """Whether what the caller of `frame` tells of a tensor's shape is so for sure."""
-    return _rule_of(frame.f_back.f_code) is _TELLS
+    rule = _rule_of(frame.f_back.f_code)
+    return rule is _TELLS or rule is _masked
 
 
 class SizeToCompare:
@@ -106,11 +107,16 @@ _TELLS = "tells what is known of its result"
 _HANDS_ON = "asks for the length, to hand it on to `rnn`, which `recurrent_layers` replaces"
 _LIKENS = "asks for a shape in order to make others of that shape"
 _FLATTENS = "the same, where only the number of examples may be unknown"
+_MAPS = "calls a function with the values of ragged tensors"
+_FLATTENS_ONE = "asks how many these are"
 _ASKS = "hands on what the backend's `shape` gives"
 for _known_as, *_function in [
     (_CHECKS, "keras/src/layers/input_spec.py", "assert_input_compatibility", "5dd4fc6b86f3", "cb1db49c59aa", "b9bc57609b37"),
     (_WARNS, "keras/src/ops/nn.py", "softmax", "80c29402790a", "65e997d288f4", "9b2be6bb3d1a"),
     (_TELLS, "tensorflow/python/ops/math_ops.py", "tensordot", "e766532c81d0", "df5df93ba950"),
+    (_TELLS, "tensorflow/python/ops/ragged/ragged_tensor.py", "to_tensor", "e04727b3fcbe"),
+    (_MAPS, "tensorflow/python/ops/ragged/ragged_functional_ops.py", "map_flat_values", "073de080fb66"),
+    (_FLATTENS_ONE, "tensorflow/python/ops/ragged/ragged_functional_ops.py", "_replace_ragged_with_flat_values", "83b21f673ac7"),
     (_HANDS_ON, "keras/src/layers/rnn/rnn.py", "call", "0cd68610558f", "c3996358dca4", "ee12422b6c44"),
     (_HANDS_ON, "keras/src/layers/rnn/rnn.py", "inner_loop", "fcde20a8ad95", "428e4ca94e37"),
     (_LIKENS, "keras/src/layers/normalization/group_normalization.py", "call", "8c4469f0e418", "260fc38f6ddc"),
@@ -257,3 +263,86 @@ def _matched(tensor, known, reader):
             return None
         _last.pair = pair
     return known
+
+
+@_rule("tensorflow/python/ops/array_ops.py", "boolean_mask", "235ffeff1c55")
+def _masked(tensor, known, reader):
+    """It looks whether the mask has the sizes of what is masked, and tells what is known of that once it is reshaped."""
+    held, last = reader.f_locals, getattr(_last, "masked", None)
+    masked, mask, axis = held["tensor"], held["mask"], held["axis"]
+    if last is not None and mask._id == last[1] and tensor._id in last:  # it looks several times
+        return known
+    rank = len(mask.shape)
+    if not (tensor is masked or tensor is mask) or type(axis) is not int or not 0 <= axis <= len(masked.shape) - rank:
+        return None
+    if not bool(tfi.tf.reduce_all(tfi.tf.equal(tfi.tf.shape(masked)[axis:axis + rank], tfi.tf.shape(mask)))):
+        return None
+    _last.masked = masked._id, mask._id
+    return known
+
+
+@_rule("tensorflow/python/framework/tensor_shape.py", "assert_is_compatible_with", "19e34352815b")
+def _likened(tensor, known, reader):
+    """It compares the shapes of what is masked and of a mask, which the graph has compared then."""
+    asks = reader.f_back
+    return _masked(tensor, known, asks) if _rule_of(asks.f_code) is _masked else None
+
+
+@_rule("tensorflow/python/ops/ragged/ragged_tensor.py", "with_values", "71a4f74fa743")
+def _exchanged(tensor, known, reader):
+    """It looks whether there are as many new values of a ragged tensor as old ones."""
+    old, new = reader.f_locals["self"].values, reader.f_locals["new_values"]
+    if not (tensor is old or tensor is new) or tfi.is_composite(type(old)) or tfi.is_composite(type(new)):  # of ragged ones, the rows are counted
+        return None
+    pair = old._id, new._id
+    if getattr(_last, "exchanged", None) != pair:  # it looks at both
+        if not bool(tfi.tf.equal(tfi.tf.shape(old)[0], tfi.tf.shape(new)[0])):
+            return None
+        _last.exchanged = pair
+    return known
+
+
+@_rule("tensorflow/python/framework/sparse_tensor.py", "__init__", "40144f1a904c")
+def _paired(tensor, known, reader):
+    """It looks whether a sparse tensor has as many values as places."""
+    places, values = reader.f_locals["indices"], reader.f_locals["values"]
+    if not (tensor is places or tensor is values):
+        return None
+    pair = places._id, values._id
+    if getattr(_last, "paired", None) != pair:  # it looks at both
+        if not bool(tfi.tf.equal(tfi.tf.shape(places)[0], tfi.tf.shape(values)[0])):
+            return None
+        _last.paired = pair
+    return known
+
+
+@_rule("tensorflow/python/framework/tensor_shape.py", "merge_with", "54728f19d54d")
+def _ranked(tensor, known, reader):
+    """It checks the ranks of these."""
+    asks = reader.f_back.f_back
+    return _paired(tensor, known, asks) if reader.f_back.f_code.co_name == "with_rank" and _rule_of(asks.f_code) is _paired else None
+
+
+@_rule("tensorflow/python/framework/tensor_shape.py", "dimension_at_index", "6751076b7a9d")
+def _counted(tensor, known, reader):
+    """`tf.ragged.map_flat_values` looks at how many values it gives its function, to compare that with others, and with how many come back."""
+    asks = reader.f_back
+    if _rule_of(asks.f_code) is not _FLATTENS_ONE or asks.f_locals["flat_values_nrows"]:
+        return None
+    maps = asks.f_back
+    while maps is not None and _rule_of(maps.f_code) is not _MAPS and maps.f_code.co_filename == asks.f_code.co_filename:
+        maps = maps.f_back
+    if maps is None or _rule_of(maps.f_code) is not _MAPS or not _looks_up(maps.f_locals["op"]):
+        return None
+    given, named = maps.f_locals["args"], maps.f_locals["kwargs"]
+    return None if tfi.is_composite(type(given[0] if given else named.get("params"))) else known  # else embeddings are looked up for one ragged tensor, and are as many
+
+
+def _looks_up(function):
+    return any(getattr(function, "terra_calls", function) is lookup for lookup in _LOOKUPS)
+
+
+_LOOKUPS = (tfi.tf.nn.embedding_lookup, tfi.tf.compat.v1.nn.embedding_lookup)
+
+
+_SLICING = frozenset([_matched, _masked, _exchanged])  # rules that are asked for slices, too

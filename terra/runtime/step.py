@@ -50,9 +50,10 @@ class Step:
         self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
         self.args = {}  # id -> (index, tensor) of the tensors among the arguments
         self.arrays = {}  # id -> array, of the arrays among them
-        collect_args(args, self.args, self.arrays)
+        composites = collect_args(args, self.args, self.arrays)
         if kwargs:
-            collect_args(kwargs, self.args, self.arrays)
+            composites += collect_args(kwargs, self.args, self.arrays)
+        self.parts = {self.args[id(x)][0] for x in tfi.parts_of_any_number(composites)} if composites else ()  # indices of those that a sparse or ragged tensor has any number of
         self.arg_list = [t for _, t in self.args.values()]
         self.opened = {}  # index of an argument some of whose sizes are to be unknown -> a Partial
         self._args_signature = self._shapes = None

@@ -83,8 +83,11 @@ def nest_outputs(flat, template):
 
 
 def collect_args(structure, found, arrays):
-    """Map id -> index of the tensors among a step's arguments (tuples, lists and dicts are looked into), and id -> array of the arrays of numbers."""
-    todo, seen = [structure], set()
+    """Map id -> index of the tensors among a step's arguments (tuples, lists, dicts, sparse and ragged tensors are looked into), and id -> array of the arrays of numbers.
+
+    Returns the sparse and ragged tensors, and what else is made of tensors.
+    """
+    todo, seen, composites = [structure], set(), []
     while todo:
         x = todo.pop()
         t = type(x)
@@ -95,6 +98,10 @@ def collect_args(structure, found, arrays):
         elif (t is tuple or t is list or t is dict) and id(x) not in seen:  # which may be as deep as a tree, or contain itself
             seen.add(id(x))
             todo += reversed(x.values() if t is dict else x)
+        elif tfi.is_composite(t):
+            composites.append(x)
+            todo += reversed(tfi.composite_parts(x))
+    return composites
 
 
 class Tracer:

@@ -17,6 +17,7 @@ from types import FunctionType, MethodType
 import numpy as np
 
 from terra.runtime import dispatch, fast_forward, guards, live_calls, opening, quick_entries, stock, user_layers, verification
+from terra.runtime import internals as tfi
 from terra.runtime.jumps import jump
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.observer import Observer
@@ -386,7 +387,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             observer.impure("does too little to be worth a jump")
             raise Unskippable
         region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(),
-                                  passed_on=set(map(id, inputs.foreign)) - observer.used)
+                                  passed_on=set(map(id, inputs.foreign)) - observer.used - inputs.enclosed)
     except Unskippable:
         if observer.reason is None:
             observer.impure("uses, or gives, something that belongs to this step")
@@ -452,6 +453,8 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
         for x in value.values() if kind is dict else value:
             _describe(runner, x, found, keep, inputs, given, arrays, depth + 1)
         return
+    if tfi.is_composite(kind):
+        given.add(id(value))
     try:
         fast_forward.describe(runner, value, found, keep, inputs)
     except Unskippable:
