@@ -1,4 +1,4 @@
-"""Steps with shapes that depend on data, or are other ones from batch to batch: eager, tf.function and Terra in one run.
+"""Steps with shapes that depend on data, or are other ones from batch to batch, ragged and sparse tensors among them: eager, tf.function and Terra in one run.
 
     python -m examples.shapes [--steps N] [--quiet]
 
@@ -28,6 +28,28 @@ def texts(n_lengths, seed=0):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(SHORTEST, SHORTEST + n_lengths, TEXTS)
     return [(tf.constant(rng.integers(0, WORDS, (SENTENCES, n)), tf.int32), tf.constant(rng.integers(0, CLASSES, SENTENCES))) for n in lengths]
+
+
+def ragged_texts(seed=0):
+    """Batches (words, labels) of sentences in a ragged tensor."""
+    rng = np.random.default_rng(seed)
+    batches = []
+    for _ in range(TEXTS):
+        lengths = rng.integers(SHORTEST, 4 * SHORTEST, SENTENCES)
+        words = tf.RaggedTensor.from_row_lengths(tf.constant(rng.integers(0, WORDS, lengths.sum()), tf.int32), tf.constant(lengths))
+        batches.append((words, tf.constant(rng.integers(0, CLASSES, SENTENCES))))
+    return batches
+
+
+def bags(seed=0):
+    """Batches (how often each word comes in each text, labels), in a sparse tensor."""
+    rng = np.random.default_rng(seed)
+    batches = []
+    for _ in range(TEXTS):
+        places = np.sort(rng.choice(SENTENCES * WORDS, rng.integers(10, 40) * SENTENCES, replace=False))
+        counts = tf.SparseTensor(np.stack([places // WORDS, places % WORDS], 1), tf.constant(rng.integers(1, 9, len(places)), tf.float32), (SENTENCES, WORDS))
+        batches.append((counts, tf.constant(rng.integers(0, CLASSES, SENTENCES))))
+    return batches
 
 
 def trained(model, loss_of, **options):
@@ -67,6 +89,11 @@ def attention():
     return keras.Model(words, keras.layers.Dense(CLASSES)(keras.layers.GlobalMaxPooling1D()(mixed)))
 
 
+def bag():
+    """An embedding, and a layer for the means of what it gives."""
+    return keras.Sequential([keras.layers.Input((None,), dtype="int32"), keras.layers.Embedding(WORDS, 16), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(CLASSES)])
+
+
 def masked_loss(model, x, labels, counts):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(x))
     return tf.reduce_mean(tf.boolean_mask(losses, counts))
@@ -93,6 +120,26 @@ def classified(model, words, labels):
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(words)))
 
 
+def of_ragged(model, words, labels):
+    embedding, _, dense = model.layers
+    means = tf.reduce_mean(tf.ragged.map_flat_values(tf.nn.embedding_lookup, embedding.embeddings, words), axis=1)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, dense(means)))
+
+
+def padded(model, words, labels):
+    embedding, _, dense = model.layers
+    lengths = tf.cast(words.row_lengths(), tf.float32)[:, None]
+    mask = tf.sequence_mask(words.row_lengths(), dtype=tf.float32)[..., None]
+    means = tf.reduce_sum(embedding(words.to_tensor()) * mask, 1) / lengths
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, dense(means)))
+
+
+def of_sparse(model, counts, labels):
+    embedding, _, dense = model.layers
+    sums = tf.sparse.sparse_dense_matmul(counts, embedding.embeddings)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, dense(sums)))
+
+
 def programs():
     """{title: (make, data)}"""
     some_rows, some_texts, many_texts = rows(), texts(50), texts(300)
@@ -105,6 +152,9 @@ def programs():
         "50 lengths, attention": (trained(attention, classified), some_texts),
         "300 lengths, convolution": (trained(convolution, classified, reduce_retracing=True), many_texts),
         "300 lengths, attention": (trained(attention, classified, reduce_retracing=True), many_texts),
+        "ragged tensors": (trained(bag, of_ragged), ragged_texts()),
+        "ragged tensors, padded": (trained(bag, padded), ragged_texts()),
+        "sparse tensors": (trained(bag, of_sparse), bags()),
     }
 
 

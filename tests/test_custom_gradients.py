@@ -417,23 +417,59 @@ def test_variables_of_a_function_with_a_custom_gradient():
     assert stats.coexecuted_steps > 25 and stats.fallbacks == 0 and stats.whole_steps > 10
 
 
-def test_a_block_that_is_computed_again_for_its_gradient():
+class Recomputed:
+    """A block that is computed again for its gradient, of layers and of operations by hand; `kind`: what else its function does."""
+
+    def __init__(self, kind):
+        self.kind, self.scale, self.calls, self.seen = kind, 1.0, 0, []
+        self.dense, self.norm = keras.layers.Dense(8, "tanh"), keras.layers.LayerNormalization()
+        self.dense.build((None, 8))
+        self.norm.build((None, 8))
+        self.first, self.last = [tf.Variable(np.random.default_rng(i).normal(size=shape).astype("float32")) for i, shape in enumerate([(3, 8), (8, 1)])]
+        self.variables = [self.first, self.last, *[v.value for v in self.dense.trainable_variables + self.norm.trainable_variables]]
+        self.block = tf.recompute_grad(self.compute)
+
+    def compute(self, h):
+        if self.kind == "counts":
+            self.calls += 1
+        if self.kind == "keeps":
+            self.seen.append(len(self.seen))
+        if self.kind == "branches" and self.scale > 1.5:
+            return tf.nn.relu(self.dense(h))
+        return self.norm(self.dense(h) * self.scale) + tf.tanh(h @ self.last) * 0.5
+
+    def step(self, x):
+        block = tf.recompute_grad(self.compute) if self.kind == "made in the step" else self.block
+        with tf.GradientTape() as tape:
+            h = block(tf.tanh(x @ self.first))
+            if self.kind == "twice":
+                h = block(h)
+            loss = tf.reduce_mean(h ** 2)
+        if self.kind == "changes before":
+            self.scale = self.scale * 0.5 + 0.6
+        gradients = tape.gradient(loss, self.variables, unconnected_gradients="zero")
+        for v, g in zip(self.variables, gradients):
+            v.assign_sub(0.1 * g)
+        return [loss, *gradients]
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": True}], ids=str)
+@pytest.mark.parametrize("kind", ["", "made in the step", "twice", "branches", "counts", "keeps", "changes before"])
+def test_a_block_that_is_computed_again_for_its_gradient(kind, options):
+    made = []
+
     def make():
-        a, b, c = variables = [tf.Variable(np.random.default_rng(i).normal(size=shape).astype("float32")) for i, shape in enumerate([(3, 8), (8, 8), (8, 1)])]
-        block = tf.recompute_grad(lambda h: tf.tanh(h @ b))
+        made.append(Recomputed(kind))
+        return made[-1].step, lambda: [*[v.numpy() for v in made[-1].variables], made[-1].scale, made[-1].calls, *made[-1].seen]
 
-        def step(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((block(tf.tanh(x @ a)) @ c) ** 2)
-            gradients = tape.gradient(loss, variables)
-            for v, g in zip(variables, gradients):
-                v.assign_sub(0.1 * g)
-            return [loss, *gradients]
+    def change(i, step):
+        if i in (14, 15, 22) and kind in ("", "branches"):
+            made[-1].scale += 0.25  # what is read when it is computed, and when it is computed again
 
-        return step, lambda: [v.numpy() for v in variables]
-
-    stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5], [0.1, -1.0, i % 2]]),), 30)
-    assert stats.coexecuted_steps > 25
+    stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5], [0.1, -1.0, i % 2]]),), 30, change=change, **options)
+    assert stats.coexecuted_steps > 20, stats
+    if kind in ("", "made in the step", "twice", "branches") and not options:
+        assert stats.whole_steps > 10, stats
 
 
 @pytest.mark.parametrize("loops", ["auto", "roll"])

@@ -349,6 +349,80 @@ def state(of_all=state):
 def step(x):""", 1)
 
 
+class OfRagged(Writer):
+    """Writes steps with ragged and sparse tensors, among their arguments and elsewhere, of other sizes in most calls."""
+
+    calls = 36
+
+    def ragged(self, depth=1):
+        number = lambda: self.number(0)  # noqa: E731
+        flat = self.pick("r", "r", "R['now']", "S['held']")
+        if depth == 0:
+            return flat
+        inner = self.ragged(depth - 1)
+        return self.pick(
+            flat, f"{inner}.with_values({inner}.values * {number()})", f"({inner} * {number()})", f"({number()} - {inner})", f"(-{inner})", f"tf.tanh({inner})", f"tf.concat([{inner}, {inner}], axis=1)",
+            f"tf.RaggedTensor.from_row_splits({inner}.values, {inner}.row_splits)", f"tf.RaggedTensor.from_row_lengths({inner}.flat_values, {inner}.row_lengths())", f"({inner} + {inner})",
+            f"tf.RaggedTensor.from_tensor({inner}.to_tensor({number()}))", f"tf.ragged.map_flat_values(tf.square, {inner})", f"tf.ragged.map_flat_values(lambda v: v * {number()}, {inner})",
+            f"tf.ragged.boolean_mask({inner}, {inner} > {number()})", f"{inner}.with_flat_values(tf.sin({inner}.flat_values))", f"{inner}[:2]", f"tf.cast({inner}, tf.float32)")
+
+    def sparse(self):
+        number = lambda: self.number(0)  # noqa: E731
+        return self.pick(
+            "p", "p", "R['sparse']", "p * y", "tf.SparseTensor(p.indices, p.values * y[0], p.dense_shape)", "tf.sparse.reorder(p)", "tf.sparse.from_dense(tf.stack([y, x]))",
+            lambda: f"tf.SparseTensor(p.indices, tf.sin(p.values) * {number()}, (3, 2))", "tf.sparse.map_values(tf.tanh, p)", "tf.sparse.transpose(tf.sparse.transpose(p))")
+
+    def of_ragged(self):
+        number, it = lambda: self.number(0), self.ragged()  # noqa: E731
+        return self.pick(
+            f"tf.reduce_sum(tf.reduce_max({it}, axis=1))", f"tf.reduce_sum(tf.reduce_mean({it}, axis=1))", f"tf.reduce_sum({it}.to_tensor({number()}))", f"tf.reduce_sum({it}.values)",
+            f"tf.cast(tf.reduce_max({it}.row_lengths()), tf.float32)", f"tf.cast({it}.nrows(), tf.float32)", f"float({it}.shape[0])", f"tf.reduce_sum({it}[1])", f"tf.cast({it}.row_splits[1], tf.float32)",
+            f"tf.reduce_sum(tf.boolean_mask({it}.values, {it}.values > {number()}))", f"tf.reduce_sum(tf.cast({it}.value_rowids(), tf.float32))", f"float(len({it}.to_list()[0]))", f"tf.reduce_sum({it})",
+            f"tf.cast(tf.size({it}), tf.float32)", f"float({it}.bounding_shape()[1])", f"tf.reduce_sum(tf.gather(y, tf.cast({it}.row_splits, tf.int32) % 2))")
+
+    def statement(self, pad, writes):
+        if self.r.random() < 0.3:
+            return super().statement(pad, writes)
+        q, number = self.name(), lambda: self.number(1)
+        write = self.pick("R['now'] = ragged(5)", "S['held'] = ragged(6, 4)", "R['sparse'] = sparse(7)", "KEPT.append(r.row_lengths())", "KEPT.append(r.values)")
+        return self.pick(
+            lambda: [f"{pad}y = y + {self.of_ragged()}"], lambda: [f"{pad}y = y * {self.of_ragged()} + {number()}"], lambda: [f"{pad}y = tf.tanh(y) + {self.of_ragged()}"],
+            lambda: [f"{pad}{q} = {self.ragged(2)}", f"{pad}y = y + tf.reduce_sum({q}.values) * tf.cast({q}.row_lengths()[0], tf.float32)"],
+            lambda: [f"{pad}y = y + tf.reduce_sum(tf.sparse.sparse_dense_matmul({self.sparse()}, tf.stack([y, x])))"], lambda: [f"{pad}y = y + tf.sparse.reduce_sum({self.sparse()})"],
+            lambda: [f"{pad}y = y * tf.reduce_max(tf.sparse.to_dense({self.sparse()}))"], lambda: [f"{pad}y = y + total({self.ragged()}, {number()})"],
+            lambda: [f"{pad}with tf.GradientTape() as tape:", f"{pad}    {q} = tf.reduce_sum(({self.ragged()} * S['var']).values)", f"{pad}y = y + tape.gradient({q}, S['var'])"],
+            lambda: [pad + write] if self.r.random() < writes else [f"{pad}y = y + tf.cast(tf.shape(p)[0], tf.float32)"])
+
+    def write(self):
+        return super().write() if self.r.random() < 0.5 else self.pick("R['now'] = ragged(8)", "R['sparse'] = sparse(9)", "S['held'] = ragged(10, 2)", "R['now'] = ragged(2)")
+
+    def program(self):
+        return super().program().replace("\ndef step(x):", """
+def ragged(k, rows=3):
+    drawn = np.random.RandomState(k)
+    lengths = drawn.randint(1, 6, rows)
+    return tf.RaggedTensor.from_row_lengths(tf.constant(drawn.randint(-4, 9, lengths.sum()) / 4.0, tf.float32), tf.constant(lengths))
+
+def sparse(k):
+    drawn = np.random.RandomState(k)
+    places = np.sort(drawn.choice(6, 1 + drawn.randint(5), replace=False))
+    return tf.SparseTensor(np.stack([places // 2, places % 2], 1), tf.constant(drawn.randint(-4, 9, len(places)) / 4.0, tf.float32), (3, 2))
+
+def total(of, by):
+    return tf.reduce_sum(of.to_tensor()) * by + tf.reduce_sum(tf.cast(of.row_lengths(), tf.float32))
+
+def given(k, x):
+    return x, ragged(k if k % 5 else 3), sparse(k if k % 3 else 1)
+
+R, KEPT = {"now": ragged(1), "sparse": sparse(1)}, []
+S["held"] = ragged(2)
+
+def state(of_all=state):
+    return of_all() + repr((R["now"].to_list(), S["held"].to_list(), R["sparse"].values.numpy().tolist(), [v.numpy().tolist() for v in KEPT]))
+
+def step(x, r, p):""", 1)
+
+
 class OfBranches(Writer):
     """Writes steps that branch on what they compute."""
 
@@ -391,7 +465,8 @@ def run(path, wrap, number, calls):
         except Exception as error:
             seen.append(repr(error))
         try:
-            seen.append(repr(tf.nest.map_structure(lambda v: v.numpy().tolist() if tf.is_tensor(v) else v, step(x))))
+            given = module.given(k, x) if hasattr(module, "given") else (x,)
+            seen.append(repr(tf.nest.map_structure(lambda v: v.numpy().tolist() if tf.is_tensor(v) else v, step(*given))))
         except Exception as error:
             seen.append((type(error).__name__, str(error).split("\n")[0][:60] if not isinstance(error, tf.errors.OpError) else ""))
         seen.append(module.state())
@@ -401,7 +476,7 @@ def run(path, wrap, number, calls):
 skipped = []
 
 
-@pytest.mark.parametrize("writer", [Writer, OfFunctions, OfLayers, OfObjects, OfBranches])
+@pytest.mark.parametrize("writer", [Writer, OfFunctions, OfLayers, OfObjects, OfRagged, OfBranches])
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_steps(seed, writer, tmp_path, monkeypatch):
     if writer is OfBranches:

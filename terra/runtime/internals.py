@@ -6,11 +6,13 @@ needed. A name that is missing raises `UnsupportedTensorFlowError` at import, wi
 
 import contextlib
 import functools
+import inspect
 import itertools
 import os
 import platform
 import sys
 import threading
+import types
 
 from terra import errors
 
@@ -538,6 +540,20 @@ def set_custom_gradient(x, function):
 def with_custom_gradient(x, function, *args, **kwargs):
     """Call `x`, which `tf.custom_gradient` has made, but with `function` in the place of the one that it was made of."""
     return x._d(function, args, kwargs)
+
+
+_recomputing = next(code for code in inspect.unwrap(tf.recompute_grad).__code__.co_consts if getattr(code, "co_name", None) == "inner")
+
+
+def recomputed(function):
+    """The program's function that `function`, which `tf.recompute_grad` has made, calls now, and again for the gradient; None if it is another one."""
+    return inspect.getclosurevars(function).nonlocals["f"] if function.__code__ is _recomputing else None
+
+
+def recomputing(function, other):
+    """What `tf.recompute_grad` would have made of the function `other`."""
+    cells = [types.CellType(other) if name == "f" else cell for name, cell in zip(function.__code__.co_freevars, function.__closure__)]
+    return types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells))
 
 
 def is_to_be_used(kind):

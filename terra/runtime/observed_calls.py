@@ -53,8 +53,8 @@ class Calls:
             return functools.partial(self._of_library, callee, form)
         if kind is FunctionType:
             if is_frameworks(callee):
-                if callee is tfi.tf.custom_gradient:
-                    return self._with_own_gradient
+                if callee is tfi.tf.custom_gradient or callee is tfi.tf.recompute_grad:
+                    return functools.partial(self._with_own_gradient, callee)
                 if quiet_functions.only_calls(callee):
                     return functools.partial(self._calling, callee)
                 if quiet_functions.branches(callee):
@@ -272,7 +272,7 @@ class Calls:
             return self._in_graph(form, args, kwargs)
         jumps, entered, length = len(self.jumped), self.entered, len(self.runner.log)
         if fast_forward.running() is not self.runner:
-            if self.accumulates:
+            if self.accumulates or self.recomputes:
                 return self._in_full(form, args, kwargs)
             self.impure("does what could not be skipped")
         for x in (*args, *kwargs.values()):
@@ -386,7 +386,7 @@ class Calls:
             kind = type(layer)
             if "call" in vars(layer):
                 self.impure("calls a layer whose call was replaced")
-            elif not (self.accumulates or fast_forward.running() is self.runner) or not form.known.holds(kind):
+            elif not (self.accumulates or self.recomputes or fast_forward.running() is self.runner) or not form.known.holds(kind):
                 self.impure("calls a layer by its wrapper", True)
             elif not (predicted := user_layers.is_predicted(form, args, kwargs)):
                 if predicted is not None:

@@ -62,7 +62,7 @@ class Functionals:
         return self.fresh(self._by_framework(kind, args, kwargs))
 
     def _in_full(self, form, args, kwargs):
-        """Call what is the framework's where a ForwardAccumulator is at work: what it issues, and the accumulator for it, follows from what the call is given, and from what its object holds."""
+        """Call what is the framework's where a ForwardAccumulator is at work, or the tape is stopped: what it issues, and the accumulator for it, follows from what the call is given, and from what its object holds."""
         guard = self._guard_of(form, of_variables=True)
         result = self._by_framework(form, args, kwargs)
         self._note_guard(guard)
@@ -114,11 +114,11 @@ class Functionals:
         elif type(it) is np.ndarray:
             self._look_into(it)
 
-    def _with_own_gradient(self, function):
-        """Call `tf.custom_gradient`."""
+    def _with_own_gradient(self, decorator, function):
+        """Call `tf.custom_gradient`, or `tf.recompute_grad`."""
         if type(function) not in _CALLABLE:
             self.impure(f"gives an object of type {type(function).__name__} a gradient")
-        return self.fresh(tfi.tf.custom_gradient(function))
+        return self.fresh(decorator(function))
 
     def _with_gradient(self, callee, function, /, *args, **kwargs):
         """Call `function` of the program's, which `tf.custom_gradient` has made `callee` of."""
@@ -128,6 +128,9 @@ class Functionals:
 
     def differentiated(self, function):
         """What is called in place of a function of the program's that `tf.custom_gradient` decorates."""
+        recomputed = tfi.recomputed(function)
+        if recomputed is not None:
+            return self._recomputing(function, recomputed)
 
         @functools.wraps(function)
         def called(*args, **kwargs):
@@ -140,6 +143,23 @@ class Functionals:
             return made
 
         return called
+
+    def _recomputing(self, function, recomputed):
+        """The same for what `tf.recompute_grad` decorates: it calls the program's function `recomputed` now, and again for the gradient."""
+
+        @functools.wraps(recomputed)
+        def called(*args, **kwargs):
+            observer = location.tls.observer  # in the end, of the run that asks for the gradient
+            if observer is location.NOBODY:
+                return recomputed(*args, **kwargs)
+            observer.differentiates = True
+            observer.recomputes += 1
+            try:
+                return observer._by_program(observer.builtin(recomputed), observer._note_handed, *args, **kwargs)
+            finally:
+                observer.recomputes -= 1
+
+        return tfi.recomputing(function, called)
 
     def _gradient_function(self, function):
         """What to give the tapes for a gradient function that the run has made."""

@@ -65,6 +65,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.is_worthwhile = False  # whether it has saved much to skip the run, even if few calls are skipped in it
         self.differentiates = False  # whether a gradient may be the matter of a function of the program's
         self.accumulates = False  # whether it has made a ForwardAccumulator, which wants to see each operation: no call is skipped while one is at work
+        self.recomputes = 0  # functions of `tf.recompute_grad` that run now: no call is skipped while the tape is stopped
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.late = LateReads(self._varying, runner.late_reads)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`

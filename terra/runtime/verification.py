@@ -137,8 +137,8 @@ def _difference(expected, made):
 
 
 def _told(region):
-    """What tapes are told of a region, without seeds: they are others each time, and no gradient depends on them."""
-    records = [(r[0], r[1], r[3]) if type(r) is tuple and get_schema(r[0]).draws else r for r in region.records]
+    """What tapes are told of a region, without seeds: they are others each time, and no gradient depends on them. (An attribute may be told twice, which depends on how TensorFlow came to the operation.)"""
+    records = [(r[0], r[1], r[3], {} if get_schema(r[0]).draws else dict(zip(r[2][::2], r[2][1::2]))) if type(r) is tuple else r for r in region.records]
     return records, region.functions, region.accessed
 
 
