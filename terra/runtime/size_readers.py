@@ -44,8 +44,9 @@ def item_seen_by(tensor, known, index, frame):
 
 def is_true_by(frame):
     """Whether what the caller of `frame` tells of a tensor's shape is so for sure."""
-    rule = _rule_of(frame.f_back.f_code)
-    return rule is _TELLS or rule is _masked
+    reader = frame.f_back
+    rule, last = _rule_of(reader.f_code), getattr(_last, "masked", None)
+    return rule is _TELLS or (rule is _masked and last is not None and reader.f_locals["mask"]._id == last[1])  # else it has read sizes
 
 
 class SizeToCompare:
@@ -294,26 +295,24 @@ def _exchanged(tensor, known, reader):
     old, new = reader.f_locals["self"].values, reader.f_locals["new_values"]
     if not (tensor is old or tensor is new) or tfi.is_composite(type(old)) or tfi.is_composite(type(new)):  # of ragged ones, the rows are counted
         return None
-    pair = old._id, new._id
-    if getattr(_last, "exchanged", None) != pair:  # it looks at both
-        if not bool(tfi.tf.equal(tfi.tf.shape(old)[0], tfi.tf.shape(new)[0])):
-            return None
-        _last.exchanged = pair
-    return known
+    return known if _as_many(old, new) else None
 
 
 @_rule("tensorflow/python/framework/sparse_tensor.py", "__init__", "40144f1a904c")
 def _paired(tensor, known, reader):
     """It looks whether a sparse tensor has as many values as places."""
     places, values = reader.f_locals["indices"], reader.f_locals["values"]
-    if not (tensor is places or tensor is values):
-        return None
-    pair = places._id, values._id
-    if getattr(_last, "paired", None) != pair:  # it looks at both
-        if not bool(tfi.tf.equal(tfi.tf.shape(places)[0], tfi.tf.shape(values)[0])):
-            return None
-        _last.paired = pair
-    return known
+    return known if (tensor is places or tensor is values) and _as_many(places, values) else None
+
+
+def _as_many(a, b):
+    """Whether the first sizes of two tensors are equal."""
+    pair = a._id, b._id
+    if getattr(_last, "as_many", None) != pair:  # it looks at both
+        if not bool(tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0])):
+            return False
+        _last.as_many = pair
+    return True
 
 
 @_rule("tensorflow/python/framework/tensor_shape.py", "merge_with", "54728f19d54d")
@@ -343,6 +342,4 @@ def _looks_up(function):
 
 
 _LOOKUPS = (tfi.tf.nn.embedding_lookup, tfi.tf.compat.v1.nn.embedding_lookup)
-
-
 _SLICING = frozenset([_matched, _masked, _exchanged])  # rules that are asked for slices, too
