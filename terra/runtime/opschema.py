@@ -70,7 +70,8 @@ _INDEX_DATA = {
     **{f"SparseSegment{how}{what}": (1,) for how in ("Sum", "Mean", "SqrtN") for what in ("", "WithNumSegments", "Grad", "GradV2")},
 }
 _DATA_NAMES = frozenset([  # of inputs of any op
-    "seed", "key", "counter", "alg", "labels", "segment_ids", "a_indices", "b_indices", "sp_indices", "input_indices", "sparse_indices", "reverse_index_map"])
+    "seed", "key", "counter", "alg", "labels", "segment_ids", "a_indices", "b_indices", "sp_indices", "input_indices", "sparse_indices", "reverse_index_map",
+    "row_partition_tensors", "rt_nested_splits", "params_nested_splits"])
 _VALUE_DECIDES = frozenset(["Range", "LinSpace"])
 SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank", "VariableShape"])
 _HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
