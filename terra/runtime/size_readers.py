@@ -289,6 +289,12 @@ def _likened(tensor, known, reader):
     return _masked(tensor, known, asks) if _rule_of(asks.f_code) is _masked else None
 
 
+@_rule("tensorflow/python/framework/tensor_shape.py", "is_compatible_with", "56db288747d9")
+def _compatible(tensor, known, reader):
+    """It does so for that method, in an older TensorFlow."""
+    return _likened(tensor, known, reader.f_back) if _rule_of(reader.f_back.f_code) is _likened else None
+
+
 @_rule("tensorflow/python/ops/ragged/ragged_tensor.py", "with_values", "71a4f74fa743")
 def _exchanged(tensor, known, reader):
     """It looks whether there are as many new values of a ragged tensor as old ones."""
