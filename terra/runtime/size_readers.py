@@ -289,9 +289,9 @@ def _likened(tensor, known, reader):
     return _masked(tensor, known, asks) if _rule_of(asks.f_code) is _masked else None
 
 
-@_rule("tensorflow/python/framework/tensor_shape.py", "is_compatible_with", "56db288747d9")
+@_rule("tensorflow/python/framework/tensor_shape.py", "is_compatible_with", "56db288747d9", "2b2c630cbe0e")
 def _compatible(tensor, known, reader):
-    """It does so for that method, in an older TensorFlow."""
+    """It looks at the sizes itself in older versions of TensorFlow."""
     return _likened(tensor, known, reader.f_back) if _rule_of(reader.f_back.f_code) is _likened else None
 
 
