@@ -10,6 +10,7 @@ departed = {}  # name -> (how many functions of this name are no more, the sum o
 
 
 def depart(name, stats, counts):
+    """A function of this name is no more."""
     if stats.steps:
         count, total = departed.setdefault(name, (0, Stats()))
         total.add(snapshot(stats, counts))
