@@ -97,11 +97,12 @@ def substitute_method(callee):
             cls = owner if isinstance(owner, type) else type(owner)
             held = vars(cls).get(function.__name__) if cls is tfi.tf.RaggedTensor or cls is tfi.tf.SparseTensor else None
             if getattr(held, "__func__", held) is function and is_frameworks(function):
-                made = _replacements[function] = _skipping(function)
+                made = _replacements[function] = _skipping(function, may_be_empty=True)
     return made
 
 
-def _skipping(function):
+def _skipping(function, may_be_empty=False):
+    """`function`, but jumping where it can; may_be_empty: also if it issues no operation."""
     convert = _conversion(function)
 
     def call(*args, **kwargs):
@@ -116,7 +117,7 @@ def _skipping(function):
         runner = fast_forward.running()
         if runner is None:
             return dispatch.active.call(call, *args, **kwargs) if _is_behind_block() else function(*args, **kwargs)
-        return attempt(runner, function, args, kwargs)
+        return attempt(runner, function, args, kwargs, may_be_empty=may_be_empty)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     return call
@@ -211,7 +212,7 @@ _OF_SEVERAL = frozenset([
     tfi.tf.matmul, tfi.tf.linalg.matvec, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.square, tfi.tf.abs, tfi.tf.math.squared_difference, tfi.tf.nn.conv2d,
     tfi.tf.nn.softmax_cross_entropy_with_logits, tfi.tf.nn.sigmoid_cross_entropy_with_logits])
 _CONSTANTS = frozenset([tfi.tf.convert_to_tensor, tfi.tf.constant])
-_making_sparse_tensors = _skipping(_sparse_tensor)
+_making_sparse_tensors = _skipping(_sparse_tensor, may_be_empty=True)
 
 
 def _operator(base, name):

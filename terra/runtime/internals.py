@@ -720,6 +720,11 @@ def replace_map_fn(replace):
     replace_in("tensorflow.python.ops.map_fn", map_fn=replace)
 
 
+def replace_ones_like(replace):
+    """Put `replace(ones_like)` in the place of the function that all of TensorFlow's `ones_like` run through."""
+    replace_in("tensorflow.python.ops.array_ops", ones_like_impl=replace)
+
+
 def replace_pfor(replace):
     """Put `replace(pfor)` in the place of the function that `tf.vectorized_map` runs through."""
     replace_in("tensorflow.python.ops.parallel_for.control_flow_ops", pfor=replace)
@@ -745,15 +750,12 @@ def composite_parts(x):
 def parts_of_any_number(composites):
     """The tensors in these, among which are all their parts, whose first size is no property of their shapes: how many values a sparse or ragged tensor has. Not its number of rows, which is that of a
     batch, but those in the rows of a row."""
+    inner = {id(x._values._row_partition) for x in composites if type(x) is tf.RaggedTensor and type(x._values) is tf.RaggedTensor}
     found = []
-    inner = [x._values for x in composites if type(x) is tf.RaggedTensor]
     for x in composites:
-        if type(x) is _RowPartition and not any(type(y) is tf.RaggedTensor and y._row_partition is x for y in inner):
-            parts = [x._value_rowids]
-        else:
-            parts = [getattr(x, name) for name in _PARTS[type(x)]]
-        found += [y for y in parts if y is not None and not is_composite(type(y))]
-    return found
+        of_batch = type(x) is _RowPartition and id(x) not in inner
+        found += [getattr(x, name) for name in (("_value_rowids",) if of_batch else _PARTS[type(x)])]
+    return [x for x in found if x is not None and not is_composite(type(x))]
 
 
 def composite(kind, parts):

@@ -14,7 +14,7 @@ from terra.runtime.tensor import TerraTensor, has_open_shape
 def replace():
     """Have Keras' `einsum` and `reshape` tell, and TensorFlow's `ones_like`."""
     tfi.replace_in("keras.src.backend.tensorflow.numpy", einsum=_einsum, reshape=_reshape)
-    tfi.replace_in("tensorflow.python.ops.array_ops", ones_like_impl=_ones_like)
+    tfi.replace_ones_like(_ones_like)
 
 
 def _reshape(original):

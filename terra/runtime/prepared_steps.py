@@ -23,6 +23,7 @@ from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.jumps import this_steps
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.late_reads import Late, LateCalculation, Received
+from terra.runtime.open_shapes import Partial
 from terra.runtime.parts import Drawn
 from terra.runtime.program import ValueKey
 from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, Number, scalar
@@ -34,7 +35,7 @@ from terra.runtime.varying import Place, tensor_for
 EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
-_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE, _OPEN = range(10)
+_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE = range(9)
 _GIVEN = object()  # marks an argument that the step gives back
 _NUMBER_OF, _DRAWN, _LATER = object(), object(), object()  # and a number that varies, what a live call has given, and what is calculated in the end
 _NOTHING = live_calls.NOTHING_MADE, ()
@@ -114,7 +115,6 @@ class Prepared:
         self.path, self.shapes = skeleton.path, step.shapes()
         self._names = tuple(kwargs)
         self._tensors, self._arrays, self._by_value = [], [], []
-        self._indices = {id(x): index for index, x in enumerate(step.arg_list)}
         given = (*args, *kwargs.values())
         self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
         numbers = {place.key - len(self._owner) for place in region.numbers if type(place) is Place and place.holder is None}  # among the arguments
@@ -130,7 +130,7 @@ class Prepared:
         self._varies = bool(region.calls or region.numbers or region.repeated)
         self._feeds = bool(region.feeds or region.patches or region.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
-        self._tensors = self._arrays = self._by_value = self._indices = None
+        self._tensors = self._arrays = self._by_value = None
         self._made = []  # (dtype, enum, shape, key, index among the outputs) of the tensors that it gives; (how, None, None, None, index) of numbers that it reads
         self._templates = []  # of these
         self._result = self._result_of(region, region.result)
@@ -155,7 +155,7 @@ class Prepared:
     def _pattern_of(self, x, step):
         kind = type(x)
         if kind is EagerTensor or kind is TerraTensor:
-            index = self._indices[id(x)]
+            index = _number_of(x, self._tensors)
             enum, shape = x._datatype_enum(), x._shape_tuple()
             if _holds_something(vars(x)) or type(shape) is not tuple:
                 raise Refused
@@ -163,16 +163,13 @@ class Prepared:
                 self._tensors.append(x)
                 if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
                     self._by_value.append((False, index, const_key(real(x), enum, shape)))
-            return (_OPEN, index, (enum, step.opened[index])) if index in step.opened else (_TENSOR, index, (enum, shape))
+            return _TENSOR, index, (enum, step.opened.get(index, shape))
         if kind is np.ndarray and holds_numbers(x):
-            for index, other in enumerate(self._arrays):
-                if other is x:
-                    if type(self.known) is Known:  # Keras' step makes two tensors of it
-                        raise Refused
-                    break
-            else:
-                index = len(self._arrays)
+            index = _number_of(x, self._arrays)
+            if index == len(self._arrays):
                 self._arrays.append(x)
+            elif type(self.known) is Known:  # Keras' step makes two tensors of it
+                raise Refused
             return _ARRAY, index, (x.dtype, x.shape)
         if kind in SCALARS:
             if kind is float and x == 0.0:  # 0.0 == -0.0
@@ -440,9 +437,12 @@ def _alike(pattern, given, tensors, arrays):
     for (kind, a, b), x in zip(pattern, given):
         if kind == _TENSOR:
             if type(x) is EagerTensor:
-                if x._shape_tuple() != b[1] or x._datatype_enum() != b[0] or _holds_something(x.__dict__):
-                    return False
-            elif type(x) is not TerraTensor or x._shp != b[1] or x._enum != b[0] or _holds_something(x.__dict__) or (x._value is None and type(x._owner) not in _OWNERS):
+                shape, enum = x._shape_tuple(), x._datatype_enum()
+            elif type(x) is TerraTensor and type(x._shp) is tuple and (x._value is not None or type(x._owner) in _OWNERS):
+                shape, enum = x._shp, x._enum
+            else:
+                return False
+            if (shape != b[1] and not _is_one_of(shape, b[1])) or enum != b[0] or _holds_something(x.__dict__):
                 return False
             if not _is_number(a, x, tensors):
                 return False
@@ -458,9 +458,6 @@ def _alike(pattern, given, tensors, arrays):
         elif kind == _NESTED:
             if type(x) is not a or not _alike(b, x, tensors, arrays):
                 return False
-        elif kind == _OPEN:
-            if not _is_open_tensor(x, *b) or not _is_number(a, x, tensors):
-                return False
         elif kind == _COMPOSITE:
             if type(x) is not a or not _alike(b, tfi.composite_parts(x), tensors, arrays):
                 return False
@@ -474,12 +471,14 @@ def _alike(pattern, given, tensors, arrays):
     return True
 
 
-def _is_open_tensor(x, enum, known):
-    """Whether it is a tensor that can be taken for one of which these sizes are known."""
-    if not (type(x) is EagerTensor or (type(x) is TerraTensor and type(x._shp) is tuple and (x._value is not None or type(x._owner) in _OWNERS))) or _holds_something(x.__dict__):
-        return False
-    shape = x._shape_tuple()
-    return x._datatype_enum() == enum and len(shape) == len(known) and all([b is None or a == b for a, b in zip(shape, known)])
+def _is_one_of(shape, known):
+    """Whether it is a shape that fits this Partial."""
+    return type(known) is Partial and len(shape) == len(known) and all([b is None or a == b for a, b in zip(shape, known)])
+
+
+def _number_of(x, found):
+    """The place of an object among those that were found, or behind them."""
+    return next((k for k, other in enumerate(found) if other is x), len(found))
 
 
 def _is_number(index, x, found):

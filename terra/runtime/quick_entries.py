@@ -128,10 +128,11 @@ def glance(step, function, args):
     return made
 
 
-def attempt(runner, function, args, kwargs, call=None, shared=False):
+def attempt(runner, function, args, kwargs, call=None, shared=False, may_be_empty=False):
     """Jump over `call()`, which is `function(*args, **kwargs)` as far as anybody can tell; else make the call, and record it.
 
     shared: whether the first argument is nearly always the same object, which nobody changes, and the call nothing but computes, even if it issues no operation.
+    may_be_empty: the latter alone.
     """
     node, location = runner.node, runner.cursor.current
     quick = node.express
@@ -154,7 +155,7 @@ def attempt(runner, function, args, kwargs, call=None, shared=False):
                 runner.observer.entered += 1
             return call()
         known = None
-    result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared)
+    result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared or may_be_empty)
     if region is not None:
         learn(runner, place, region, args, kwargs, shared)
     return result

@@ -138,6 +138,16 @@ def _unknown_sizes(tensor, known):
     return tfi.tf.stack([shape[k] for k, d in enumerate(known) if d is None])
 
 
+def _is_met(name, tensors, condition):
+    """Whether the graph finds that these tensors meet a condition; code that looks at them several times asks once."""
+    ids = tuple([x._id for x in tensors])
+    if getattr(_last, name, None) != ids:
+        if not bool(condition()):
+            return False
+        setattr(_last, name, ids)
+    return True
+
+
 @_rule("keras/src/backend/common/variables.py", "standardize_shape", "80cf2abc5572", "ed0a67cdb0fd", "6ad4929fc599")
 def _standardised(tensor, known, reader):
     """It hands on what it gets, with checks of the sizes that it sees."""
@@ -229,10 +239,8 @@ def _grouped(tensor, known, reader):
 @_rule("keras/src/losses/loss.py", "reduce_values", "b2e44b7644f7", "7de5981007f3")
 def _averaged(tensor, known, reader):
     """It looks whether there are no values at all, and then how many there are, which the graph may tell."""
-    if len(known) == 1 and getattr(_last, "filled", None) != tensor._id:  # it looks twice
-        if not bool(tfi.tf.shape(tensor)[0] > 0):
-            return None
-        _last.filled = tensor._id
+    if len(known) == 1 and not _is_met("filled", (tensor,), lambda: tfi.tf.shape(tensor)[0] > 0):
+        return None
     return known
 
 
@@ -257,13 +265,12 @@ def _matched(tensor, known, reader):
     of_classes = "sparse" in reader.f_code.co_name  # for each of which there is a number
     if len(labels.shape) != len(predictions.shape) - of_classes:
         return None
-    pair = labels._id, predictions._id
-    if getattr(_last, "pair", None) != pair:  # it looks several times
+
+    def are_as_many():
         sizes = tfi.tf.shape(predictions)
-        if not bool(tfi.tf.reduce_all(tfi.tf.equal(tfi.tf.shape(labels), sizes[:-1] if of_classes else sizes))):
-            return None
-        _last.pair = pair
-    return known
+        return tfi.tf.reduce_all(tfi.tf.equal(tfi.tf.shape(labels), sizes[:-1] if of_classes else sizes))
+
+    return known if _is_met("matched", (labels, predictions), are_as_many) else None
 
 
 @_rule("tensorflow/python/ops/array_ops.py", "boolean_mask", "235ffeff1c55")
@@ -276,10 +283,8 @@ def _masked(tensor, known, reader):
     rank = len(mask.shape)
     if not (tensor is masked or tensor is mask) or type(axis) is not int or not 0 <= axis <= len(masked.shape) - rank:
         return None
-    if not bool(tfi.tf.reduce_all(tfi.tf.equal(tfi.tf.shape(masked)[axis:axis + rank], tfi.tf.shape(mask)))):
-        return None
-    _last.masked = masked._id, mask._id
-    return known
+    is_like = _is_met("masked", (masked, mask), lambda: tfi.tf.reduce_all(tfi.tf.equal(tfi.tf.shape(masked)[axis:axis + rank], tfi.tf.shape(mask))))
+    return known if is_like else None
 
 
 @_rule("tensorflow/python/framework/tensor_shape.py", "assert_is_compatible_with", "19e34352815b")
@@ -313,12 +318,7 @@ def _paired(tensor, known, reader):
 
 def _as_many(a, b):
     """Whether the first sizes of two tensors are equal."""
-    pair = a._id, b._id
-    if getattr(_last, "as_many", None) != pair:  # it looks at both
-        if not bool(tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0])):
-            return False
-        _last.as_many = pair
-    return True
+    return _is_met("as_many", (a, b), lambda: tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0]))
 
 
 @_rule("tensorflow/python/framework/tensor_shape.py", "merge_with", "54728f19d54d")

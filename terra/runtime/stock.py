@@ -9,7 +9,6 @@ _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])
 _FUNCTION_PACKAGES = frozenset(["regularizers", "initializers", "constraints", "optimizers"])
 NEVER = frozenset(["Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"])  # they run the user's code
-_OF_COMPOSITES = frozenset(["tensorflow.python.ops.ragged.ragged_tensor", "tensorflow.python.framework.sparse_tensor", "terra.runtime.fast_calls"])
 STEPS = ("train_step", "test_step", "predict_step")  # of Keras' models
 STEP_FUNCTIONS = ("train_function", "test_function", "predict_function")  # what `fit` and the like call them by
 
@@ -44,9 +43,7 @@ def is_stock_object(callee):
 
 def may_do_nothing(owner):
     """Whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that scales no loss,
-    the metrics of a model that has none, methods of ragged and sparse tensors."""
-    if type(owner) is FunctionType:
-        return owner.__module__ in _OF_COMPOSITES
+    the metrics of a model that has none."""
     return is_stock_object(owner) or is_derived_object(owner) or stock_package(type(owner).__module__) in ("optimizers", "trainers")
 
 
