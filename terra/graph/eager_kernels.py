@@ -110,7 +110,7 @@ def draws_harmlessly(op_type, kinds):
     """Whether a stateful random operation that goes into the graph cannot fail, given `kinds` of its inputs."""
     if op_type == "RandomUniformInt":  # a range that is empty
         return False
-    return op_type == opschema.SHUFFLE or kinds[1 if op_type == "Multinomial" else 0][0] == CONST  # the size
+    return op_type == opschema.SHUFFLE or op_type in opschema.SAMPLERS or kinds[1 if op_type == "Multinomial" else 0][0] == CONST  # the size
 
 
 _SEED_PLACE = {"StatelessRandomPoisson": 1, "StatelessMultinomial": 2}

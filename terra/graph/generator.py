@@ -19,7 +19,7 @@ import itertools
 import os
 
 from terra.errors import GenerationError
-from terra.graph import alternatives, conditions, eager_kernels
+from terra.graph import alternatives, conditions, eager_kernels, sampled
 from terra.graph.cases import select_table
 from terra.graph.dataflow import Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto
@@ -217,6 +217,8 @@ class GraphGenerator:
         event, info = site.event, site.event.info
         if info.category == opschema.VARIABLE:
             return self._emit_variable_op(scope, node, refs, label)
+        if info.op_type in opschema.SAMPLERS:
+            return sampled.sampled_candidates(scope.builder, info.op_type, refs, self._protos(info), label)
         if info.category == opschema.RANDOM:
             return [eager_kernels.stateless_random(scope.builder, info.op_type, refs, self._protos(info), label)]
         outputs = self._emit_scaled(scope, site, refs, label) if harmless and info.op_type in eager_kernels.SCALING else None

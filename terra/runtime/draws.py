@@ -1,7 +1,7 @@
 """What the graph is fed for a stateful random operation, so that it draws the numbers which eager execution would have drawn with the same seeds."""
 
 from terra.runtime import internals as tfi
-from terra.runtime import opschema, philox
+from terra.runtime import opschema, philox, samplers
 from terra.runtime.tensor import TerraTensor
 
 MOST_SHUFFLED = 4096  # rows whose order Python finds: for so many it takes about as long as TensorFlow's kernel, which is made anew for new seeds
@@ -15,18 +15,23 @@ def rows_of(x):
 
 def seed_enum(op_type):
     """The dtype of what `seed_tensor` gives."""
-    return tfi.types_pb2.DT_INT32 if op_type == opschema.SHUFFLE else tfi.types_pb2.DT_UINT64
+    if op_type == opschema.SHUFFLE:
+        return tfi.types_pb2.DT_INT32
+    return tfi.types_pb2.DT_INT64 if op_type in opschema.SAMPLERS else tfi.types_pb2.DT_UINT64
 
 
 def seed_tensor(op_type, attrs, rows=None):
     """What a graph is fed for the seeds among the attributes of a stateful random op.
 
-    uint64 [key, counter's lower half, its upper half], or the two words of a seed; for one that shuffles so many rows, their order, int32.
+    uint64 [key, counter's lower half, its upper half], or the two words of a seed; for one that shuffles so many rows, their order, int32; for one that
+    samples candidates, these and the number of tries, int64.
     """
     found = dict(zip(attrs[::2], attrs[1::2]))
     seed, seed2 = found["seed"], found["seed2"]
     if op_type == opschema.SHUFFLE:
         return _order(seed, seed2, rows)
+    if op_type in opschema.SAMPLERS:
+        return tfi.tf.constant(samplers.candidates(op_type, found, lambda n: _numbers(seed, seed2, n)), tfi.tf.int64)
     words = philox.key_and_counter if opschema.STATELESS_TWIN[op_type][2] else philox.unscrambled
     return tfi.tf.constant(words(seed, seed2), dtype=tfi.tf.uint64)
 
@@ -35,11 +40,15 @@ def _order(seed, seed2, n):
     """The order into which RandomShuffle puts so many rows: from the first one on, each is swapped with one that is drawn out of those left."""
     order = list(range(n))
     if n > 1:
-        key, *counter = philox.key_and_counter(seed, seed2)
-        drawn = tfi.fast_execute(
-            tfi.ctx(), "StatelessRandomUniformFullIntV2", None, tfi.tf.constant([n - 1]), tfi.tf.constant([key], tfi.tf.uint64),
-            tfi.tf.constant(counter, tfi.tf.uint64), tfi.tf.constant(1), "dtype", tfi.tf.uint32)
-        for k, number in enumerate(drawn.numpy().tolist()):
+        for k, number in enumerate(_numbers(seed, seed2, n - 1)):
             other = k + number % (n - k)
             order[k], order[other] = order[other], order[k]
     return tfi.tf.constant(order, dtype=tfi.tf.int32)
+
+
+def _numbers(seed, seed2, n):
+    """The first n numbers of 32 bits that come of these seeds."""
+    key, *counter = philox.key_and_counter(seed, seed2)
+    return tfi.fast_execute(
+        tfi.ctx(), "StatelessRandomUniformFullIntV2", None, tfi.tf.constant([n]), tfi.tf.constant([key], tfi.tf.uint64),
+        tfi.tf.constant(counter, tfi.tf.uint64), tfi.tf.constant(1), "dtype", tfi.tf.uint32).numpy().tolist()

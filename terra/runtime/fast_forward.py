@@ -28,7 +28,7 @@ import numpy as np
 from terra.runtime import added_losses, dispatch, guards, jacobians, location, replaced, stock
 from terra.runtime import internals as tfi
 from terra.runtime.jumps import jump
-from terra.runtime.kinds import is_librarys_container, plain
+from terra.runtime.kinds import is_librarys_container, is_named_tuple, makes_named_tuples, plain
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, scalar
 from terra.runtime.tensor import TerraTensor
@@ -480,6 +480,10 @@ def describe(runner, value, found, keep, inputs):
         _variable_kinds.add(kind)
         found.append(id(value))
         keep.append(value)
+    elif is_named_tuple(kind) and makes_named_tuples(kind):
+        found.append((kind, len(value)))
+        for x in value:
+            describe(runner, x, found, keep, inputs)
     elif kind is slice:
         found.append(kind)
         for x in (value.start, value.stop, value.step):

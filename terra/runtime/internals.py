@@ -61,6 +61,7 @@ try:
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
     SymbolicTensor = ops.SymbolicTensor
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
+    BaseResourceVariable = resource_variable_ops.BaseResourceVariable
     DeviceScope = context._EagerDeviceContext  # what tf.device gives
     NullContext = ops.NullContextmanager  # what tf.control_dependencies gives
     EagerTensorBase = ops._EagerTensorBase  # its Python half: all of a tensor's methods in terms of a few primitives

@@ -1,6 +1,6 @@
 """Jumps over regions: their nodes count as matched, the graph is told what it must be told, and the call's result is made. See `terra.runtime.regions`."""
 
-from terra.runtime import added_losses
+from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late
 from terra.runtime.backward import Record
@@ -163,7 +163,10 @@ def _drawn(region):
     if region.draws:
         for k in region.draws[0]:
             node, refs, attrs = entries[k]
-            entries[k] = (node, refs, _drawn_anew(attrs))
+            if node.category == opschema.RANDOM:
+                entries[k] = (node, refs, _drawn_anew(attrs))
+            else:
+                tfi.draw_seed()  # it is of no use, but counted off
     return entries
 
 

@@ -44,7 +44,9 @@ STATELESS_TWIN = {
 }
 SHUFFLE = "RandomShuffle"  # goes into the graph as a GatherV2 that is given the drawn order of the rows
 
-_UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in each eager call, have no effect
+SAMPLERS = frozenset(["LogUniformCandidateSampler", "UniformCandidateSampler"])  # the graph is given what they draw
+
+UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in each eager call, have no effect
 _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUniform"])  # random, though not registered as stateful
 _READING_FILES = frozenset(["ImmutableConst", "MatchingFiles", "ReadFile"])  # not registered as stateful: what they give may be something else each time
 _PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
@@ -124,7 +126,7 @@ class Schema:
         name = self.name
         if name in FORWARDABLE or name in RAW_READS or name in _RAW_WRITES or name.startswith(_RAW_WRITE_PREFIXES):
             return VARIABLE
-        if name in STATELESS_TWIN or name == SHUFFLE:
+        if name in STATELESS_TWIN or name == SHUFFLE or name in SAMPLERS:
             return RANDOM
         if (op_def.is_stateful and name not in _COMPUTING) or name in _DRAWING or name in _READING_FILES or name == _PRINTED or "Dataset" in name \
                 or name.startswith(_HOST_PREFIXES):
@@ -190,7 +192,7 @@ class Schema:
     @property
     def draws(self):
         """Whether seeds, which are others each time, are among its attributes."""
-        return self.category == RANDOM or self.name in _UNUSED_SEEDS
+        return self.category == RANDOM or self.name in UNUSED_SEEDS
 
     @property
     def varies(self):

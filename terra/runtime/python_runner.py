@@ -23,7 +23,7 @@ from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.regions import known_to_host
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.tracer import Tracer, all_values_known, host_value, nest_outputs, real
+from terra.runtime.tracer import Tracer, all_values_known, host_value, nest_outputs, real, with_values
 from terra.runtime.values import flat_template, launched
 
 EagerTensor = tfi.EagerTensor
@@ -119,8 +119,11 @@ class PythonRunner(Communication, Endings):
         for x in flat:
             t = type(x)
             if t is not TerraTensor and t is not EagerTensor:
-                self.unconverted = (op, flat, attrs)
-                raise FallbackException("converted by the slow path")
+                read = with_values(inputs, flat)
+                if read is None:
+                    self.unconverted = (op, flat, attrs)
+                    raise FallbackException("converted by the slow path")
+                return self.step.mode.fast(ctx, op, name, *read, *attrs)
         category = schema.category
         seeded = self.step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs
         if category == opschema.HOST or seeded is None:

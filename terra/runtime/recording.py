@@ -232,7 +232,9 @@ class Recording:
 
     def _draws(self, region):
         """(places in `entries` of the operations whose seeds are drawn, the global seed); None if there are none."""
-        places = [k for k, (node, _, _) in enumerate(region.entries) if node.category == opschema.RANDOM]
+        drawn = tfi.global_seed() is not None  # TensorFlow draws seeds for what has no use for them, too
+        places = [k for k, (node, _, _) in enumerate(region.entries)
+                  if node.category == opschema.RANDOM or (drawn and node.op_type in opschema.UNUSED_SEEDS)]
         if len(places) != len(self.runner.step.drawn_seeds) - self.drawn:
             raise Unskippable("draws seeds for some of its random numbers only")
         return (places, tfi.global_seed()) if places else None

@@ -4,7 +4,7 @@ import sys
 import time
 from threading import get_ident
 
-from terra.runtime import dispatch, frames, iterators, location, opschema
+from terra.runtime import dispatch, frames, iterators, location, opschema, samplers
 from terra.runtime import internals as tfi
 from terra.runtime.draws import rows_of
 from terra.runtime.graph_runner import runner
@@ -183,11 +183,13 @@ class Step:
         """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and a replay must draw the same.
 
         None if it must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only seeds that were drawn for this one op
-        (never the user's own) have a stateless twin. So must one that shuffles many rows, or nobody knows how many.
+        (never the user's own) have a stateless twin. So must one that shuffles many rows, or nobody knows how many, and one that samples many candidates.
         """
         if schema.name == opschema.SHUFFLE and rows_of(inputs[0]) is None:
             return None
         found = dict(zip(attrs[::2], attrs[1::2]))
+        if schema.name in opschema.SAMPLERS and not samplers.can_draw(found):
+            return None
         if found["seed"] or found["seed2"]:
             return attrs if found["seed2"] in self.drawn_seeds else None
         found["seed"], found["seed2"] = tfi.fresh_seeds()

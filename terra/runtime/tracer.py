@@ -20,7 +20,7 @@ from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
 
 EagerTensor = tfi.EagerTensor
-FallbackException = tfi.FallbackException
+FallbackException, BaseResourceVariable = tfi.FallbackException, tfi.BaseResourceVariable
 DTYPES = tfi.INTERN_DTYPES
 _fast_execute, _tape_set_is_empty, _context_changes = tfi.fast_execute, tfi.tape_set_is_empty, tfi.context_changes
 _SWEEP = 64  # the tensors that the program has dropped are looked for after so many events, at least
@@ -104,6 +104,17 @@ def collect_args(structure, found, arrays):
     return composites
 
 
+def with_values(inputs, flat):
+    """An operation's inputs with the variables among them read, as TensorFlow's fast path does; None if not only variables and tensors are given."""
+    if not all(isinstance(x, BaseResourceVariable) or is_tensor(x) for x in flat):
+        return None
+    return [[_value_of(y) for y in x] if type(x) in (list, tuple) else _value_of(x) for x in inputs]
+
+
+def _value_of(x):
+    return BaseResourceVariable._read_variable_op(x) if isinstance(x, BaseResourceVariable) else x
+
+
 class Tracer:
     """Runs a step imperatively and records its trace. One per step."""
 
@@ -143,7 +154,10 @@ class Tracer:
                     known_shapes = False
                 args.append(x)
             else:
-                raise FallbackException("converted by the slow path")
+                read = with_values(inputs, flat)
+                if read is None:
+                    raise FallbackException("converted by the slow path")
+                return step.mode.fast(ctx, op, name, *read, *attrs)
         if not schema.plain:
             category = schema.category
             seeded = step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs

@@ -1,0 +1,72 @@
+"""The outputs of a candidate sampler in the graph: the candidates are fed, as Python has found them with the seeds of the step; how often they and the true
+classes are to be expected among so many candidates is calculated of them, as the sampler's kernel does (TensorFlow's range_sampler.cc)."""
+
+import math
+
+from terra.graph.eager_kernels import const_ints, constant_proto
+from terra.graph.functiondef import attr, dtype
+from terra.runtime import internals as tfi
+
+INT32, INT64, FLOAT, DOUBLE = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_INT64, tfi.types_pb2.DT_FLOAT, tfi.types_pb2.DT_DOUBLE
+
+
+def sampled_candidates(builder, op_type, refs, attrs, label):
+    """Refs of (the candidates, expected counts of the true classes, expected counts of the candidates). refs: the true classes, and what is fed."""
+    write = _Writer(builder, label)
+    true, fed = refs
+    sampled, unique, classes = attrs["num_sampled"].i, attrs["unique"].b, attrs["range_max"].i
+    zero, length, one = (const_ints(builder, [n]) for n in (0, sampled, 1))
+    of_fed = {"T": dtype(INT64), "Index": dtype(INT32)}
+    candidates = write("Slice", fed, zero, length, **of_fed)
+    tries = write.cast(write("Slice", fed, length, one, **of_fed), INT64, FLOAT) if unique else None
+    counts = []
+    for drawn in (true, candidates):
+        if op_type == "UniformCandidateSampler":
+            shape = write("Shape", drawn, T=dtype(INT64), out_type=dtype(INT32))
+            share = write("BroadcastTo", write.number(1.0 / classes, FLOAT), shape, T=dtype(FLOAT), Tidx=dtype(INT32))
+        else:
+            share = _log_uniform(write, drawn, classes)
+        counts.append(_expected(write, share, sampled, tries))
+    return [candidates, *counts]
+
+
+def _log_uniform(write, drawn, classes):
+    """The probability that one try gives the class: that of the numbers between the logarithms of those before and after it."""
+    number = write.cast(drawn, INT64, DOUBLE)
+    after, before = (write("AddV2", number, write.number(k, DOUBLE), T=dtype(DOUBLE)) for k in (2.0, 1.0))
+    width = write("Log", write("RealDiv", after, before, T=dtype(DOUBLE)), T=dtype(DOUBLE))
+    return write.cast(write("RealDiv", width, write.number(math.log1p(classes), DOUBLE), T=dtype(DOUBLE)), DOUBLE, FLOAT)
+
+
+def _expected(write, share, sampled, tries):
+    """How often a class with this probability is expected among the candidates; tries: how many were needed, None if none of them could be in vain."""
+    simply = write("Mul", share, write.number(float(sampled), FLOAT), T=dtype(FLOAT))
+    if tries is None:
+        return simply
+    # In double precision: TensorFlow's own operations on floats are less precise here than the functions of C that the kernel uses.
+    never = write.in_double("Log1p", write("Neg", share, T=dtype(FLOAT)))
+    at_all = write("Neg", write.in_double("Expm1", write("Mul", never, tries, T=dtype(FLOAT))), T=dtype(FLOAT))
+    none_in_vain = write("Equal", tries, write.number(float(sampled), FLOAT), T=dtype(FLOAT), incompatible_shape_error=attr(True))
+    return write("SelectV2", none_in_vain, simply, at_all, T=dtype(FLOAT))
+
+
+_OUTPUTS = {"Slice": "output", "Shape": "output", "BroadcastTo": "output", "SelectV2": "output", **dict.fromkeys(("AddV2", "RealDiv", "Mul", "Equal"), "z")}
+
+
+class _Writer:
+    """Writes nodes; the name of most operations' output is y."""
+
+    def __init__(self, builder, label):
+        self.builder, self.label = builder, label
+
+    def __call__(self, op_type, *refs, **attrs):
+        return f"{self.builder.node(op_type, refs, attrs, self.label)}:{_OUTPUTS.get(op_type, 'y')}:0"
+
+    def number(self, value, enum):
+        return self.builder.const(("number", value, enum), lambda: constant_proto(value, enum))
+
+    def cast(self, ref, source, target):
+        return self("Cast", ref, SrcT=dtype(source), DstT=dtype(target), Truncate=attr(False))
+
+    def in_double(self, op_type, ref):
+        return self.cast(self(op_type, self.cast(ref, FLOAT, DOUBLE), T=dtype(DOUBLE)), DOUBLE, FLOAT)
