@@ -1,5 +1,9 @@
 """What the graph is fed for a stateful random operation, so that it draws the numbers which eager execution would have drawn with the same seeds."""
 
+import functools
+
+import numpy as np
+
 from terra.runtime import internals as tfi
 from terra.runtime import opschema, philox, samplers
 from terra.runtime.tensor import TerraTensor
@@ -31,7 +35,7 @@ def seed_tensor(op_type, attrs, rows=None):
     if op_type == opschema.SHUFFLE:
         return _order(seed, seed2, rows)
     if op_type in opschema.SAMPLERS:
-        return tfi.tf.constant(samplers.candidates(op_type, found, lambda n: _numbers(seed, seed2, n)), tfi.tf.int64)
+        return tfi.eager_constant(np.array(samplers.candidates(op_type, found, lambda n: _numbers(seed, seed2, n))), None)
     words = philox.key_and_counter if opschema.STATELESS_TWIN[op_type][2] else philox.unscrambled
     return tfi.tf.constant(words(seed, seed2), dtype=tfi.tf.uint64)
 
@@ -40,15 +44,19 @@ def _order(seed, seed2, n):
     """The order into which RandomShuffle puts so many rows: from the first one on, each is swapped with one that is drawn out of those left."""
     order = list(range(n))
     if n > 1:
-        for k, number in enumerate(_numbers(seed, seed2, n - 1)):
+        for k, number in enumerate(_numbers(seed, seed2, n - 1).tolist()):
             other = k + number % (n - k)
             order[k], order[other] = order[other], order[k]
     return tfi.tf.constant(order, dtype=tfi.tf.int32)
 
 
 def _numbers(seed, seed2, n):
-    """The first n numbers of 32 bits that come of these seeds."""
+    """The first n numbers of 32 bits that come of these seeds, an array."""
     key, *counter = philox.key_and_counter(seed, seed2)
-    return tfi.fast_execute(
-        tfi.ctx(), "StatelessRandomUniformFullIntV2", None, tfi.tf.constant([n]), tfi.tf.constant([key], tfi.tf.uint64),
-        tfi.tf.constant(counter, tfi.tf.uint64), tfi.tf.constant(1), "dtype", tfi.tf.uint32).numpy().tolist()
+    key, counter = (tfi.eager_constant(np.array(x, np.uint64), None) for x in ([key], counter))
+    return tfi.fast_execute(tfi.ctx(), "StatelessRandomUniformFullIntV2", None, _constant((n,)), key, counter, _constant(1), "dtype", tfi.tf.uint32).numpy()
+
+
+@functools.lru_cache(64)
+def _constant(value):
+    return tfi.eager_constant(np.array(value, np.int32), None)

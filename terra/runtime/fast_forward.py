@@ -47,9 +47,12 @@ _Generator = tfi.tf.random.Generator
 _JACOBIAN, _BATCH_JACOBIAN = tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian
 _context_changes = tfi.context_changes
 # Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
+CLASSES = {  # with which it calculates: on the host, if they are no data
+    **dict.fromkeys([tfi.tf.nn.nce_loss, tfi.tf.nn.sampled_softmax_loss], (2, "labels")),
+    **dict.fromkeys([tfi.tf.random.log_uniform_candidate_sampler, tfi.tf.random.uniform_candidate_sampler, tfi.tf.nn.compute_accidental_hits], (0, "true_classes"))}
 INDICES = {
     tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices"), tfi.tf.nn.embedding_lookup: (1, "ids"),
-    tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels")}
+    tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels"), **CLASSES}
 _DRAWING = frozenset(getattr(_Generator, name) for name in ("binomial", "normal", "truncated_normal", "uniform", "uniform_full_int"))
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
 _MOST_SMALL_SIGNATURES, _MOST_ENTRIES = 1000, 50_000  # the same where the regions are small: operations in all of them
@@ -172,7 +175,8 @@ def _unread(runner, owner, args, kwargs):
     """The tensors among a call's arguments at whose values its Python code does not look."""
     if type(owner) is FunctionType:
         position, name = INDICES.get(owner, (None, None))
-        return () if name is None else args[position:position + 1] or (kwargs.get(name),)
+        found = () if name is None else args[position:position + 1] or (kwargs.get(name),)
+        return found if owner not in CLASSES else [x for x in found if id(x) in runner.step.args or runner.step.is_data(x)]
     return [x for x in args[:1] if _looks_up(owner) and runner.step.is_data(x)]  # the layer's operations on other ones run on the host
 
 

@@ -73,7 +73,7 @@ _INDEX_DATA = {
 }
 _DATA_NAMES = frozenset([  # of inputs of any op
     "seed", "key", "counter", "alg", "labels", "segment_ids", "a_indices", "b_indices", "sp_indices", "input_indices", "sparse_indices", "reverse_index_map",
-    "row_partition_tensors", "rt_nested_splits", "params_nested_splits"])
+    "row_partition_tensors", "rt_nested_splits", "params_nested_splits", "true_classes", "sampled_candidates"])
 _VALUE_DECIDES = frozenset(["Range", "LinSpace"])
 SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank", "VariableShape"])
 _HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
