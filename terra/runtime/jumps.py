@@ -70,8 +70,8 @@ def jump(runner, region, inputs, alternatives):
     sent, seeds, entries = (0, 0), None, None
     if region.fetches:
         if region.draws:
-            seeds, entries = tfi.seed_state(), _drawn(region)
-        region, sent = _read(runner, region, entries or region.entries, inputs, alternatives)
+            seeds, entries = tfi.seed_state(), _drawn(region, runner.step)
+        region, sent, entries = _read(runner, region, entries, seeds, inputs, alternatives)
         if region is None:
             if seeds is not None:
                 tfi.set_seed_state(seeds)
@@ -88,33 +88,38 @@ def jump(runner, region, inputs, alternatives):
     return result
 
 
-def _read(runner, region, entries, inputs, alternatives):
-    """Read what a call would read which is skipped, `entries` being those of this step: the region that has read the same, and how many of its feeds and branches the graph was told; or None, and
-    what `jump` gives."""
+def _read(runner, region, entries, seeds, inputs, alternatives):
+    """Read what a call would read which is skipped: the region that has read the same, how many of its feeds and branches the graph was told, and its entries if
+    it draws seeds; or None, what `jump` gives, and None. `entries`: those of `region` in this step, for which seeds were drawn from the state `seeds` on, or None.
+    """
     before = runner.place()
     feeds = selects = k = 0
     values = []
     while k < len(region.fetches):
         node, expected, n_feeds, n_selects = region.fetches[k]
-        _feed(runner, region.feeds[feeds:n_feeds], entries, inputs.foreign)
+        _feed(runner, region.feeds[feeds:n_feeds], entries or region.entries, inputs.foreign)
         for chosen in region.selects[selects:n_selects]:
             runner._select(chosen)
         feeds, selects = n_feeds, n_selects
         value = runner.receive(node)
         if value is None:
-            return None, FELL_BACK
+            return None, FELL_BACK, None
         k += 1
         values.append(value)
         if not is_expected(expected, value):
             runner.go_back(before, region.feeds[:feeds])
+            if entries is not None and seeds is None:
+                runner.step.keep_seeds([entries[k][2] for k in region.draws[0]])
             region = alternatives.that_reads(runner, inputs, region, values)
             if region is None:
-                return None, MISSED
-            entries = region.entries  # (what depends on values draws no seeds)
+                return None, MISSED, None
+            if seeds is not None:
+                tfi.set_seed_state(seeds)
+            entries = _drawn(region, runner.step) if region.draws else None  # up to here, the graph is told the same again
             feeds = selects = k = 0  # again, as far as the graph knows it already
             values.clear()
     alternatives.missing = max(alternatives.missing - 1, 0)
-    return region, (feeds, selects)
+    return region, (feeds, selects), entries
 
 
 def advance(runner, region, foreign, fed=0, selected=0, entries=None):
@@ -146,7 +151,7 @@ def advance(runner, region, foreign, fed=0, selected=0, entries=None):
 def this_steps(runner, region, foreign, fed=0, entries=None):
     """The entries of a region with what belongs to this step: feeds (some of them are among the call's tensors `foreign`), tensor arguments, drawn seeds, which are in
     `entries` if that is given. The graph was fed the first ones."""
-    entries = entries or _drawn(region)
+    entries = entries or _drawn(region, runner.step)
     _feed(runner, region.feeds[fed:] if fed else region.feeds, entries, foreign)
     for k, j, what in region.patches:
         node, refs, attrs = entries[k]
@@ -157,14 +162,14 @@ def this_steps(runner, region, foreign, fed=0, entries=None):
     return entries
 
 
-def _drawn(region):
+def _drawn(region, step):
     """A region's entries, with seeds drawn for this step."""
     entries = list(region.entries)
     if region.draws:
         for k in region.draws[0]:
             node, refs, attrs = entries[k]
             if node.category == opschema.RANDOM:
-                entries[k] = (node, refs, _drawn_anew(attrs))
+                entries[k] = (node, refs, _drawn_anew(attrs, step))
             else:
                 tfi.draw_seed()  # it is of no use, but counted off
     return entries
@@ -181,11 +186,11 @@ def _feed(runner, feeds, entries, foreign):
         runner._feed(slot, launched(x) if type(x) is TerraTensor else x)
 
 
-def _drawn_anew(attrs):
+def _drawn_anew(attrs, step):
     """The attributes of a random operation, with a seed that TensorFlow draws as it would for the operation itself."""
     seeds = dict(zip(attrs[::2], attrs[1::2]))
     if tfi.global_seed() is None:
-        seeds["seed"], seeds["seed2"] = tfi.fresh_seeds()
+        seeds["seed"], seeds["seed2"] = step.fresh_seeds() if step is not None else tfi.fresh_seeds()
     else:
         seeds["seed2"] = tfi.draw_seed()
     return tuple(x for pair in seeds.items() for x in pair)

@@ -50,6 +50,7 @@ class _Feeds:
     """What `jumps.this_steps` feeds in an express step: it takes this for the skeleton."""
 
     __slots__ = ("values", "fed_by_key")
+    step = None
 
     def __init__(self, n):
         self.values = [None] * n

@@ -104,8 +104,6 @@ class Recording:
         if len(region.feeds) != runner.step.counts.feeds - self.feeds:
             raise Unskippable("feeds something that it was not given")
         region.draws = self._draws(region)
-        if region.draws and region.depends_on_values:
-            raise Unskippable("reads values and draws seeds, which could not be put back")
         region.selects = runner.chosen[self.n_chosen:]
         region.end = runner.node
         region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]

@@ -64,6 +64,7 @@ class Step:
             self.differences = []  # from eager execution, that were found by that
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
+        self._kept_seeds = []
         self.drawn_seeds = set()  # op seeds that TensorFlow drew during the step
         self.collects = self.collects_now = None  # the thresholds of garbage collection before it, and in it if they are others
         self.handlers = ()  # of signals, that are put off while Terra is at work
@@ -192,8 +193,17 @@ class Step:
             return None
         if found["seed"] or found["seed2"]:
             return attrs if found["seed2"] in self.drawn_seeds else None
-        found["seed"], found["seed2"] = tfi.fresh_seeds()
+        found["seed"], found["seed2"] = self.fresh_seeds()
         return tuple(x for pair in found.items() for x in pair)
+
+    def fresh_seeds(self):
+        """Two seeds for a random operation where none is set: those first that a jump has drawn which was taken back, since the graph may have been told of them."""
+        return self._kept_seeds.pop(0) if self._kept_seeds else tfi.fresh_seeds()
+
+    def keep_seeds(self, drawn):
+        """A jump is taken back that has drawn these, as attributes of random operations, while no seed was set."""
+        found = [dict(zip(attrs[::2], attrs[1::2])) for attrs in drawn]
+        self._kept_seeds = [(seeds["seed"], seeds["seed2"]) for seeds in found] + self._kept_seeds
 
     def note_host_outputs(self, schema, outputs):
         for t in outputs:
