@@ -6,6 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import terra
 from terra.runtime import draws, philox
 from tests.harness import differ
 
@@ -211,3 +212,77 @@ def test_orders(n):
     order = draws.seed_tensor("RandomShuffle", ("seed", 3, "seed2", 4), n)
     assert order.dtype == tf.int32
     np.testing.assert_array_equal(order, tf.raw_ops.RandomShuffle(value=tf.range(n), seed=3, seed2=4))
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": True}, {"fast_forward": False}], ids=["default", "verify", "no fast-forward"])
+def test_steps_that_draw_and_branch(options):
+    """Where a step branches otherwise than it was expected to, what was drawn for it is drawn again, in as many draws as there are on its own way."""
+    def make():
+        w = tf.Variable(tf.ones(3))
+
+        def step(x):
+            dropped = tf.nn.dropout(x * w, 0.5)
+            if tf.reduce_sum(dropped) > 5.0:
+                dropped += tf.random.normal((4, 3)) + tf.random.uniform((4, 3))
+            elif tf.reduce_max(dropped) > 1.5:
+                dropped *= 0.5
+            w.assign_add(0.01 * tf.reduce_mean(tf.nn.dropout(dropped, 0.3), 0))
+            return dropped
+
+        return step, lambda: w
+
+    stats = differ(make, given_rows, 60, **options)
+    assert stats.coexecuted_steps >= 35, stats
+    if not options:
+        assert stats.whole_steps >= 46 and stats.express_steps >= 5, stats
+
+
+def test_what_was_drawn_without_a_seed_and_taken_back():
+    """The graph has drawn before it turned out that the step goes on otherwise: what Python replays of it must be the same."""
+    @terra.coexecute(wait_for_graph=True)
+    def step(x):
+        drawn = tf.random.uniform((4, 3))
+        high = bool(drawn[0, 0] > 0.5)
+        kind = tf.reduce_sum(x)
+        if kind < 0.5:
+            more = drawn + 1.0
+        elif kind < 1.5:
+            more = drawn * tf.random.normal((4, 3))
+        elif kind < 2.5:
+            more = tf.nn.dropout(drawn, 0.5)
+        else:
+            more = tf.reverse(tf.random.uniform((4, 3)), [0]) + drawn * kind
+        return high, drawn, more - drawn
+
+    tf.random.set_seed(None)
+    for kind in [0] * 16 + [1] * 8 + [0, 1] * 8 + [2, 0, 3, 0, 1, 0, 0, 2, 1, 3] * 2:
+        high, drawn, rest = step(tf.constant([float(kind)]))
+        assert high is bool(drawn[0, 0] > 0.5)
+        if kind == 0:
+            np.testing.assert_allclose(rest, np.ones((4, 3)), rtol=1e-6)
+    stats = step.stats()
+    assert stats.coexecuted_steps >= 30 and stats.whole_steps >= 10 and stats.fallbacks >= 1, stats
+
+
+@pytest.mark.parametrize("seed", [4, None])
+def test_only_one_way_draws(seed):
+    """What is expected draws nothing; the way that is taken instead does, and what it then reads may be something new again."""
+    results = []
+    for wrap in (lambda step: step, lambda step: terra.coexecute(step, wait_for_graph=True)):
+        tf.random.set_seed(seed)
+        w = tf.Variable(0.0)
+
+        def step(x):
+            y = tf.reduce_sum(x) + 0.0 * w
+            if y > 0.5:
+                y += tf.random.uniform([], 1.0, 2.0)
+                if y > 2.0 + tf.reduce_max(x):
+                    y += tf.random.normal([])
+            w.assign_add(1.0)
+            return y
+
+        step = wrap(step)
+        results.append([float(step(tf.constant([0.0 if k % 3 else 1.0, k % 5 * 0.1 if k % 3 == 0 else 0.0]))) for k in range(48)])
+    assert step.stats().coexecuted_steps >= 30 and step.stats().whole_steps >= 8, step.stats()
+    if seed is not None:
+        np.testing.assert_array_equal(*results)

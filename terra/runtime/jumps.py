@@ -67,14 +67,10 @@ def jump(runner, region, inputs, alternatives):
 
     FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, and nothing was matched.
     """
-    sent, seeds, entries = (0, 0), None, None
+    sent, entries = (0, 0), None
     if region.fetches:
-        if region.draws:
-            seeds, entries = tfi.seed_state(), _drawn(region, runner.step)
-        region, sent, entries = _read(runner, region, entries, seeds, inputs, alternatives)
+        region, sent, entries = _read(runner, region, inputs, alternatives)
         if region is None:
-            if seeds is not None:
-                tfi.set_seed_state(seeds)
             return sent
     advance(runner, region, inputs.foreign, *sent, entries)
     for k, mask in region.masks:
@@ -88,11 +84,12 @@ def jump(runner, region, inputs, alternatives):
     return result
 
 
-def _read(runner, region, entries, seeds, inputs, alternatives):
+def _read(runner, region, inputs, alternatives):
     """Read what a call would read which is skipped: the region that has read the same, how many of its feeds and branches the graph was told, and its entries if
-    it draws seeds; or None, what `jump` gives, and None. `entries`: those of `region` in this step, for which seeds were drawn from the state `seeds` on, or None.
+    it draws seeds; or None, what `jump` gives, and None.
     """
-    before = runner.place()
+    step, before = runner.step, runner.place()
+    seeds, entries = (step.seeds(), _drawn(region, step)) if region.draws else (None, None)
     feeds = selects = k = 0
     values = []
     while k < len(region.fetches):
@@ -103,19 +100,19 @@ def _read(runner, region, entries, seeds, inputs, alternatives):
         feeds, selects = n_feeds, n_selects
         value = runner.receive(node)
         if value is None:
+            if seeds is not None:
+                step.put_back(seeds, [entries[place][2] for place in region.draws[0]])
             return None, FELL_BACK, None
         k += 1
         values.append(value)
         if not is_expected(expected, value):
             runner.go_back(before, region.feeds[:feeds])
-            if entries is not None and seeds is None:
-                runner.step.keep_seeds([entries[k][2] for k in region.draws[0]])
+            if seeds is not None:
+                step.put_back(seeds, [entries[place][2] for place in region.draws[0]])
             region = alternatives.that_reads(runner, inputs, region, values)
             if region is None:
                 return None, MISSED, None
-            if seeds is not None:
-                tfi.set_seed_state(seeds)
-            entries = _drawn(region, runner.step) if region.draws else None  # up to here, the graph is told the same again
+            seeds, entries = (step.seeds(), _drawn(region, step)) if region.draws else (None, None)  # up to here, the graph is told the same again
             feeds = selects = k = 0  # again, as far as the graph knows it already
             values.clear()
     alternatives.missing = max(alternatives.missing - 1, 0)

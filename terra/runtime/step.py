@@ -197,13 +197,26 @@ class Step:
         return tuple(x for pair in found.items() for x in pair)
 
     def fresh_seeds(self):
-        """Two seeds for a random operation where none is set: those first that a jump has drawn which was taken back, since the graph may have been told of them."""
-        return self._kept_seeds.pop(0) if self._kept_seeds else tfi.fresh_seeds()
+        """Two seeds for a random operation where none is set: those first that were put back, since the graph may have been told of them."""
+        if not self._kept_seeds:
+            return tfi.fresh_seeds()
+        seeds = self._kept_seeds.pop(0)
+        self.drawn_seeds.add(seeds[1])
+        return seeds
 
-    def keep_seeds(self, drawn):
-        """A jump is taken back that has drawn these, as attributes of random operations, while no seed was set."""
-        found = [dict(zip(attrs[::2], attrs[1::2])) for attrs in drawn]
-        self._kept_seeds = [(seeds["seed"], seeds["seed2"]) for seeds in found] + self._kept_seeds
+    def seeds(self):
+        """From where seeds are drawn now: for `put_back`."""
+        return tfi.seed_state(), set(self.drawn_seeds)
+
+    def put_back(self, seeds, drawn):
+        """Have the seeds drawn again that were drawn since: the attributes `drawn` of random operations have them."""
+        state, known = seeds
+        self.drawn_seeds &= known
+        if state is not None:
+            tfi.set_seed_state(state)
+        else:
+            found = [dict(zip(attrs[::2], attrs[1::2])) for attrs in drawn]
+            self._kept_seeds = [(seeds["seed"], seeds["seed2"]) for seeds in found] + self._kept_seeds
 
     def note_host_outputs(self, schema, outputs):
         for t in outputs:
