@@ -21,6 +21,7 @@ What must hold for a jump (else the call simply runs, and every operation is val
 """
 
 import sys
+from collections import OrderedDict
 from types import FunctionType, MethodType
 
 import numpy as np
@@ -28,7 +29,7 @@ import numpy as np
 from terra.runtime import added_losses, dispatch, guards, jacobians, location, replaced, stock
 from terra.runtime import internals as tfi
 from terra.runtime.jumps import jump
-from terra.runtime.kinds import is_librarys_container, is_named_tuple, makes_named_tuples, plain
+from terra.runtime.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, scalar
 from terra.runtime.tensor import TerraTensor
@@ -504,6 +505,9 @@ def describe(runner, value, found, keep, inputs):
         found.append((kind, str(value)))
     elif issubclass(kind, type) and tfi.is_composite(value):
         found.append(value)
+    elif is_output(value):
+        found.append((kind, tuple(OrderedDict.keys(value))))
+        describe(runner, vars(value), found, keep, inputs)
     elif is_librarys_container(kind):
         describe(runner, plain(value), found, keep, inputs)
         found.append(kind)

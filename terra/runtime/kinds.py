@@ -10,6 +10,7 @@ import numpy as np
 from terra.runtime import internals as tfi
 from terra.runtime.regions import SCALARS
 from terra.runtime.tensor import TerraTensor
+from terra.transform import policy
 
 TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
 PLAIN = frozenset([*SCALARS, complex, slice, range, type(Ellipsis), type(NotImplemented), tfi.tensor_shape.TensorShape, tfi.tf.DType, tfi.SymbolicTensor])  # immutable
@@ -54,6 +55,13 @@ def is_librarys(cls):
 def is_librarys_container(kind):
     """Whether it is a class of the framework's of lists or dicts, as those of a layer are."""
     return issubclass(kind, (list, dict)) and is_librarys(kind)
+
+
+def is_output(value):
+    """Whether it is what models of a library that does nothing but compute give: a data class that is an ordered dict of its fields, too (Hugging Face's `ModelOutput`)."""
+    kind = type(value)
+    return issubclass(kind, collections.OrderedDict) and type(kind) is type and policy.is_pure(kind.__module__) and all(
+        vars(value).get(name, vars) is x for name, x in collections.OrderedDict.items(value))
 
 
 def plain(container):

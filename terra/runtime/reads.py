@@ -22,7 +22,7 @@ from terra.runtime.effects import CONTENTS, Question, space_of
 from terra.runtime.kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_librarys, is_named_tuple
 from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.varying import KINDS, Place
-from terra.transform import convert
+from terra.transform import convert, policy
 from terra.transform.source import codes_within
 
 _code = attrgetter("__code__")
@@ -94,6 +94,8 @@ class _Parts(walk.Walk):
                 raise Unskippable  # what it does when it is searched is its own affair
         elif not issubclass(kind, (type, np.ndarray, np.generic, range, BuiltinFunctionType, ModuleType)):
             derived = any(map(is_librarys, kind.__mro__))
+            if policy.is_pure(kind.__module__) and not derived:
+                return  # its code does nothing but compute
             if issubclass(kind, _SEARCHED) or any(defined(kind, name) is not None for name in ("__attrs_attrs__", "__tf_flatten__", "__getattr__")) \
                     or type(defined(kind, "__class__")) is not GetSetDescriptorType or type(defined(kind, "__getattribute__")) is FunctionType and not derived \
                     or self.strict and (derived or defined(kind, "__call__") is not None):
@@ -106,14 +108,14 @@ class _Parts(walk.Walk):
         if kind in self.classes:
             return
         self.classes.add(kind)
-        if self.strict:
+        if self.strict and not policy.is_pure(kind.__module__):
             raise Unskippable
         self.reads.bases(kind)
         librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
         for cls in kind.__mro__:
             if not is_librarys(cls) and not is_fixed(cls):
                 self.reads.contents(vars(cls), cls)
-                for name, value in vars(cls).items():
+                for name, value in vars(cls).items() if not policy.is_pure(cls.__module__) else ():
                     replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
                     if (name in _ASKED and value is not None) or (name == "__class__") or not (
                             replaced is None or (name == "metrics" and not self.asks_metrics) or _is_quiet(name, value, replaced, tuple(librarys))):

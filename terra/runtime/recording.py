@@ -11,7 +11,7 @@ from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.constants import const_key, is_small_constant
 from terra.runtime.draws import rows_of
-from terra.runtime.kinds import is_record
+from terra.runtime.kinds import is_output, is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
@@ -325,6 +325,8 @@ class Recording:
             return value
         if is_record(kind):
             return Instance(kind, self._template(vars(value)))
+        if is_output(value):
+            return Instance(kind, self._template(vars(value)), tuple(collections.OrderedDict.keys(value)))
         if kind is tfi.ListWrapper:
             return Named(kind, [self._template(x) for x in value])
         if isinstance(value, tuple) and hasattr(kind, "_fields"):

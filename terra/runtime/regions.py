@@ -5,6 +5,7 @@ out of new placeholders. It holds no value of a step: values of the step are nam
 from outside by their place among the arguments of the call, or, once they were fed, by the key that they have since.
 """
 
+import collections
 import sys
 
 from terra.graph.conditions import Within
@@ -356,15 +357,20 @@ class Named:
 
 
 class Instance:
-    """An instance of a data class."""
+    """An instance of a data class; its attributes with these `names` are its items, too, if it is an ordered dict."""
 
-    __slots__ = ("kind", "attributes")
+    __slots__ = ("kind", "attributes", "names")
 
-    def __init__(self, kind, attributes):
-        self.kind, self.attributes = kind, attributes
+    def __init__(self, kind, attributes, names=None):
+        self.kind, self.attributes, self.names = kind, attributes, names
 
     def filled(self, attributes):
-        made = object.__new__(self.kind)
+        if self.names is None:
+            made = object.__new__(self.kind)
+        else:
+            made = collections.OrderedDict.__new__(self.kind)
+            for name in self.names:
+                collections.OrderedDict.__setitem__(made, name, attributes[name])
         vars(made).update(attributes)
         return made
 

@@ -177,7 +177,7 @@ def _same(a, b):
     if kind is Attached:
         return _same(a.value, b.value) and _same(a.attributes, b.attributes)
     if kind is Instance:
-        return a.kind is b.kind and _same(a.attributes, b.attributes)
+        return a.kind is b.kind and a.names == b.names and _same(a.attributes, b.attributes)
     if kind is Named or kind is Composite:
         return a.kind is b.kind and _same(a.parts, b.parts)
     if kind is Record:

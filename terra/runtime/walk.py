@@ -14,6 +14,7 @@ from terra.runtime.replaced import modules
 from terra.runtime.snapshots import noted
 from terra.runtime.stock import NEVER, STEP_FUNCTIONS, STEPS, is_frameworks, is_seed_generator, stock_package
 from terra.runtime.tensor import TerraTensor
+from terra.transform import policy
 
 _CALLERS = frozenset([*STEPS, *STEP_FUNCTIONS, *[f"make_{name}" for name in STEP_FUNCTIONS]])  # attributes of a model that call it
 _OPAQUE = frozenset(["Tracker", "Config", "Function", "KerasHistory"])  # looked at no further than their identity
@@ -127,6 +128,8 @@ class Walk:
                 package = "layers"  # a user's subclass: its attributes matter as those of a stock layer do
                 if self.users is not None:
                     self.users.append(kind)
+            if package is None and policy.is_pure(kind.__module__) and type(getattr(value, "__dict__", None)) is dict:
+                package = "layers"  # what its code, which is not looked at, may read
             if package is None:
                 if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)) and id(value) not in self.seen:
                     if self.users is None or tfi.has_custom_gradient(value) is None:

@@ -12,7 +12,7 @@ import sysconfig
 
 __all__ = ["configure", "is_user_code", "settings"]
 
-PURE = ("tensorflow_probability", "sonnet", "einops", "gpflow", "check_shapes", "keras_hub")
+PURE = ("tensorflow_probability", "sonnet", "einops", "gpflow", "check_shapes", "keras_hub", "transformers")
 # What TensorFlow, Keras and the libraries above call in turn.
 DEPENDENCIES = (
     "absl", "cloudpickle", "decorator", "flatbuffers", "google", "grpc", "h5py", "libclang", "markdown", "ml_dtypes", "namex", "opt_einsum", "optree",
