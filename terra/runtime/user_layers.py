@@ -16,6 +16,7 @@ from terra.runtime import dispatch, fast_forward, replaced, stock
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import is_librarys
 from terra.runtime.tensor import TerraTensor
+from terra.transform import policy
 
 EagerTensor = tfi.EagerTensor
 _PLAIN = frozenset([int, float, bool, str, type(None)])
@@ -28,6 +29,7 @@ _OWN = (
     "quantization_mode", "quantized_call", "rematerialized_call", "supports_masking", "symbolic_call", "variable_dtype")
 
 _classes = {}  # class -> _Class, or None
+policy.on_change(_classes.clear)
 _plans = {}  # (id of a signature, number of arguments, names) -> (that signature, its _Plan or None)
 
 
@@ -139,10 +141,11 @@ def _look_at(kind):
     module = sys.modules.get("keras.src.layers.layer")
     layer = getattr(module, "Layer", None)
     known = None
-    if layer is not None and layer in kind.__mro__ and stock.stock_package(kind.__module__) is None and _is_simple(kind, layer):
+    if layer is not None and layer in kind.__mro__ and stock.stock_package(kind.__module__) is None and not policy.is_pure(_caller(kind).__module__) \
+            and _is_simple(kind, layer):
         known = _Class()
         known.wrapper = kind.__call__
-        known.calls_users = not is_librarys(next(cls for cls in kind.__mro__ if "call" in vars(cls)))
+        known.calls_users = not is_librarys(_caller(kind))
         known.module = module
         known.globals = sys.modules["keras.src.backend.common.global_state"]
         for cls in kind.__mro__[:-1]:
@@ -153,6 +156,11 @@ def _look_at(kind):
         known.policies = {}
     _classes[kind] = known
     return known
+
+
+def _caller(kind):
+    """The class that a layer's `call` is of."""
+    return next(cls for cls in kind.__mro__ if "call" in vars(cls))
 
 
 def _is_simple(kind, layer):

@@ -129,8 +129,10 @@ class Walk:
                 if self.users is not None:
                     self.users.append(kind)
             if package is None and policy.is_pure(kind.__module__) and type(getattr(value, "__dict__", None)) is dict:
-                package = "layers"  # what its code, which is not looked at, may read
-            if package is None:
+                if id(value) not in self.seen:  # its library's code, which is not looked at, may read it
+                    self.seen.add(id(value))
+                    self._attributes(value)
+            elif package is None:
                 if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)) and id(value) not in self.seen:
                     if self.users is None or tfi.has_custom_gradient(value) is None:
                         raise Unskippable(f"may call an object of type {kind.__name__}")

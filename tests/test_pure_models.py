@@ -1,0 +1,183 @@
+"""Models of libraries that do nothing but compute, such as Hugging Face's transformers: steps that train them are skipped as a whole."""
+
+import collections
+
+import harness
+import keras
+import numpy as np
+import pure_models as lib
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import terra.transform
+from terra.transform import policy
+
+STEPS = 24
+KERAS = [pytest.param(keras, id="keras3"), pytest.param(tf_keras, id="tf_keras")]
+
+
+@pytest.fixture(autouse=True)
+def declared():
+    pure, prefixes = set(policy.settings.pure), dict(policy.settings.prefixes)
+    terra.transform.configure(pure="pure_models")
+    yield
+    policy.settings.pure, policy.settings.prefixes = pure, prefixes
+    terra.transform.configure()
+
+
+def batch(i):
+    r = np.random.default_rng(i)
+    return tf.constant(r.normal(size=(4, 5)).astype("f")), tf.constant(r.integers(0, 3, 4))
+
+
+def use_all(model, x, y):
+    output = model({"inputs": x, "keep": tf.constant([True, True, False, True])}, labels=y, training=True)
+    return output.loss + tf.reduce_mean(output[1]) + tf.reduce_sum(output["logits"]) * 0.1 + (0.0 if output.hidden is None else tf.reduce_sum(output.hidden[0]))
+
+
+def use_loss(model, x, y):
+    return model(x, labels=y, training=True).loss
+
+
+def compare(K, use=use_loss, change=None, whole=STEPS - 9, begin=None, steps=STEPS, **options):
+    held = {}
+
+    def make():
+        K.utils.set_random_seed(3)
+        if K is tf_keras:
+            tf_keras.backend.clear_session()
+        if begin is not None:
+            begin()
+        model = held["model"] = lib.models(K)[1](lib.Config())
+        model(batch(0)[0])
+        variables = [getattr(v, "value", v) if K is keras else v for v in model.trainable_variables]
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = use(model, x, y)
+            variables = model.trainable_variables
+            for v, gradient in zip(variables, tape.gradient(loss, variables)):
+                v.assign_sub(0.1 * gradient)
+            return loss
+
+        return step, lambda: variables
+
+    def before(i, step):
+        held["step"] = step
+        if change is not None and i == 10:
+            change(held["model"])
+
+    stats = harness.differ(make, batch, steps, change=before, **options)
+    assert stats.coexecuted_steps >= steps - 10 and stats.whole_steps >= whole, terra.explain(held["step"])
+    return stats
+
+
+@pytest.mark.parametrize("use", [use_loss, use_all])
+@pytest.mark.parametrize("K", KERAS)
+def test_trained(K, use):
+    compare(K, use)
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_verified(K):
+    assert compare(K, use_all, whole=0, verify=True).verified_calls > 0
+
+
+CHANGES = {
+    "configuration": lambda model: setattr(model.config, "scale", 0.5),
+    "within the configuration": lambda model: model.config.extra.__setitem__("shift", 0.5),
+    "what is given": lambda model: setattr(model.config, "output_hidden", True),
+    "another configuration": lambda model: setattr(model.encoder, "config", lib.Config(scale=2.0)),
+    "rate": lambda model: setattr(model.encoder.dropout, "rate", 0.5),
+    "frozen": lambda model: setattr(model.encoder, "trainable", False),
+    "activation": lambda model: setattr(model.encoder.first, "activation", tf.nn.relu),
+    "method of the object": lambda model: setattr(model, "loss_of", lambda labels, logits: tf.reduce_mean(logits ** 2.0)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("K", KERAS)
+def test_something_changes(K, name):
+    compare(K, use_all, CHANGES[name], whole=STEPS - 16, steps=STEPS + 12 * (name == "frozen"))
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_a_method_of_the_class_is_replaced(K, monkeypatch):
+    def change(model):
+        monkeypatch.setattr(type(model), "loss_of", lambda self, labels, logits: tf.reduce_mean(logits ** 2.0))
+
+    compare(K, use_loss, change, whole=STEPS - 16, begin=monkeypatch.undo)
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_outputs_are_given_back(K):
+    """Such an object is the one that eager execution gives: its items are its attributes."""
+    model = lib.models(K)[1](lib.Config(output_hidden=True))
+    step = terra.coexecute(lambda x, y: model(x, labels=y), wait_for_graph=True)
+    for k in range(STEPS):
+        expected, output = model(*batch(k)[:1], labels=batch(k)[1]), step(*batch(k))
+        assert type(output) is type(expected) is lib.Classified and list(output) == list(expected) == ["loss", "logits", "hidden"]
+        assert isinstance(output, collections.OrderedDict) and all(output[name] is getattr(output, name) for name in output)
+        for a, b in zip(tf.nest.flatten(expected.to_tuple()), tf.nest.flatten(output.to_tuple()), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert step.stats().whole_steps >= 8, terra.explain(step)
+
+
+def test_an_output_is_handed_on():
+    """To another layer (Keras 3 would take it for a dict of tensors), and what it holds to a function of TensorFlow's."""
+    K = tf_keras
+    Encoder = lib.models(K)[0]
+
+    class Second(K.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dense = K.layers.Dense(2)
+
+        def call(self, encoded):
+            return self.dense(encoded["last"])
+
+    def make():
+        K.utils.set_random_seed(2)
+        first, second = Encoder(lib.Config(output_hidden=True)), Second()
+        second(first(batch(0)[0]))
+
+        def step(x, y):
+            encoded = first(x)
+            return second(encoded), tf.concat(encoded.hidden, 1)
+
+        return step, lambda: []
+
+    stats = harness.differ(make, batch, STEPS)
+    assert stats.coexecuted_steps >= STEPS - 8, stats
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_a_model_of_the_users_counts(K):
+    """What the user's own code does besides is done at each step."""
+    calls = []
+
+    class Counting(lib.models(K)[1]):
+        def loss_of(self, labels, logits):
+            calls.append(len(calls))
+            return super().loss_of(labels, logits) * (1.0 + 0.1 * (len(calls) % 3))
+
+    def change(i, step):
+        if i == 0:
+            calls.clear()
+
+    made = []
+
+    def make():
+        K.utils.set_random_seed(3)
+        model = Counting(lib.Config())
+        model(batch(0)[0])
+
+        def step(x, y):
+            return use_loss(model, x, y)
+
+        made.append(step)
+        return step, lambda: [tf.constant(calls)]
+
+    stats = harness.differ(make, batch, STEPS, change=change)
+    assert stats.coexecuted_steps >= STEPS - 8, stats
