@@ -108,7 +108,19 @@ def models(K):
             return Classified(loss=loss, logits=logits, hidden=encoded.hidden)
 
         def loss_of(self, labels, logits):
-            tf.debugging.assert_less(labels, tf.cast(self.config.labels, labels.dtype))
+            tf.debugging.assert_less(labels, tf.cast(self.config.labels, labels.dtype), message=f"a label is too large: {tf.reduce_max(labels)} of {self.config.labels}")
             return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
     return Encoder, Classifier
+
+
+def described(x):
+    """A pair of a text in which there is a value, and a tensor."""
+    y = tf.sin(x) * 2.0 + tf.cos(x)
+    return f"{tf.reduce_max(y):.3f}", y
+
+
+def joined(x):
+    """Operations on such a text."""
+    y = tf.sin(x) * 2.0 + tf.cos(x)
+    return tf.strings.join(["largest: ", f"{tf.reduce_max(y):.3f}"])

@@ -40,6 +40,19 @@ def use_loss(model, x, y):
     return model(x, labels=y, training=True).loss
 
 
+def training(model, use):
+    """A step that trains it."""
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = use(model, x, y)
+        variables = model.trainable_variables
+        for v, gradient in zip(variables, tape.gradient(loss, variables)):
+            v.assign_sub(0.1 * gradient)
+        return loss
+
+    return step
+
+
 def compare(K, use=use_loss, change=None, whole=STEPS - 9, begin=None, steps=STEPS, **options):
     held = {}
 
@@ -51,17 +64,7 @@ def compare(K, use=use_loss, change=None, whole=STEPS - 9, begin=None, steps=STE
             begin()
         model = held["model"] = lib.models(K)[1](lib.Config())
         model(batch(0)[0])
-        variables = [getattr(v, "value", v) if K is keras else v for v in model.trainable_variables]
-
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                loss = use(model, x, y)
-            variables = model.trainable_variables
-            for v, gradient in zip(variables, tape.gradient(loss, variables)):
-                v.assign_sub(0.1 * gradient)
-            return loss
-
-        return step, lambda: variables
+        return training(model, use), lambda: [v.numpy() for v in model.trainable_variables]
 
     def before(i, step):
         held["step"] = step
@@ -181,3 +184,41 @@ def test_a_model_of_the_users_counts(K):
 
     stats = harness.differ(make, batch, STEPS, change=change)
     assert stats.coexecuted_steps >= STEPS - 8, stats
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_messages_for_errors(K):
+    """What an assertion would say has a value in it that is another one each time; when it fails it says what it says eagerly."""
+    def make():
+        K.utils.set_random_seed(3)
+        model = lib.models(K)[1](lib.Config(labels=1000))
+        model(batch(0)[0])
+        return training(model, use_loss), lambda: [v.numpy() for v in model.trainable_variables]
+
+    def given(k):
+        return batch(k)[0], tf.constant(np.random.default_rng(k).integers(0, 1000, 4))
+
+    stats = harness.differ(make, given, 40)
+    assert stats.coexecuted_steps >= 30 and stats.whole_steps >= 25, stats
+    step, _ = make()
+    expected = []
+    for step in (step, terra.coexecute(step, wait_for_graph=True)):
+        for k in range(12):
+            step(*given(k))
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            step(given(0)[0], tf.constant([1, 2, 4321, 3]))
+        expected.append([line for line in str(error.value).splitlines() if "too large" in line])
+    assert expected[0] == expected[1] != [] and "4321 of 1000" in expected[0][0]
+
+
+@pytest.mark.parametrize("function", [lib.described, lib.joined])
+def test_texts_are_used(function):
+    """A text in which there is a value is not taken for the one of another step."""
+    step = terra.coexecute(lambda x, y: function(x), wait_for_graph=True)
+    for k in range(20):
+        expected, given = function(batch(k)[0]), step(*batch(k))
+        if function is lib.described:
+            assert given[0] == expected[0]
+        else:
+            assert given.numpy() == expected.numpy()
+    assert step.stats().coexecuted_steps >= 14, step.stats()

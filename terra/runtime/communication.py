@@ -135,6 +135,14 @@ class Communication:
         if self.observer is not None:
             self.observer.late.held[id(value)] = value, key, how, n
 
+    def note_formatted(self, keys):
+        """A call is over, and may be skipped, in which texts were made of the values of these tensors: nothing else of them has come out of it."""
+        for key in keys:
+            for read in (self.late_reads, self.observer.late.held if self.observer is not None else {}):
+                for number in [number for number, (x, k, *_) in read.items() if k is key and type(x) is str]:
+                    del read[number]
+            self.note_late(object(), key, None)
+
     def _is_of(self, node, tensor):
         """Whether a fetch is that of this tensor."""
         slot = node.slots[0]

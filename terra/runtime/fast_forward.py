@@ -386,6 +386,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         region = recording.region(
             result, inputs, more is not None, may_be_empty, _unread(runner, owner, args, kwargs), added=added, differentiates=differentiates)
         region.guard, region.keep, region.context = guard, keep, context.changes
+        runner.note_formatted(region.formatted)
         differentiates = differentiates and recording.tells_tapes
         if differentiates or changes:  # then only a run that is observed can leave it out, together with the gradient, or with what it changes
             program.only_within.add(place)

@@ -77,6 +77,7 @@ def jump(runner, region, inputs, alternatives):
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
     for held, _, losses in region.losses:
         added_losses.leave(held, [_rebuild(x, runner, region, inputs) for x in losses])
+    runner.note_formatted(region.formatted)
     result = _rebuild(region.result, runner, region, inputs)
     left = [result if effect.template is RESULT else _rebuild(effect.template, runner, region, inputs) for effect in region.effects]
     for effect, value in zip(region.effects, left):  # (numbers were calculated of those that were there before)

@@ -11,6 +11,8 @@ goes for `math.isnan` and the like.
 
 Keras 3.12, as others before 3.15, reads the metrics at the end of each step of its own, where later versions give the tensors; no code of the framework's that
 runs in a step looks at these numbers, so they are late, too.
+
+A library that does nothing but compute (see `terra.transform.configure`) makes a text of a tensor for a message only, as those of Hugging Face's models do in case an index is too large.
 """
 
 import functools
@@ -25,6 +27,7 @@ from terra.graph.conditions import Within
 from terra.runtime import internals as tfi
 from terra.runtime.parts import Drawn, Part
 from terra.runtime.tensor import TerraTensor, holds_numbers
+from terra.transform import policy
 
 
 class Late(NamedTuple):
@@ -197,10 +200,30 @@ def _read(runner, tensor, how):
 
 
 def replace(running):
-    """Have the function by which Keras makes numbers of its metrics tell of them; `running()`: the PythonRunner that may skip a call now, or None."""
+    """Have the function by which Keras makes numbers of its metrics tell of them, and tensors of which a library makes texts; `running()`: the PythonRunner that may skip a call now, or None."""
+    if not hasattr(TerraTensor.__format__, "running"):
+        TerraTensor.__format__ = _formatting(running)
     trainer = getattr(sys.modules.get("keras.src.trainers.trainer"), "Trainer", None)
     if "pythonify_logs" in getattr(getattr(trainer, "get_metrics_result", None), "__code__", replace.__code__).co_names:
         tfi.replace_in("keras.src.utils.python_utils", pythonify_logs=functools.partial(_telling, running))
+
+
+def _formatting(running):
+    def __format__(tensor, spec):
+        runner = running()
+        if runner is None or tensor._owner is not runner or not policy.is_pure(sys._getframe(1).f_globals.get("__name__")):
+            return format(tensor._eager(), spec)
+
+        def how(value):
+            return format(value._eager() if type(value) is TerraTensor else value, spec)
+
+        text, n = _read(runner, tensor, how)
+        if n:
+            runner.note_late(text, tensor._key, how, n)
+        return text
+
+    __format__.running = running
+    return __format__
 
 
 def _telling(running, original):

@@ -9,7 +9,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
-from terra.runtime.constants import const_key, is_small_constant
+from terra.runtime.constants import STRING_ENUM, const_key, is_small_constant
 from terra.runtime.draws import rows_of
 from terra.runtime.kinds import is_output, is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
@@ -92,6 +92,8 @@ class Recording:
         region.by_value = runner.by_value[self.by_value:]
         region.has_other_shapes = runner.other_shapes_at >= self.log_length
         fetched = self._fetches()
+        region.formatted = [key for x, key, *_ in self.late.held.values() if type(x) is str and key in self.read]
+        self.formats = bool(region.formatted)
         region.entries = []
         node, n_selects = self.start, 0
         for k, entry in enumerate(runner.log[self.log_length:]):
@@ -174,6 +176,8 @@ class Recording:
                 if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
                     self._check(Argument, slot.arg, x, True)
                 continue
+            if self.formats and type(x) is EagerTensor and x._datatype_enum() == STRING_ENUM:
+                raise Unskippable("has made a text of a tensor's value, and uses texts")
             if kind is CONST:
                 kept[j] = slot.const_obj
                 place = self.places.get(id(x))
@@ -310,6 +314,8 @@ class Recording:
                 return Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
             return self._tensor(kind, value)
         if kind in SCALARS:
+            if kind is str and self.formats:
+                raise Unskippable("has made a text of a tensor's value, and gives one")
             return value
         if kind is list or kind is tuple:
             return kind(map(self._template, value))

@@ -285,9 +285,11 @@ class Region:
 
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
-        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers", "calls", "takes_arrays")
+        "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers", "calls", "takes_arrays",
+        "formatted")
 
     def __init__(self):
+        self.formatted = ()  # keys of tensors of whose values it makes texts for messages, and nothing else
         self.carried = ()  # what identifies what the attributes hold that count as arguments
         self.context = {}  # what it sets in Keras' call context
         self.effects = ()
