@@ -107,6 +107,13 @@ def models(K):
             loss = None if labels is None else self.loss_of(labels, logits)
             return Classified(loss=loss, logits=logits, hidden=encoded.hidden)
 
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                output = self(x, training=True, **({"labels": y} if "labels" in inspect.signature(self.call).parameters else {}))
+            self.optimizer.apply_gradients(zip(tape.gradient(output.loss, self.trainable_variables), self.trainable_variables))
+            return {"loss": output.loss, "largest": tf.reduce_max(output.logits)}
+
         def loss_of(self, labels, logits):
             tf.debugging.assert_less(labels, tf.cast(self.config.labels, labels.dtype), message=f"a label is too large: {tf.reduce_max(labels)} of {self.config.labels}")
             return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))

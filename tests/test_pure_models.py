@@ -222,3 +222,24 @@ def test_texts_are_used(function):
         else:
             assert given.numpy() == expected.numpy()
     assert step.stats().coexecuted_steps >= 14, step.stats()
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_a_train_step_of_the_librarys(K):
+    """`fit` with the step of such a library's model, while the program changes the model's configuration."""
+    r = np.random.default_rng(0)
+    data = tf.data.Dataset.from_tensor_slices((r.normal(size=(60, 5)).astype("f"), r.integers(0, 3, 60))).batch(4)
+    results = []
+    for compile_model in (lambda model, **how: model.compile(run_eagerly=True, **how), lambda model, **how: terra.compile(model, wait_for_graph=True, **how)):
+        K.utils.set_random_seed(5)
+        model = lib.models(K)[1](lib.Config())
+        model(batch(0)[0])
+        steps = compile_model(model, optimizer=K.optimizers.SGD(0.1))
+
+        class Changes(K.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                model.config.scale = 0.5 if batch > 8 else 1.0
+
+        results.append([model.fit(data, epochs=3, verbose=0, callbacks=[Changes()]).history, *[v.tolist() for v in model.get_weights()]])
+    assert results[0] == results[1]
+    assert steps.stats()["train"].whole_steps >= 18, steps.stats()["train"]

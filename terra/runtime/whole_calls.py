@@ -26,7 +26,7 @@ from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inpu
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor, holds_numbers
 from terra.runtime.varying import A_NUMBER, SHARED, Place, Varying, may_vary
-from terra.transform import convert, instrument
+from terra.transform import convert, instrument, policy
 
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
@@ -161,8 +161,9 @@ def run_step(step, function, args, kwargs):
 
 
 def is_keras_step(method):
-    """Whether it is the `train_step`, say, of a Keras model, not one of the user's."""
-    return method.__func__.__name__ in stock.STEPS and stock.stock_package(method.__func__.__module__) in ("backend", "engine")
+    """Whether it is the `train_step`, say, of a Keras model, not one of the user's; or one of a library's that does nothing but compute."""
+    function = method.__func__
+    return function.__name__ in stock.STEPS and (stock.stock_package(function.__module__) in ("backend", "engine") or policy.is_pure(function.__module__))
 
 
 def run_keras_step(form, model, args, kwargs):
