@@ -131,3 +131,10 @@ def joined(x):
     """Operations on such a text."""
     y = tf.sin(x) * 2.0 + tf.cos(x)
     return tf.strings.join(["largest: ", f"{tf.reduce_max(y):.3f}"])
+
+
+def twofold(x):
+    """An output of which an item is not the attribute of its name."""
+    output = Encoded(last=tf.sin(x) + tf.cos(x))
+    collections.OrderedDict.__setitem__(output, "last", tf.sin(x) * 2.0)
+    return output

@@ -243,3 +243,12 @@ def test_a_train_step_of_the_librarys(K):
         results.append([model.fit(data, epochs=3, verbose=0, callbacks=[Changes()]).history, *[v.tolist() for v in model.get_weights()]])
     assert results[0] == results[1]
     assert steps.stats()["train"].whole_steps >= 18, steps.stats()["train"]
+
+
+def test_an_item_is_not_the_attribute():
+    step = terra.coexecute(lambda x, y: lib.twofold(x), wait_for_graph=True)
+    for k in range(16):
+        expected, output = lib.twofold(batch(k)[0]), step(*batch(k))
+        np.testing.assert_array_equal(output["last"], expected["last"])
+        np.testing.assert_array_equal(output.last, expected.last)
+    assert step.stats().coexecuted_steps >= 10, step.stats()
