@@ -466,7 +466,7 @@ def test_a_block_that_is_computed_again_for_its_gradient(kind, options):
         if i in (14, 15, 22) and kind in ("", "branches"):
             made[-1].scale += 0.25  # what is read when it is computed, and when it is computed again
 
-    stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5], [0.1, -1.0, i % 2]]),), 30, change=change, **options)
+    stats = differ(make, lambda i: (tf.constant([[1.0, i % 3, 0.5], [0.1, -1.0, i % 2]]),), 30, change=change, key=("computed again", kind), **options)
     assert stats.coexecuted_steps > 20, stats
     if kind in ("", "made in the step", "twice", "branches") and not options:
         assert stats.whole_steps > 10, stats

@@ -16,7 +16,7 @@ import tensorflow as tf
 from terra.runtime.observed_objects import is_plain_class
 from tests.harness import differ
 
-N = 40
+N = 28
 events = []
 
 
@@ -409,10 +409,10 @@ def test_like_eager(name, options, as_it_was):
         return step, lambda: [w, *[x if not isinstance(x, str) else len(x) for x in told()]]
 
     def between(k, step):
-        if change is not None and k == 28:
+        if change is not None and k == 18:
             change()
 
-    stats = differ(make, given, N, change=between, **options)
+    stats = differ(make, given, N, change=between, key=("idioms", name), **options)
     assert stats.coexecuted_steps >= (12 if name != "sorted by value" else 5), stats
     if not options:
         assert stats.whole_steps >= whole, stats

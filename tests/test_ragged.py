@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import terra
 
-STEPS = 24
+STEPS = 20
 SAME = functools.partial(np.testing.assert_array_equal, strict=True)
 EXPLICIT = {"run_ahead": 0}, {"fast_forward": False}, {"reduce_retracing": True}
 
@@ -34,7 +34,7 @@ def trained(forward):
     embedding, dense = keras.layers.Embedding(50, 6), keras.layers.Dense(1)
     embedding.build((None,))
     dense.build((None, 6))
-    optimizer = keras.optimizers.Adam(0.01)
+    optimizer = keras.optimizers.Adam(0.01) if forward in (padded, means) else keras.optimizers.SGD(0.1)
     variables = embedding.trainable_variables + dense.trainable_variables
 
     def step(*given):
@@ -113,7 +113,7 @@ def test_ragged_arguments(forward):
 @pytest.mark.parametrize("options", EXPLICIT, ids=str)
 @pytest.mark.parametrize("forward", [means, looked_up])
 def test_other_options(forward, options):
-    stats = harness.differ(lambda: trained(forward), lambda i: (ragged(i),), STEPS, SAME, **options)
+    stats = harness.differ(lambda: trained(forward), lambda i: (ragged(i),), STEPS, SAME, key=forward, **options)
     assert stats.coexecuted_steps >= STEPS // 2, stats
 
 
@@ -278,7 +278,7 @@ def test_a_kernel_fails():
         for i in range(2 * STEPS):
             words = ragged(i)
             try:
-                found.append(float(step(words if i != 40 else words.with_values(words.values + 1000))))
+                found.append(float(step(words if i != 33 else words.with_values(words.values + 1000))))
             except tf.errors.InvalidArgumentError:
                 found.append("failed")
         seen.append([*found, float(total)])
