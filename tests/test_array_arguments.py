@@ -10,7 +10,7 @@ from harness import flat
 import terra
 from terra.runtime.tensor import alias_of, is_unread, tensor_of
 
-STEPS = 24
+STEPS = 20
 KINDS = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]
 
 
@@ -44,7 +44,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_training_step_is_skipped(name):
     def make():
-        model, optimizer, loss_fn = model_of(), keras.optimizers.Adam(0.01), LOSSES[name]
+        model, optimizer, loss_fn = model_of(), keras.optimizers.Adam(0.01) if name == "keras object" else keras.optimizers.SGD(0.1), LOSSES[name]
 
         def step(x, y):
             with tf.GradientTape() as tape:
@@ -224,7 +224,7 @@ def test_array_that_is_read_elsewhere_too():
         step, _, holder = make()
         if coexecute:
             step = terra.coexecute(step, wait_for_graph=True)
-        seen.append([flat(step(holder.kept if i < 12 else batch(i))) for i in range(STEPS)])
+        seen.append([flat(step(holder.kept if i < 10 else batch(i))) for i in range(STEPS)])
     for expected, actual in zip(*seen):
         for a, b in zip(expected, actual):
             np.testing.assert_array_equal(a, b)

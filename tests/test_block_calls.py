@@ -24,19 +24,19 @@ CALLS = []
 class Deep:
     """A stock model, its loss and optimizer."""
 
-    def __init__(self, K, rate=0.01):
+    def __init__(self, K, adam=False):
         K.utils.set_random_seed(4)
         self.K = K
         self.layers = [K.layers.Dense(6, "tanh", kernel_regularizer=K.regularizers.L2(0.01)), K.layers.BatchNormalization(),
                        K.layers.Dropout(0.3, seed=2), K.layers.Dense(3)]
         self.model = K.Sequential([K.layers.InputLayer((5,)), *self.layers])
         self.loss = K.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self.optimizer = K.optimizers.Adam(rate)
+        self.optimizer = K.optimizers.Adam(0.01) if adam else K.optimizers.SGD(0.01, momentum=0.9)
 
 
-def train(K, tape_class, change=lambda i, parts: None, read_every=4):
+def train(K, tape_class, change=lambda i, parts: None, read_every=4, adam=False):
     """28 steps written out in a loop; gives (what it computes, the stats of the blocks)."""
-    parts, found = Deep(K), []
+    parts, found = Deep(K, adam), []
     model, optimizer = parts.model, parts.optimizer
     for i in range(len(X)):
         change(i, parts)
@@ -53,9 +53,9 @@ def train(K, tape_class, change=lambda i, parts: None, read_every=4):
 @KERAS
 @pytest.mark.parametrize("instruments", [False, True], ids=["", "instrumented"])
 def test_model_loss_gradient_and_optimizer_are_skipped(K, instruments):
-    expected, _ = train(K, tf.GradientTape)
+    expected, _ = train(K, tf.GradientTape, adam=True)
     jumps = []
-    actual, tape = (script.instrumented(train) if instruments else train)(K, TerraTape, lambda i, parts: jumps.append(of_blocks().fast_forwards))
+    actual, tape = (script.instrumented(train) if instruments else train)(K, TerraTape, lambda i, parts: jumps.append(of_blocks().fast_forwards), adam=True)
     assert actual == expected
     assert jumps[24] - jumps[16] >= 8 * 4 and tape.block.stats().coexecuted_steps >= 18
     if K is keras:  # whose gradient is skipped as a whole; tf_keras draws the numbers of a Dropout that is given a seed imperatively
@@ -317,7 +317,7 @@ def test_metrics_are_given_labels_behind_the_block(make, labels, jumps_at_least,
         keras.utils.set_random_seed(4)
         model, optimizer = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(3)]), keras.optimizers.SGD(0.1)
         loss_of, metric, found, jumps = keras.losses.SparseCategoricalCrossentropy(from_logits=True), make(), [], []
-        for i in range(42):
+        for i in range(30):
             x, y = np.concatenate([X[i % 28], X[i // 2]]), tf.constant(np.random.default_rng(i).integers(0, 3, 16))
             with tape_class() as tape:
                 logits = model(x, training=True)
@@ -334,8 +334,8 @@ def test_metrics_are_given_labels_behind_the_block(make, labels, jumps_at_least,
     expected, _, _ = run(tf.GradientTape, False)
     actual, jumps, tape = run(TerraTape, True)
     assert actual == expected
-    assert tape.block.stats().coexecuted_steps > 33
-    assert not jumps_at_least or sum(jump >= jumps_at_least for jump in jumps[14:]) > (14 if closes else 21), jumps
+    assert tape.block.stats().coexecuted_steps > 21
+    assert not jumps_at_least or sum(jump >= jumps_at_least for jump in jumps[14:]) > (7 if closes else 11), jumps
 
 
 BATCHES = {
@@ -580,7 +580,7 @@ def test_values_that_decide_shapes(in_step):
     def run(tape_class, step):
         w.assign(tf.ones(w.shape))
         found = []
-        for i in range(40):
+        for i in range(30):
             paddings = tf.constant([[0, i % 2], [i % 3, 0], [0, 0], [1, i % 2], [0, 1]])
             loss, shape, tape = step(tape_class, paddings)
             found.append((float(loss), shape.numpy().tolist()))
@@ -589,7 +589,7 @@ def test_values_that_decide_shapes(in_step):
     step = terra.coexecute(part, wait_for_graph=True)
     actual, tape = run(tf.GradientTape, step) if in_step else run(TerraTape, part)
     assert actual == run(tf.GradientTape, part)[0]
-    assert (step if in_step else tape.block).stats().coexecuted_steps >= 20
+    assert (step if in_step else tape.block).stats().coexecuted_steps >= 14
 
 
 def test_objects_made_anew_in_each_step_are_freed():

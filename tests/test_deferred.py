@@ -14,7 +14,7 @@ X = [tf.constant(np.random.RandomState(k).rand(4, 3), tf.float32) for k in range
 
 class Trainer:
     options = {}
-    fewest = 15  # express steps, of 40
+    fewest = 12  # express steps, of 30
 
     def __init__(self):
         self.w = tf.Variable(tf.ones(3))
@@ -131,7 +131,7 @@ class Decides(Trainer):
 class InABranch(Trainer):
     """The value is read on one of two ways only: the graph has no output for it, and only steps that take the other way are express steps."""
 
-    fewest = 10
+    fewest = 8
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ class Fails(Trainer):
         return loss, float(noise), x
 
     def arguments(self, k):
-        return (X[k % 4] * (1000.0 if k in (20, 21, 30) else 1.0),)
+        return (X[k % 4] * (1000.0 if k in (15, 16, 23) else 1.0),)
 
 
 class FailsBefore(Fails):
@@ -169,7 +169,7 @@ class FailsBefore(Fails):
 KINDS = [Float, Numpy, Both, BeforeTheUpdate, Draws, Carries, Array, TwoTapes, Metric, Decides, InABranch, Fails, FailsBefore]
 
 
-def run(kind, wrap, n=40):
+def run(kind, wrap, n=30):
     tf.random.set_seed(3)
     trainer = kind()
     step, seen = wrap(trainer.step), []
@@ -190,7 +190,7 @@ def test_equals_eager(kind, options):
     actual, step = run(kind, lambda step: terra.coexecute(step, wait_for_graph=True, **options))
     assert actual == expected
     stats = step.stats()
-    assert stats.coexecuted_steps >= 25, stats
+    assert stats.coexecuted_steps >= 17, stats
     assert stats.express_steps >= kind.fewest, terra.explain(step)
 
 
@@ -215,10 +215,10 @@ def test_compiled_by_xla():
     _, eager = run(Float, lambda step: step)
     held = Float()
     step = terra.coexecute(held.step, wait_for_graph=True, jit_compile=True)
-    losses = [step(*held.arguments(k)) for k in range(60)]
+    losses = [step(*held.arguments(k)) for k in range(40)]
     plain = Float()
-    np.testing.assert_allclose(losses, [plain.step(*plain.arguments(k)) for k in range(60)], rtol=1e-4)
-    assert step.stats().coexecuted_steps >= 40
+    np.testing.assert_allclose(losses, [plain.step(*plain.arguments(k)) for k in range(40)], rtol=1e-4)
+    assert step.stats().coexecuted_steps >= 24
 
 
 def test_nothing_is_in_flight_behind_such_a_step():
@@ -227,16 +227,16 @@ def test_nothing_is_in_flight_behind_such_a_step():
     reads = terra.coexecute(trainer.step, wait_for_graph=True)
     other = terra.coexecute(trainer.learn, wait_for_graph=True)
     plain, losses = Float(), []
-    for k in range(60):
+    for k in range(40):
         losses.append(float(plain.step(X[k % 4])))
         plain.learn(X[(k + 1) % 4])
     found = []
-    for k in range(60):
+    for k in range(40):
         before = reads.stats().express_steps
         found.append(reads(X[k % 4]))
         assert not runner.flights or reads.stats().express_steps == before
         other(X[(k + 1) % 4])
-    assert found == losses and reads.stats().express_steps >= 30 and other.stats().express_steps >= 30
+    assert found == losses and reads.stats().express_steps >= 18 and other.stats().express_steps >= 18
     np.testing.assert_array_equal(trainer.w, plain.w)
 
 

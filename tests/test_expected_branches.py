@@ -19,9 +19,9 @@ HIGH, LOW = tf.fill([6, 4], 0.7), tf.fill([6, 4], -0.7)
 class Case:
     """`step(x)` learns from an x, one for each number in `turns`."""
 
-    fewest = 25  # express steps, at least
+    fewest = 18  # express steps, at least
     options = {}
-    turns = [0] * 30 + [1, 0, 0, 1, 1, 1] + [0] * 10 + [1] * 8 + [0] * 6
+    turns = [0] * 22 + [1, 0, 0, 1, 1, 1] + [0] * 8 + [1] * 6 + [0] * 4
 
     def __init__(self):
         self.w = tf.Variable(tf.fill([4, 3], 0.1))
@@ -439,14 +439,14 @@ class LimitThatChanges(Case):
 
 
 class LimitOfAnAttribute(LimitThatChanges):
-    fewest = 20
+    fewest = 14
 
     def step(self, x):
         return self.learn((x @ self.w) * (2.0 if float(tf.reduce_sum(self.w)) > self.limit else 3.0), x)
 
 
 class Optimizer(Case):
-    fewest = 15
+    fewest = 10
 
     def __init__(self):
         super().__init__()

@@ -209,7 +209,7 @@ def training(forward, given):
 
 @pytest.mark.parametrize("forward", SKIPPED, ids=lambda f: f.__name__)
 def test_such_steps_are_skipped(forward):
-    harness.compare_steps(training(forward, X), n=30, express=0 if forward in (looped, looped_by_name, of_keras) else 4)  # which give an integer, or read a condition
+    harness.compare_steps(training(forward, X), n=24, express=0 if forward in (looped, looped_by_name, of_keras) else 4)  # which give an integer, or read a condition
 
 
 @pytest.mark.parametrize("forward", [mapped, scanned, folded, array], ids=lambda f: f.__name__)
@@ -230,7 +230,7 @@ def test_skipped_calls_are_verified(forward):
 # -- what the guards are for -------------------------------------------------------------------------------------------------------
 
 
-def changing(make_step, change, whole=10, **options):
+def changing(make_step, change, whole=8, **options):
     """Compares a step that is skipped until `change(k, world)` changes something, and after that."""
 
     def make():
@@ -238,13 +238,13 @@ def changing(make_step, change, whole=10, **options):
         step = make_step(world)
 
         def call(step, k):
-            if k % 15 == 14:
+            if k % 11 == 10:
                 change(k, world)
             return step(X[k % 3])
 
         return step, call, lambda: (world["w"], world["seen"], world["scale"])
 
-    return harness.compare_steps(make, whole=whole, express=0, n=44, **options)
+    return harness.compare_steps(make, whole=whole, express=0, n=32, **options)
 
 
 def set_scale(k, world):
@@ -288,7 +288,7 @@ def test_a_loop_that_is_replaced(monkeypatch):
         tf.scan = (lambda fn, x: original(fn, x) * 2.0) if tf.scan is original else original
 
     try:
-        changing(lambda world: lambda x: tf.scan(lambda a, row: a + row, x), change)
+        changing(lambda world: lambda x: tf.scan(lambda a, row: a + row, x), change, whole=5)
     finally:
         tf.scan = original
 
@@ -302,7 +302,7 @@ def test_a_setting_of_a_layer_that_the_function_calls():
 
 def test_items_that_are_appended():
     steps = changing(lambda world: lambda x: (tf.scan(lambda a, row: (world["seen"].append(1), a + row)[1], x), len(world["seen"])), set_scale, whole=0)
-    assert steps.stats().coexecuted_steps > 30
+    assert steps.stats().coexecuted_steps > 20
 
 
 def test_variables_that_the_function_assigns_to():
@@ -392,7 +392,7 @@ def test_numbers_that_a_function_gives():
 
         return step, lambda step, k: step(X[k % 3], k % 7 != 6, float(k)), lambda: 0
 
-    harness.compare_steps(make, whole=0, express=0, n=40)
+    harness.compare_steps(make, whole=0, express=0, n=30)
 
 
 def test_an_array_that_is_tested():
@@ -402,7 +402,7 @@ def test_an_array_that_is_tested():
 
         return step, lambda step, k: step(X[k % 3], np.array(k % 7 != 6)), lambda: 0
 
-    harness.compare_steps(make, whole=0, express=0, n=40)
+    harness.compare_steps(make, whole=0, express=0, n=30)
 
 
 def test_an_array_that_a_function_gives():
@@ -412,7 +412,7 @@ def test_an_array_that_a_function_gives():
 
         return step, lambda step, k: step(X[k % 3], np.full(3, k, np.float32)), lambda: 0
 
-    harness.compare_steps(make, whole=0, express=0, n=40)
+    harness.compare_steps(make, whole=0, express=0, n=30)
 
 
 @pytest.mark.parametrize("convert", [tf.constant, lambda i: i, int, lambda i: tf.constant(i) + 0], ids=["constant", "array", "int", "computed"])
@@ -424,7 +424,7 @@ def test_an_index_that_varies(convert):
 
         return step, lambda step, k: step(X[k % 3], np.array(k // 5 % 4)), lambda: 0
 
-    harness.compare_steps(make, whole=0, express=0, n=40)
+    harness.compare_steps(make, whole=0, express=0, n=30)
 
 
 def test_arrays_that_are_not_used():
@@ -450,7 +450,7 @@ def test_arrays_that_are_not_used():
         gc.collect()
     finally:
         tf.get_logger().removeHandler(handler)
-    assert sum(said) == 80
+    assert sum(said) == 60
 
 
 def test_arrays_that_are_kept():
@@ -529,7 +529,7 @@ def test_a_gradient_function_that_prints(capsys):
         return tf.custom_gradient(double)
 
     changing(differentiated(make_function), set_scale, whole=0)
-    assert capsys.readouterr().out == "gradient\n" * 88
+    assert capsys.readouterr().out == "gradient\n" * 64
 
 
 def test_a_gradient_function_from_elsewhere():

@@ -117,7 +117,7 @@ class Subclass(keras.Model):
         return self.last(tf.nn.relu(self.inner(x)))
 
 
-def training(model_of, layer_of, change=None, every=15, also=lambda: None, persistent=False, after=lambda loss: loss):
+def training(model_of, layer_of, change=None, every=11, also=lambda: None, persistent=False, after=lambda loss: loss):
     """A job for `harness.compare_steps`. `change(k, model)` is made every so many steps."""
 
     def make():
@@ -152,11 +152,11 @@ LAYERS = {
 @pytest.mark.parametrize("model_of, name", [(model_of, name) for k, name in enumerate(LAYERS) for model_of in (sequential, (functional, Subclass)[k % 2])],
                          ids=lambda x: x if isinstance(x, str) else x.__name__.lower())
 def test_such_steps_are_skipped(model_of, name):
-    harness.compare_steps(training(model_of, LAYERS[name]), whole=8, n=30)
+    harness.compare_steps(training(model_of, LAYERS[name]), whole=8, n=24)
 
 
 def test_a_persistent_tape():
-    harness.compare_steps(training(sequential, Binarized, persistent=True), n=30)
+    harness.compare_steps(training(sequential, Binarized, persistent=True), n=24)
 
 
 def test_they_are_verified():
@@ -182,11 +182,11 @@ def test_fit(kind):
         model = sequential(Reversal())
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
         steps = terra.compile(model, wait_for_graph=True) if ours else None
-        model.fit(np.concatenate(X), np.concatenate(Y), batch_size=4, epochs=6, shuffle=False, verbose=0)
+        model.fit(np.concatenate(X), np.concatenate(Y), batch_size=4, epochs=4, shuffle=False, verbose=0)
         results.append([v.numpy() for v in model.variables])
     assert all((a == b).all() for a, b in zip(*results))
     stats = steps.stats()["train"]
-    assert stats.coexecuted_steps > 25 and stats.whole_steps > 15, (stats, terra.explain(steps))
+    assert stats.coexecuted_steps > 17 and stats.whole_steps > 10, (stats, terra.explain(steps))
 
 
 # -- what the guards are for -------------------------------------------------------------------------------------------------------
@@ -196,21 +196,21 @@ def test_an_attribute_that_only_the_gradient_reads():
     def change(k, model):
         model.layers[1].factor += 0.5
 
-    harness.compare_steps(training(sequential, Reversal, change), n=45, express=0, whole=8)
+    harness.compare_steps(training(sequential, Reversal, change), n=33, express=0, whole=8)
 
 
 def test_a_global_that_only_the_gradient_reads():
     def change(k, model):
         WORLD["factor"] += 0.5
 
-    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=45, express=0, whole=8)
+    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=33, express=0, whole=8)
 
 
 def test_another_function():
     def change(k, model):
         model.layers[1].function = binarized if k % 2 else scaled_by_a_global
 
-    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=45, express=0, whole=8)
+    harness.compare_steps(training(sequential, lambda: Function(scaled_by_a_global), change), n=33, express=0, whole=8)
 
 
 def test_another_rate_of_dropout_beside_it():
@@ -220,14 +220,14 @@ def test_another_rate_of_dropout_beside_it():
     def change(k, model):
         model.layers[1].rate = 0.5 - model.layers[1].rate
 
-    harness.compare_steps(training(model_of, Binarized, change), n=45, express=0, whole=8)
+    harness.compare_steps(training(model_of, Binarized, change), n=33, express=0, whole=8)
 
 
 def test_a_layer_that_is_no_longer_trained():
     def change(k, model):
         model.layers[0].trainable = not model.layers[0].trainable
 
-    harness.compare_steps(training(sequential, Binarized, change), n=45, express=0, whole=8)
+    harness.compare_steps(training(sequential, Binarized, change), n=33, express=0, whole=8)
 
 
 def test_a_gradient_that_notes_something():
@@ -293,9 +293,9 @@ def test_an_error_in_the_gradient():
         return Function(strange)
 
     def change(k, model):
-        WORLD["factor"] = 2.0 if k in (24, 36) else 0.5
+        WORLD["factor"] = 2.0 if k in (14, 22) else 0.5
 
-    harness.compare_steps(training(sequential, layer_of, change, every=1), n=60, express=0)
+    harness.compare_steps(training(sequential, layer_of, change, every=1), n=34, express=0)
 
 
 def test_a_step_that_is_skipped_only_later():
@@ -310,9 +310,9 @@ def test_a_step_that_is_skipped_only_later():
                 seen.append(len(seen))
             return step(x, y)
 
-        return noting, lambda noting, k: noting(X[k % 3], Y[k % 3], k < 16), lambda: (look(), seen)
+        return noting, lambda noting, k: noting(X[k % 3], Y[k % 3], k < 14), lambda: (look(), seen)
 
-    harness.compare_steps(make, n=60, express=0)
+    harness.compare_steps(make, n=40, express=0)
 
 
 def test_what_the_decorated_object_holds():
@@ -322,4 +322,4 @@ def test_what_the_decorated_object_holds():
     def layer_of():
         return keras.layers.Activation(tf.custom_gradient(lambda x: (tf.tanh(x), lambda dy: dy * 0.5)))
 
-    harness.compare_steps(training(sequential, layer_of, change), n=60, express=0)
+    harness.compare_steps(training(sequential, layer_of, change), n=40, express=0)

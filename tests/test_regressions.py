@@ -212,7 +212,7 @@ def test_gradients_of_overlapping_pools_are_summed_in_the_same_order(pool, shape
 def networks():
     generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8)])
     critic = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
-    optimizers = [keras.optimizers.Adam(), keras.optimizers.Adam()]
+    optimizers = [keras.optimizers.SGD(0.01, momentum=0.9), keras.optimizers.Adam()]
     for optimizer, model in zip(optimizers, (generator, critic)):
         optimizer.build(model.trainable_variables)
     return generator, critic, *optimizers

@@ -40,7 +40,7 @@ def folds(step, n=6, steps=12):
     keras.utils.set_random_seed(3)
     losses, models = [], []
     for fold in range(n):
-        model, optimizer = new_model(4 + fold % 2), keras.optimizers.Adam(0.01)
+        model, optimizer = new_model(4 + fold % 2), keras.optimizers.SGD(0.01, momentum=0.9)
         models.append(weakref.ref(model))
         losses += [float(step(model, optimizer, tf.constant(X[i % 4]))) for i in range(steps)]
     return losses, models
@@ -86,9 +86,9 @@ def test_in_blocks():
 
 
 def test_while_a_graph_is_under_construction():
-    expected, _ = folds(train, n=3, steps=60)
+    expected, _ = folds(train, n=3, steps=40)
     step = terra.coexecute(train)
-    actual, _ = folds(step, n=3, steps=60)
+    actual, _ = folds(step, n=3, steps=40)
     assert actual == expected and step.stats().traces <= 2
 
 
@@ -99,7 +99,7 @@ def test_models_that_take_turns(run_length):
         keras.utils.set_random_seed(3)
         pairs = [(new_model(), keras.optimizers.SGD(0.01)) for _ in range(3)]
         losses = []
-        for i in range(90):
+        for i in range(60):
             model, optimizer = pairs[i // run_length % 3]
             losses.append(float(step(model, optimizer, tf.constant(X[i % 4]))))
         return losses
@@ -107,7 +107,7 @@ def test_models_that_take_turns(run_length):
     step = terra.coexecute(train, wait_for_graph=True)
     assert run(step) == run(train)
     stats = step.stats()
-    assert stats.coexecuted_steps >= 65 and stats.traces == 3 and step.turnover.takes_turns
+    assert stats.coexecuted_steps >= 38 and stats.traces == 3 and step.turnover.takes_turns
     assert stats.graphs <= 5
 
 
@@ -117,17 +117,17 @@ def test_an_optimizer_of_its_own_for_fine_tuning():
         keras.utils.set_random_seed(3)
         model, optimizers = new_model(), [keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.001)]
         losses = []
-        for i in range(60):
-            if i == 20:
+        for i in range(42):
+            if i == 14:
                 model.layers[0].trainable = False
-            losses.append(float(step(model, optimizers[20 <= i < 40], tf.constant(X[i % 4]))))
-            if i == 39:
+            losses.append(float(step(model, optimizers[14 <= i < 28], tf.constant(X[i % 4]))))
+            if i == 27:
                 model.layers[0].trainable = True
         return [*losses, *[v.numpy().tolist() for v in model.variables]]
 
     step = terra.coexecute(train, wait_for_graph=True)
     assert run(step) == run(train)
-    assert step.stats().coexecuted_steps >= 45
+    assert step.stats().coexecuted_steps >= 27
 
 
 def test_a_variable_that_all_have_in_common_is_no_model():

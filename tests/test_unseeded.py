@@ -51,7 +51,7 @@ def test_new_numbers_in_each_step(name, reads):
     step = terra.coexecute(step, wait_for_graph=True)
     replayed = tf.Variable(tf.ones(3))
     seen = set()
-    for k in range(40):
+    for k in range(28):
         noise, loss = step(X[k % 3])
         seen.add(noise.numpy().tobytes())
         with tf.GradientTape() as tape:
@@ -59,9 +59,9 @@ def test_new_numbers_in_each_step(name, reads):
         replayed.assign_sub(0.01 * tape.gradient(expected, replayed))
         assert float(loss) == float(expected)
     np.testing.assert_array_equal(w, replayed)
-    assert len(seen) == 40
+    assert len(seen) == 28
     stats = step.stats()
-    assert stats.express_steps >= (20 if name != "raw" else 0) and stats.coexecuted_steps >= 30, terra.explain(step)
+    assert stats.express_steps >= (14 if name != "raw" else 0) and stats.coexecuted_steps >= 20, terra.explain(step)
 
 
 def test_the_numbers_are_distributed_as_they_should_be():
@@ -87,14 +87,14 @@ def test_a_step_that_falls_back_keeps_the_numbers(options):
             y = tf.cos(y)
         return noise, before, float(tf.reduce_sum(noise)), y
 
-    for k in range(40):
-        way[0] = 1 if k in (20, 21) else 2 if k == 30 else 0
+    for k in range(28):
+        way[0] = 1 if k in (14, 15) else 2 if k == 21 else 0
         noise, before, after, y = step(X[k % 3])
         assert before == after == float(tf.reduce_sum(noise))
         expected = noise * X[k % 3]
         np.testing.assert_array_equal(y, tf.sin(expected) if way[0] == 1 else tf.cos(expected) if way[0] == 2 else expected)
     stats = step.stats()
-    assert stats.fallbacks >= 1 and stats.coexecuted_steps >= 30, stats
+    assert stats.fallbacks >= 1 and stats.coexecuted_steps >= 20, stats
 
 
 def test_a_kernel_fails():
@@ -108,8 +108,8 @@ def test_a_kernel_fails():
         total = tf.reduce_sum(noise)
         return noise, total, tf.gather(x, index)
 
-    for k in range(40):
-        bad = k in (20, 30)
+    for k in range(28):
+        bad = k in (14, 21)
         try:
             noise, total, _ = step(X[k % 3], tf.constant([9 if bad else 1]))
         except tf.errors.InvalidArgumentError:
@@ -121,7 +121,7 @@ def test_a_kernel_fails():
             continue
         np.testing.assert_array_equal(v, noise)
         assert float(total) == float(tf.reduce_sum(noise))
-    assert step.stats().coexecuted_steps >= 30
+    assert step.stats().coexecuted_steps >= 20
 
 
 def test_a_seed_is_set_later():

@@ -14,7 +14,7 @@ from terra.runtime import dispatch, guards
 from terra.runtime import internals as tfi
 
 X = [np.random.default_rng(i).normal(size=(4, 3)).astype("float32") for i in range(3)]
-STEPS = 24
+STEPS = 20
 
 
 def given(i):
@@ -85,7 +85,7 @@ def grouped():
 @pytest.mark.parametrize("make", [trained, looped, grouped])
 def test_what_is_right_passes_and_equals_eager(make):
     equal = np.testing.assert_allclose if make is looped else np.testing.assert_array_equal
-    stats = differ(make, given, STEPS if make is not looped else 45, equal=equal, verify=True)
+    stats = differ(make, given, STEPS if make is not looped else 36, equal=equal, verify=True)
     assert stats.coexecuted_steps > 10
     assert stats.verified_graphs >= stats.coexecuted_steps and stats.verified_calls > stats.coexecuted_steps
     assert stats.fast_forwards == stats.whole_steps == 0
@@ -95,9 +95,9 @@ def test_what_is_right_passes_and_equals_eager(make):
 def test_programs_pass(name):
     job = importlib.import_module(f"examples.programs.{name}").build(0, "test")
     step = terra.coexecute(job.step, wait_for_graph=True, verify=True)
-    for i in range(28):
+    for i in range(20):
         step(*job.batches[i % len(job.batches)])
-    assert step.stats().coexecuted_steps > 13 and step.stats().verified_calls > 650
+    assert step.stats().coexecuted_steps > 8 and step.stats().verified_calls > 400
 
 
 def test_steps_without_code_that_must_run_are_compared_as_a_whole(monkeypatch):

@@ -145,7 +145,7 @@ def module_step():
 def model_step():
     model = Net()
     model(X[0])
-    optimizer = keras.optimizers.Adam(0.01)
+    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     optimizer.build(model.trainable_variables)
 
     def step(x):
