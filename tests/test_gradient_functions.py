@@ -1,8 +1,6 @@
 """Gradients that are not skipped as a whole: the gradient functions of their operations are, one by one, and each guard of that, broken, gives eager's result."""
 
-import subprocess
-import sys
-
+import forks
 import keras
 import numpy as np
 import pytest
@@ -349,8 +347,14 @@ def test_indices_out_of_range():
     check(make, extra=lambda i: (9 if i in (8, 11) else i % 5,), skipped=5, coexecuted=5)
 
 
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory):
+    with forks.Interpreters(tmp_path_factory.mktemp("interpreters"), "import sys, tensorflow") as made:
+        yield made
+
+
 @pytest.mark.parametrize("when", ["first", "later"])
-def test_numpy_behaviour_is_switched_on(when):
+def test_numpy_behaviour_is_switched_on(when, interpreters):
     """Types of operands are promoted from then on, and calls that were skipped before may give something else."""
     script = """if True:
         import sys
@@ -381,5 +385,5 @@ def test_numpy_behaviour_is_switched_on(when):
         assert same()[1] is tf.float64
         assert ours.stats().coexecuted_steps >= 10, ours.stats()
     """
-    done = subprocess.run([sys.executable, "-c", script, when], capture_output=True, text=True, timeout=300)
+    done = interpreters.run(f"sys.argv[1:] = [{when!r}]\n{script}")
     assert done.returncode == 0, done.stderr[-2000:]
