@@ -359,7 +359,7 @@ def test_programs_in_pieces(cls, monkeypatch):
         keras.utils.set_random_seed(5)
         random.seed(5)
         made = cls()
-        made.longest = min(made.longest, 8)
+        made.longest = min(made.longest, 6)
         step = wrap(made.step)
         given = [made.inputs(np.random.default_rng(50 + k)) for k in range(3)]
         results = [test_loops.frozen(step(*given[i % 3])) for i in range(27)]

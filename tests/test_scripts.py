@@ -7,6 +7,7 @@ import forks
 import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "examples" / "scripts"
+ARGUMENTS = {"custom_loop.py": ["--batch", "96"]}  # fewer steps
 SHARES = {"custom_loop.py": 0.8, "gan.py": 0.8, "reinforcement.py": 0.7, "keras_fit.py": 0.7, "notebook.py": 0.3}  # of the steps; of its few, some run imperatively to compare with
 
 
@@ -29,8 +30,9 @@ def finish(interpreters, argv, run):
 
 @pytest.mark.parametrize("script", SHARES)
 def test_same_output_and_co_executed(script, interpreters):
-    expected, _ = finish(interpreters, [script], "runpy.run_path(sys.argv[0], run_name='__main__')")
-    terra = ["terra", "run", "--stats", "--wait-for-graph", script]  # a busy machine may take long for the graph
+    arguments = ARGUMENTS.get(script, [])
+    expected, _ = finish(interpreters, [script, *arguments], "runpy.run_path(sys.argv[0], run_name='__main__')")
+    terra = ["terra", "run", "--stats", "--wait-for-graph", script, *arguments]  # a busy machine may take long for the graph
     actual, statistics = finish(interpreters, terra, "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
     assert actual == expected
     assert len(expected.splitlines()) >= 4

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-LATENT, BATCH, STEPS = 4, 64, 120
+LATENT, BATCH, STEPS = 4, 64, 80
 
 
 def network(n_in, n_out):
