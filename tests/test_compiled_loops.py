@@ -15,7 +15,7 @@ from terra.runtime import opschema, trial
 L = keras.layers
 
 
-def sequences(length=4, batch=4, count=3):
+def sequences(length=3, batch=4, count=3):
     return [(tf.constant(np.random.default_rng(i).normal(size=(batch, length, 3)).astype("float32")),) for i in range(count)]
 
 
@@ -72,14 +72,14 @@ def test_prediction():
 def test_states_that_stay():
     def make():
         layer = L.GRU(4, stateful=True, return_sequences=True)
-        layer.build((4, 4, 3))
+        layer.build((4, 3, 3))
         return trained([layer], layer)
     assert_loops_inside(compare(wrapping(make), sequences(), rtol=1e-3), 2)
 
 
 def test_lengths_and_batches_that_vary():
     """Each combination is compiled for itself; the trace is one, but for the first batch of another size."""
-    varied = [batch for length, size in ((3, 4), (7, 4), (5, 2)) for batch in sequences(length, size, 1)]
+    varied = [batch for length, size in ((2, 4), (4, 4), (3, 2)) for batch in sequences(length, size, 1)]
     step = compare(wrapping(small), varied, steps=36, rtol=1e-3)
     assert_loops_inside(step, 2)
     assert len(step.program.compiled._current[1]) == 3
@@ -145,7 +145,7 @@ def test_loops_are_unrolled_again_if_xla_is_given_up(monkeypatch):
     stats = made.stats()
     assert stats.recurrent_layers == 0 and stats.coexecuted_steps >= 30 and stats.fallbacks == 0, stats
     assert "XLA's compiled form is not used" in terra.explain(made)
-    assert len(made.trace_graph) > 150
+    assert len(made.trace_graph) > 120
 
 
 def test_unrolled_if_asked_for():

@@ -430,7 +430,7 @@ def test_steps_that_take_turns(module, titles, capsys, monkeypatch):
         monkeypatch.setattr(shapes, "programs", lambda: chosen)
     else:
         monkeypatch.setattr(module, "PROGRAMS", {title: program for title, program in module.PROGRAMS.items() if title in titles})
-    assert module.main(["--steps", "16", "--quiet"]) == 0
+    assert module.main(["--steps", "14", "--quiet"]) == 0
     machine, _, header, *rows = capsys.readouterr().out.strip().splitlines()
     assert "TensorFlow" in machine and header.split("  ")[-1].strip() == "tf.fn/Terra"
     assert [row[:34].strip() for row in rows] == titles

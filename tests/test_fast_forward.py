@@ -434,7 +434,7 @@ def both(make, calls, jumps=1, **options):
     return stats
 
 
-WORDS = [tf.constant(RNG.integers(0, 20, (8, 12))) for _ in range(3)]
+WORDS = [tf.constant(RNG.integers(0, 20, (8, 6))) for _ in range(3)]
 
 
 def train(forward, variables):

@@ -71,7 +71,7 @@ def assert_compiled(step, least):
 
 def keras_training(model_of, loss_of, read=False):
     def make(wrap):
-        model, optimizer, loss_function = model_of(), keras.optimizers.Adam(1e-3), loss_of()
+        model, optimizer, loss_function = model_of(), keras.optimizers.Adam(1e-3) if model_of is mlp else keras.optimizers.SGD(1e-2, momentum=0.9), loss_of()
         seen = []
 
         def step(x, y):

@@ -106,41 +106,41 @@ def seen(model, history=None, **more):
 
 # ----------------------------------------------------------------------------------------------------- inputs
 
-@scenario(train=8, test=3, predict=3)
+@scenario(train=6, test=2, predict=3)
 def numpy_arrays_with_validation(K, compile_):
     model, (x, y) = classifier(K), data()
     compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"])
     record = recorder(K)
-    history = model.fit(x, y, batch_size=16, epochs=3, validation_data=(x[:32], y[:32]), verbose=0, callbacks=[record])
+    history = model.fit(x, y, batch_size=16, epochs=2, validation_data=(x[:32], y[:32]), verbose=0, callbacks=[record])
     return seen(model, history, predictions=model.predict(x, batch_size=16, verbose=0), logs=record.seen,
                 evaluated=model.evaluate(x, y, batch_size=16, verbose=0))
 
 
-@scenario(train=8, test=1)
+@scenario(train=5, test=1)
 def sample_weights_and_validation_split(K, compile_):
-    model, (x, y) = classifier(K), data(80)
+    model, (x, y) = classifier(K), data(100)
     compile_(model, optimizer=K.optimizers.SGD(0.1, momentum=0.9, nesterov=True), loss=loss(K), weighted_metrics=["accuracy"])
-    history = model.fit(x, y, sample_weight=np.linspace(0.1, 2.0, len(x)), batch_size=16, epochs=3, validation_split=0.2, verbose=0)
+    history = model.fit(x, y, sample_weight=np.linspace(0.1, 2.0, len(x)), batch_size=16, epochs=2, validation_split=0.2, verbose=0)
     return seen(model, history)
 
 
-@scenario(train=8, libraries=KERAS[:1])
+@scenario(train=5, libraries=KERAS[:1])
 def class_weights(K, compile_):
-    model, (x, y) = classifier(K), data(64)
+    model, (x, y) = classifier(K), data(80)
     compile_(model, optimizer="rmsprop", loss=loss(K), metrics=["accuracy"])
-    return seen(model, model.fit(x, y, class_weight={0: 1.0, 1: 3.0, 2: 0.5}, batch_size=16, epochs=3, verbose=0))
+    return seen(model, model.fit(x, y, class_weight={0: 1.0, 1: 3.0, 2: 0.5}, batch_size=16, epochs=2, verbose=0))
 
 
-@scenario(train=8, test=1, predict=1, libraries=KERAS[:1])
+@scenario(train=6, test=1, predict=1, libraries=KERAS[:1])
 def datasets(K, compile_):
     model, (x, y) = classifier(K), data(64)
     train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=5).batch(16, drop_remainder=True).repeat()
     compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"])
-    history = model.fit(train, steps_per_epoch=5, epochs=3, verbose=0, validation_data=tf.data.Dataset.from_tensor_slices((x, y)).batch(32))
+    history = model.fit(train, steps_per_epoch=5, epochs=2, verbose=0, validation_data=tf.data.Dataset.from_tensor_slices((x, y)).batch(32))
     return seen(model, history, predictions=model.predict(tf.data.Dataset.from_tensor_slices(x).batch(16), verbose=0))
 
 
-@scenario(train=8, libraries=KERAS[1:])
+@scenario(train=6, libraries=KERAS[1:])
 def python_generator(K, compile_):
     model, (x, y), served = classifier(K), data(64), []
 
@@ -151,8 +151,8 @@ def python_generator(K, compile_):
             yield x[i:i + 16], y[i:i + 16]
             i = (i + 16) % 64
 
-    compile_(model, optimizer="adam", loss=loss(K))
-    return seen(model, model.fit(batches(), steps_per_epoch=5, epochs=3, verbose=0), order=served[:15])
+    compile_(model, optimizer="sgd", loss=loss(K))
+    return seen(model, model.fit(batches(), steps_per_epoch=5, epochs=2, verbose=0), order=served[:10])
 
 
 @scenario(train=4, test=2, predict=2)
@@ -165,22 +165,22 @@ def one_batch_at_a_time(K, compile_):
     return seen(model, trained=trained, tested=tested, predicted=predicted)
 
 
-@scenario(train=8)
+@scenario(train=5)
 def several_steps_per_execution(K, compile_):
     model, (x, y) = classifier(K), data(64)
     compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"], steps_per_execution=2)
-    return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0))
+    return seen(model, model.fit(x, y, batch_size=16, epochs=2, verbose=0))
 
 
-@scenario(train=8, predict=1, libraries=KERAS[:1])
+@scenario(train=5, predict=1, libraries=KERAS[:1])
 def several_inputs_and_outputs(K, compile_):
     a, b = K.Input((6,), name="a"), K.Input((6,), name="b")
     h = K.layers.Concatenate()([a, b])
     model = K.Model({"a": a, "b": b}, {"label": K.layers.Dense(3, name="label")(h), "sum": K.layers.Dense(1, name="sum")(h)})
-    x, y = data(64)
+    x, y = data(80)
     compile_(model, optimizer="adam", loss={"label": loss(K), "sum": "mse"}, loss_weights={"label": 1.0, "sum": 0.1}, metrics={"label": "accuracy"})
     inputs, outputs = {"a": x, "b": -x}, {"label": y, "sum": x.sum(1, keepdims=True)}
-    return seen(model, model.fit(inputs, outputs, batch_size=16, epochs=3, verbose=0), predictions=model.predict(inputs, batch_size=16, verbose=0))
+    return seen(model, model.fit(inputs, outputs, batch_size=16, epochs=2, verbose=0), predictions=model.predict(inputs, batch_size=16, verbose=0))
 
 
 # -------------------------------------------------------------------------------------------------- callbacks
@@ -195,7 +195,7 @@ def early_stopping(K, compile_):
     return seen(model, history, stopped=stop.stopped_epoch)
 
 
-@scenario(train=10)
+@scenario(train=8)
 def learning_rate_changed_by_callbacks(K, compile_):
     model, (x, y) = classifier(K), data(64)
     rates = []
@@ -206,23 +206,23 @@ def learning_rate_changed_by_callbacks(K, compile_):
             rate.assign(0.02 * (batch + 1))
             rates.append(float(rate))
 
-    compile_(model, optimizer=K.optimizers.Adam(0.1), loss=loss(K))
+    compile_(model, optimizer=K.optimizers.SGD(0.1, momentum=0.9), loss=loss(K))
     callbacks = [Warmup(), K.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5), K.callbacks.ReduceLROnPlateau("loss", patience=1)]
-    return seen(model, model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=callbacks), rates=rates)
+    return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=callbacks), rates=rates)
 
 
-@scenario(train=8, libraries=KERAS[1:])
+@scenario(train=5, libraries=KERAS[1:])
 def learning_rate_schedule(K, compile_):
-    model, (x, y) = classifier(K), data(64)
+    model, (x, y) = classifier(K), data(80)
     schedule = K.optimizers.schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.7)
     compile_(model, optimizer=K.optimizers.Adam(schedule, clipnorm=1.0), loss=loss(K))
-    return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0))
+    return seen(model, model.fit(x, y, batch_size=16, epochs=2, verbose=0))
 
 
-@scenario(train=8, libraries=KERAS[:1])
+@scenario(train=5, libraries=KERAS[:1])
 def weights_changed_between_batches(K, compile_):
     """A callback reads and writes weights while steps may be in flight."""
-    model, (x, y) = classifier(K), data(64)
+    model, (x, y) = classifier(K), data(80)
     norms = []
 
     class Decay(K.callbacks.Callback):
@@ -231,29 +231,29 @@ def weights_changed_between_batches(K, compile_):
             kernel.assign(kernel * 0.9)
             norms.append(float(np.linalg.norm(kernel.numpy())))
 
-    compile_(model, optimizer="adam", loss=loss(K))
-    return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[Decay()]), norms=norms)
+    compile_(model, optimizer="sgd", loss=loss(K))
+    return seen(model, model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[Decay()]), norms=norms)
 
 
 @scenario(train=8)
 def layer_frozen_by_a_callback(K, compile_):
-    model, (x, y) = classifier(K), data(64)
+    model, (x, y) = classifier(K), data(96)
     kernels = []
 
     class Freeze(K.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            self.model.layers[1].trainable = epoch < 2
+            self.model.layers[1].trainable = epoch < 1
             kernels.append(self.model.layers[1].kernel.numpy())
 
     compile_(model, optimizer=K.optimizers.SGD(0.1), loss=loss(K))
-    history = model.fit(x, y, batch_size=16, epochs=5, verbose=0, callbacks=[Freeze()])
-    assert (kernels[3] == kernels[4]).all() and (kernels[0] != kernels[1]).any()
+    history = model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[Freeze()])
+    assert (kernels[1] == kernels[2]).all() and (kernels[0] != kernels[1]).any()
     return seen(model, history, kernels=kernels)
 
 
 # ------------------------------------------------------------------------------------- metrics and losses in Python
 
-@scenario(train=8, test=1, libraries=KERAS[:1])
+@scenario(train=5, test=1, libraries=KERAS[:1])
 def metric_from_scikit_learn(K, compile_):
     calls = []
 
@@ -262,13 +262,13 @@ def metric_from_scikit_learn(K, compile_):
         calls.append(len(calls))
         return f1_score(y.numpy().ravel(), logits.numpy().argmax(1), average="macro")
 
-    model, (x, y) = classifier(K), data(64)
-    compile_(model, optimizer="adam", loss=loss(K), metrics=[f1])
-    history = model.fit(x, y, batch_size=16, epochs=3, validation_data=(x[:48], y[:48]), verbose=0)
+    model, (x, y) = classifier(K), data(80)
+    compile_(model, optimizer="sgd", loss=loss(K), metrics=[f1])
+    history = model.fit(x, y, batch_size=16, epochs=2, validation_data=(x[:32], y[:32]), verbose=0)
     return seen(model, history, calls=calls)
 
 
-@scenario(train=8)
+@scenario(train=5)
 def metric_object_with_python_state(K, compile_):
     class Confusion(K.metrics.Metric):
         """Counts in a numpy array, with a history of its own."""
@@ -288,10 +288,10 @@ def metric_object_with_python_state(K, compile_):
             self.kept.append(self.counts.copy())
             self.counts[:] = 0
 
-    model, (x, y) = classifier(K), data(64)
+    model, (x, y) = classifier(K), data(80)
     metric = Confusion()
-    compile_(model, optimizer="adam", loss=loss(K), metrics=[metric])
-    return seen(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0), kept=metric.kept)
+    compile_(model, optimizer=K.optimizers.SGD(0.1), loss=loss(K), metrics=[metric])
+    return seen(model, model.fit(x, y, batch_size=16, epochs=2, verbose=0), kept=metric.kept)
 
 
 @scenario(train=8, libraries=KERAS[:1])
@@ -309,6 +309,7 @@ def loss_that_branches_on_its_value(K, compile_):
     model, (x, y) = classifier(K), data(64)
     compile_(model, optimizer="adam", loss=huber)
     history = model.fit(x, y, batch_size=16, epochs=4, verbose=0)
+    assert len(set(taken)) == 2
     return seen(model, history, taken=taken)
 
 
@@ -335,13 +336,13 @@ def overridden_train_step(K, compile_):
             self.log.append({k: float(v) for k, v in logs.items()})
             return {**logs, "batches": self.seen_batches}
 
-    model, (x, y) = Model(), data(64)
-    compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"])
-    history = model.fit(x, y, batch_size=16, epochs=4, verbose=0, validation_data=(x[:48], y[:48]), validation_batch_size=16)
+    model, (x, y) = Model(), data(128)
+    compile_(model, optimizer="sgd", loss=loss(K), metrics=["accuracy"])
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:64], y[:64]), validation_batch_size=16)
     return seen(model, history, log=[dict(entry) for entry in model.log], batches=model.seen_batches)
 
 
-@scenario(train=8, libraries=KERAS[1:])
+@scenario(train=5, libraries=KERAS[1:])
 def adversarial_training(K, compile_):
     class Gan(K.Model):
         def __init__(self):
@@ -369,10 +370,10 @@ def adversarial_training(K, compile_):
                 self.optimizers[1].apply_gradients(zip(tape.gradient(g_loss, variables), variables))
             return {"d": d_loss, "g": g_loss}
 
-    model, (x, _) = Gan(), data(64)
+    model, (x, _) = Gan(), data(80)
     compile_(model, optimizer="sgd", loss=None)
     record = recorder(K)
-    model.fit(tf.data.Dataset.from_tensor_slices(x).batch(16), epochs=3, verbose=0, callbacks=[record])
+    model.fit(tf.data.Dataset.from_tensor_slices(x).batch(16), epochs=2, verbose=0, callbacks=[record])
     return seen(model, logs=record.seen)
 
 
@@ -414,14 +415,14 @@ def test_decorated_steps(K, models):
         for _ in range(models):
             model = cls()
             model.compile(optimizer="adam", run_eagerly=True)
-            history = model.fit(x, y, batch_size=16, epochs=3, verbose=0, validation_data=(x[:64], y[:64]), validation_batch_size=16)
+            history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:64], y[:64]), validation_batch_size=16)
             results.append(seen(model, history, losses=list(model.losses_seen)))
         return cls, harness.snapshot(results)
 
     _, expected = run(lambda f: f)
     cls, actual = run(lambda f: terra.coexecute(f, wait_for_graph=True))
     assert list(harness.differences(expected, actual, EXACT)) == []
-    assert cls.train_step.stats().coexecuted_steps >= 8
+    assert cls.train_step.stats().coexecuted_steps >= 7
     assert cls.test_step.stats().coexecuted_steps >= 5
 
 
@@ -441,8 +442,8 @@ def test_decorated_steps_need_no_run_eagerly_with_terra_compile(K):
 def test_progress_bar_shows_each_steps_values(K, capsys):
     def run(compile_):
         harness.reset_seeds()
-        model, (x, y) = classifier(K), data(96)
-        compile_(model, optimizer="adam", loss=loss(K), metrics=["accuracy"])
+        model, (x, y) = classifier(K), data(64)
+        compile_(model, optimizer="sgd", loss=loss(K), metrics=["accuracy"])
         model.fit(x, y, batch_size=16, epochs=3, verbose=1)
         return re.findall(r"(\w+): ([\d.]+(?:e-?\d+)?)", re.sub("\x08+", "\n", capsys.readouterr().out))
 
@@ -496,7 +497,7 @@ def test_compiled_again(K):
 
 @pytest.mark.parametrize("K", KERAS)
 def test_saved_while_coexecuted(K, tmp_path):
-    model, (x, y) = classifier(K), data(96)
+    model, (x, y) = classifier(K), data(64)
     steps = terra.compile(model, optimizer="adam", loss=loss(K), wait_for_graph=True)
     checkpoint = K.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
     model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[checkpoint])
@@ -569,15 +570,15 @@ class ChangesAll(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         model = self.model
-        if batch == 8:
+        if batch == 7:
             model.optimizer.learning_rate = 0.5
-        if batch == 11:
+        if batch == 9:
             model.layers[0].trainable = False
-        if batch == 14:
+        if batch == 11:
             model.layers[1].rate = 0.9
-        if batch == 16:
+        if batch == 13:
             model.layers[0].activation = keras.activations.relu
-        if batch == 18:
+        if batch == 15:
             model.layers[2].bias.assign([1.0, 2.0, 3.0])
 
 
@@ -586,9 +587,9 @@ def stock():
 
 
 @pytest.mark.parametrize("make, whole, batches", [
-    (CountsCalls, 0, False), (OwnStep, 10, False), (Pure, 16, False), (stock, 16, False), (OwnStep, 0, True), (stock, 16, True)])
+    (CountsCalls, 0, False), (OwnStep, 8, False), (Pure, 12, False), (stock, 12, False), (OwnStep, 0, True), (stock, 12, True)])
 def test_steps_of_keras_own_are_skipped(make, whole, batches):
-    x, y = np.random.default_rng(0).normal(size=(176, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 176)
+    x, y = np.random.default_rng(0).normal(size=(144, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 144)
 
     def run(compile_model):
         keras.utils.set_random_seed(7)
@@ -598,19 +599,22 @@ def test_steps_of_keras_own_are_skipped(make, whole, batches):
         if batches:
             found, callback = [], ChangesAll()
             callback.set_model(model)
-            for k in range(0, 176, 8):
+            for k in range(0, 144, 8):
                 found.append([float(value) for value in model.train_on_batch(x[k:k + 8], y[k:k + 8])])
                 callback.on_train_batch_end(k // 8)
         else:
             found = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, callbacks=[ChangesAll()]).history
         return found, [w.tolist() for w in model.get_weights()], getattr(model, "n", None), steps
 
-    how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    expected = run(lambda model: model.compile(run_eagerly=True, **how))
-    actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
+    def compiling(compile_model, **more):
+        optimizer = "adam" if make is stock else keras.optimizers.SGD(0.05, momentum=0.9)
+        return run(lambda model: compile_model(model, optimizer=optimizer, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"], **more))
+
+    expected = compiling(keras.Model.compile, run_eagerly=True)
+    actual = compiling(terra.compile, wait_for_graph=True)
     assert actual[:3] == expected[:3]
     stats = actual[3].train.stats()
-    assert stats.coexecuted_steps >= (15 if batches else 32), (stats, terra.explain(actual[3].train))
+    assert stats.coexecuted_steps >= (10 if batches else 26), (stats, terra.explain(actual[3].train))
     assert stats.whole_steps >= (0 if batches else whole) or stats.fetches, (stats, terra.explain(actual[3].train))  # an older Keras reads the metrics in the step
     assert whole or stats.whole_steps == 0
 
@@ -641,7 +645,7 @@ def test_the_program_s_metrics_are_given_what_they_are_given_eagerly():
 
 
 def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
-    x, y = np.random.default_rng(0).normal(size=(120, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 120)
+    x, y = np.random.default_rng(0).normal(size=(80, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 80)
 
     def run(compile_model):
         COUNTED.clear()
@@ -651,10 +655,10 @@ def test_keras_own_step_is_skipped_where_the_program_s_calls_it():
         found = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False).history
         return found, [w.tolist() for w in model.get_weights()], len(COUNTED), steps
 
-    how = dict(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    how = dict(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     expected = run(lambda model: model.compile(run_eagerly=True, **how))
     actual = run(lambda model: terra.compile(model, wait_for_graph=True, **how))
-    assert actual[:3] == expected[:3] and actual[2] == 30
+    assert actual[:3] == expected[:3] and actual[2] == 20
     stats = actual[3].train.stats()
-    assert stats.coexecuted_steps >= 24, stats
+    assert stats.coexecuted_steps >= 15, stats
     assert stats.fast_forwards <= 6 * stats.coexecuted_steps or stats.fetches, stats  # else each operation's gradient would be skipped by itself
