@@ -12,7 +12,7 @@ import tf_keras
 STEPS = 24  # of a program of which something changes
 
 
-def tokens(i, shape=(4, 4)):
+def tokens(i, shape=(4, 6)):
     found = np.random.default_rng(i).integers(1, 20, shape).astype("int32")
     for k, row in enumerate(found):
         row[1 + (k + i) % shape[1]:] = 0
@@ -22,7 +22,7 @@ def tokens(i, shape=(4, 4)):
 def inputs(i):
     """Tokens, what is to be said of each sequence, of each token."""
     rng = np.random.default_rng(50 + i)
-    return tf.constant(tokens(i)), tf.constant(rng.integers(0, 3, 4)), tf.constant(rng.integers(0, 3, (4, 4)))
+    return tf.constant(tokens(i)), tf.constant(rng.integers(0, 3, 4)), tf.constant(rng.integers(0, 3, (4, 6)))
 
 
 def differ(make, given=inputs, steps=18):
@@ -31,7 +31,7 @@ def differ(make, given=inputs, steps=18):
 
 def functional(K):
     L = K.layers
-    x = K.Input((4,), dtype="int32")
+    x = K.Input((6,), dtype="int32")
     h = L.Embedding(20, 5, mask_zero=True)(x)
     h = L.Concatenate()([L.SimpleRNN(4, return_sequences=True)(h), L.Dense(3)(h)])
     return K.Model(x, L.Dense(3)(h))
@@ -100,8 +100,8 @@ def test_masks_of_many_kinds_of_layer(impure):
         add, maximum, concatenate, pool, drop = L.Add(), L.Maximum(), L.Concatenate(axis=1), L.GlobalAveragePooling1D(), L.Dropout(0.2, seed=4)
         rnn, softmax, attend = L.SimpleRNN(4, return_sequences=True, return_state=True), L.Softmax(), L.Attention()
         for layer in (rnn, norm):
-            layer.build((4, 4, 4))
-        attention.build((4, 4, 4), (4, 4, 4))
+            layer.build((4, 6, 4))
+        attention.build((4, 6, 4), (4, 6, 4))
         embedding.build()
         calls = []
 
@@ -252,7 +252,7 @@ def test_the_mask_is_read():
     """It says how many tokens there are, and Python looks at it."""
     def make():
         embedding, layer = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.SimpleRNN(4, return_sequences=True)
-        embedding.build(), layer.build((4, 4, 4))
+        embedding.build(), layer.build((4, 6, 4))
         known = []
 
         def forward(x, *_):
@@ -290,7 +290,7 @@ def test_the_same_tensor_twice_in_a_result(way):
     def make():
         L = keras.layers
         if way == "masks":
-            i = keras.Input((4,), dtype="int32")
+            i = keras.Input((6,), dtype="int32")
             h = L.Embedding(20, 4, mask_zero=True)(i)
             model, take = keras.Model(i, [L.Dense(3)(h), L.Activation("tanh")(h)]), lambda x: getattr(x, "_keras_mask")
         else:
@@ -421,7 +421,7 @@ def test_attention_removes_the_masks_of_its_arguments(impure):
     """What comes after it in the step finds none."""
     def make():
         embedding, attention, pool = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.MultiHeadAttention(2, 3, seed=1), keras.layers.GlobalAveragePooling1D()
-        embedding.build(), attention.build((4, 4, 4), (4, 4, 4))
+        embedding.build(), attention.build((4, 6, 4), (4, 6, 4))
         calls = []
 
         def forward(x, *_):
@@ -455,7 +455,7 @@ def test_a_mask_that_a_call_removes_is_not_always_there():
     """What the call leaves behind looks like what it is given where the program has removed the mask itself."""
     def make():
         embedding, attention = keras.layers.Embedding(20, 4, mask_zero=True), keras.layers.MultiHeadAttention(2, 3, seed=1)
-        embedding.build(), attention.build((4, 4, 4), (4, 4, 4))
+        embedding.build(), attention.build((4, 6, 4), (4, 6, 4))
         calls = []
 
         def forward(x, *_):
