@@ -1,4 +1,4 @@
-"""Steps that use TensorFlow Probability, Sonnet, GPflow or einops, whose Python takes most of an eager step: eager, tf.function and Terra in one run.
+"""Steps that use TensorFlow Probability, Sonnet, GPflow, einops or transformers, whose Python takes most of an eager step: eager, tf.function and Terra in one run.
 
     pip install -e ".[libraries]"
     python -m examples.libraries [--steps N] [--quiet]
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from examples import turns
 
+PACKAGES = ("tensorflow_probability", "sonnet", "gpflow", "einops", "transformers")
 BATCH, FEATURES, CLASSES, BATCHES = 32, 16, 4, 21
 SEED = (1, 2)  # the three draw the same numbers, in each step
 
@@ -33,7 +34,7 @@ class Trained:
         self.variables, self.optimizer = list(variables), optimizer or keras.optimizers.Adam(1e-3)
 
     def apply(self, gradients):
-        if isinstance(self.optimizer, keras.optimizers.Optimizer):
+        if hasattr(self.optimizer, "apply_gradients"):
             self.optimizer.apply_gradients(zip(gradients, self.variables))
         else:
             self.optimizer.apply(gradients, self.variables)
@@ -144,6 +145,23 @@ def attention():
     return loss_of, Trained([inner, outer, classifier])
 
 
+def transformer():
+    """A model of Hugging Face's transformers."""
+    import tf_keras
+    from transformers import BertConfig, TFBertForSequenceClassification
+    tf_keras.utils.set_random_seed(1)
+    model = TFBertForSequenceClassification(BertConfig(
+        vocab_size=FEATURES, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=FEATURES, num_labels=CLASSES))
+    optimizer = tf_keras.optimizers.Adam(1e-3)
+
+    def loss_of(x, y):
+        return tf.reduce_mean(model(tf.argsort(x), labels=y, training=True).loss)
+
+    loss_of(*batches()[0])
+    optimizer.build(model.trainable_variables)
+    return loss_of, Trained(model.trainable_variables, optimizer)
+
+
 PROGRAMS = {
     "variational autoencoder": training(variational),
     "squashed policy": training(policy),
@@ -151,11 +169,12 @@ PROGRAMS = {
     "Sonnet network": training(network),
     "sparse Gaussian process (GPflow)": training(sparse_process),
     "self-attention (einops)": training(attention),
+    "BERT (transformers)": training(transformer),
 }
 
 
 def main(argv=None):
-    missing = [name for name in ("tensorflow_probability", "sonnet", "gpflow", "einops") if importlib.util.find_spec(name) is None]
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         print(f"examples.libraries: {' and '.join(missing)} not found; pip install -e '.[libraries]'", file=sys.stderr)
         return 2

@@ -124,7 +124,7 @@ def models(K):
 def described(x):
     """A pair of a text in which there is a value, and a tensor."""
     y = tf.sin(x) * 2.0 + tf.cos(x)
-    return f"{tf.reduce_max(y):.3f}", y
+    return f"largest: {tf.reduce_max(y):.3f}", y
 
 
 def joined(x):

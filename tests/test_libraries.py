@@ -409,7 +409,7 @@ def test_sonnet(users):
 def test_the_example(capsys):
     status = libraries.main(["--steps", "16", "--quiet"])
     found = capsys.readouterr()
-    if all(importlib.util.find_spec(name) for name in ("tensorflow_probability", "sonnet")):
+    if all(importlib.util.find_spec(name) for name in libraries.PACKAGES):
         assert status == 0 and [line.split("  ")[0] for line in found.out.splitlines()[3:]] == list(libraries.PROGRAMS) and "DIFFERS" not in found.out
     else:
         assert status == 2 and "pip install -e '.[libraries]'" in found.err

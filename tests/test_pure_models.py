@@ -252,3 +252,20 @@ def test_an_item_is_not_the_attribute():
         np.testing.assert_array_equal(output["last"], expected["last"])
         np.testing.assert_array_equal(output.last, expected.last)
     assert step.stats().coexecuted_steps >= 10, step.stats()
+
+
+def test_the_step_looks_at_a_text():
+    """The program branches on a text that the library has put a value into."""
+    def make():
+        w = tf.Variable(1.0)
+
+        def step(x, y):
+            text, z = lib.described(x)
+            if text.startswith("largest: 2"):
+                w.assign_add(1.0)
+            return tf.reduce_sum(z) * w
+
+        return step, lambda: [w]
+
+    stats = harness.differ(make, batch, 40)
+    assert stats.coexecuted_steps >= 20, stats

@@ -14,7 +14,7 @@ import numpy as np
 
 from terra.runtime import stock, user_code
 from terra.runtime import internals as tfi
-from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys
+from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
 from terra.transform import convert, policy
 
 _MOST_HELD = 3_000  # objects
@@ -51,6 +51,16 @@ def within_scope(function):
         return None
     held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
     return held.get("f") if getattr(held.get("decorator_fn"), "__name__", None) == "wrap_with_name_scope" else None
+
+
+def _holds_no_text(it):
+    """Whether there is certainly no text in what a library gives."""
+    kind = type(it)
+    if kind is dict or is_output(it):
+        return all(map(_holds_no_text, vars(it).values() if kind is not dict else it.values()))
+    if kind is list or kind is tuple:
+        return all(map(_holds_no_text, it))
+    return (kind in PLAIN and kind is not str) or kind in TENSORS or tfi.is_variable(it)
 
 
 def _functions_of(cls):
@@ -145,6 +155,9 @@ class Libraries:
         if len(self.runner.log) != length:
             self._skipped[skipped:] = [(length, len(self.runner.log) - length)]  # what was jumped over within it included
             self.is_worthwhile = True
+        if not _holds_no_text(result):
+            for x in [x for x, *_ in self.late.held.values() if type(x) is str]:  # what comes of a text that was made of a tensor's value is not looked out for
+                self.late.looked_at(x)
         self._bear(result)
         return result
 

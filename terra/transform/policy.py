@@ -43,8 +43,8 @@ def configure(include=(), exclude=(), patch_overrides=None, pure=()):
     replaced, in the class, by their instrumented forms; otherwise they run uninstrumented when a library calls them.
     `pure`: packages (``"mypackage"``) of which every call does nothing but compute, apart from operations and from code of the user's
     that it is given: what it gives follows from its arguments and from what they hold; values of tensors it reads by `numpy()` and the
-    like. They are not instrumented, and steps that use them can be skipped as a whole. TensorFlow Probability, Sonnet, GPflow, einops and
-    KerasHub count as such.
+    like, and it formats them for messages only. They are not instrumented, and steps that use them can be skipped as a whole. TensorFlow
+    Probability, Sonnet, GPflow, einops, KerasHub and transformers count as such.
     """
     for prefix in (include,) if isinstance(include, str) else include:
         settings.prefixes[prefix] = True
