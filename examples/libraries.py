@@ -146,12 +146,13 @@ def attention():
 
 
 def transformer():
-    """A model of Hugging Face's transformers."""
+    """A model of Hugging Face's transformers, without dropout: the three would draw their masks from one stream of numbers."""
     import tf_keras
     from transformers import BertConfig, TFBertForSequenceClassification
     tf_keras.utils.set_random_seed(1)
     model = TFBertForSequenceClassification(BertConfig(
-        vocab_size=FEATURES, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=FEATURES, num_labels=CLASSES))
+        vocab_size=FEATURES, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=FEATURES, num_labels=CLASSES,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     optimizer = tf_keras.optimizers.Adam(1e-3)
 
     def loss_of(x, y):
