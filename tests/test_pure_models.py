@@ -9,6 +9,7 @@ import pure_models as lib
 import pytest
 import tensorflow as tf
 import tf_keras
+from test_gradient_tape import TerraTape
 
 import terra.transform
 from terra.transform import policy
@@ -269,3 +270,44 @@ def test_the_step_looks_at_a_text():
 
     stats = harness.differ(make, batch, 40)
     assert stats.coexecuted_steps >= 20, stats
+
+
+@pytest.mark.parametrize("K", KERAS)
+def test_in_a_block(K):
+    """The labels of a batch, integers, are given to the model: other ones each time, which nobody looks at."""
+    seen, jumps = [], []
+    for kind in (tf.GradientTape, TerraTape):
+        K.utils.set_random_seed(3)
+        model = lib.models(K)[1](lib.Config())
+        model(batch(0)[0])
+        optimizer, found = K.optimizers.SGD(0.1), []
+        for k in range(32):
+            r = np.random.default_rng(k)
+            x, y = tf.constant(r.normal(size=(16, 5)).astype("f")), tf.constant(r.integers(0, 3, 16))
+            with kind() as tape:
+                loss = model(x, labels=y, training=True).loss
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            found.append(float(loss))
+            jumps.append(tape.block.stats().fast_forwards if kind is TerraTape else 0)
+        seen.append([found, [v.tolist() for v in model.get_weights()]])
+    assert seen[0] == seen[1]
+    assert tape.block.stats().coexecuted_steps >= 24
+    assert 8 * 3 <= jumps[-1] - jumps[-9] <= 8 * 6, jumps  # the model, the gradient, the optimizer
+
+
+def test_integers_of_a_batch_decide_shapes():
+    seen = []
+    for kind in (tf.GradientTape, TerraTape):
+        w, found = tf.Variable(tf.ones(16)), []
+        for k in range(32):
+            r = np.random.default_rng(k // 2)
+            sizes = tf.constant(r.permutation(np.arange(16) % 5))
+            with kind() as tape:
+                parts = tf.split(tf.range(30.0), sizes)
+                sums = tf.stack([tf.reduce_sum(part) for part in parts])
+                loss = tf.reduce_sum(sums * w * tf.reduce_mean(tf.sequence_mask(sizes, dtype=tf.float32), 1)) + tf.reduce_sum(tf.repeat(w, sizes))
+            w.assign_sub(0.001 * tape.gradient(loss, w))
+            found.append((float(loss), [part.shape[0] for part in parts]))
+        seen.append((found, w.numpy().tolist()))
+    assert seen[0] == seen[1]
+    assert tape.block.stats().coexecuted_steps >= 10

@@ -21,6 +21,7 @@ from terra.graph.trace import RESOURCE
 from terra.runtime import catching, dispatch, frames, handlers, location, opschema, verification
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
+from terra.runtime.constants import MOST_SETTINGS
 from terra.runtime.garbage import collect_as_before
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import View
@@ -28,7 +29,6 @@ from terra.runtime.step import Step
 from terra.runtime.tensor import noted
 from terra.runtime.tracer import Tracer
 
-MOST_SETTINGS = 8  # elements: a longer tensor that is another one for each block is a batch, a shorter one may be a shape
 LONGEST = 20_000  # operations behind a block that may still belong to its step
 _ITERATORS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "MultiDeviceIteratorGetNextFromShard"])
 _LOCK_PATIENCE = 5.0  # seconds another thread waits for the step's thread to leave an operation

@@ -6,6 +6,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 STRING_ENUM = tfi.types_pb2.DT_STRING
 SMALL = 64  # external tensors of at most so many elements are speculated to be constant
+MOST_SETTINGS = 8  # elements: a longer tensor that is another one for each block is a batch, a shorter one may be a shape
 
 
 def elements(shape):

@@ -9,7 +9,7 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
-from terra.runtime.constants import STRING_ENUM, const_key, is_small_constant
+from terra.runtime.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant
 from terra.runtime.draws import rows_of
 from terra.runtime.kinds import is_output, is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
@@ -121,7 +121,8 @@ class Recording:
         region.records = self._records(lazy) if lazy is not None else []
         region.accessed = runner.tapes.accessed[self.accessed_length:]
         for k, x in enumerate(inputs.foreign):
-            read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread)
+            read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread) and not (
+                x._num_elements() > MOST_SETTINGS and runner.step.is_data(x))
             if (k in self.unused or read) and not is_unread(x) and id(x) not in passed_on:  # Python may have looked at it
                 self._check(Foreign, k, x, True)
         for index in self.used_arguments - inputs.indices:
