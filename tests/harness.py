@@ -7,6 +7,7 @@ Two ways of reading (a bug of run-ahead hides from the first), and two of starti
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -365,6 +366,20 @@ def check(spec, mode):
 def flat(value):
     """The parts of a result, tensors and variables as arrays."""
     return [x.numpy() if hasattr(x, "numpy") else x for x in tf.nest.flatten(value)]
+
+
+@contextlib.contextmanager
+def declared_pure(package):
+    """While it lasts, a library counts as one that does nothing but compute, as `terra.transform.configure` has it."""
+    import terra.transform
+    settings = terra.transform.policy.settings
+    pure, prefixes = set(settings.pure), dict(settings.prefixes)
+    terra.transform.configure(pure=package)
+    try:
+        yield
+    finally:
+        settings.pure, settings.prefixes = pure, prefixes
+        terra.transform.configure()
 
 
 _known = {}  # key -> what a program has given eagerly, of the last program: tests that have it in common follow one another

@@ -18,11 +18,8 @@ STEPS = 18
 @pytest.fixture(autouse=True)
 def declared():
     """As the user would, once; here it is taken back."""
-    pure, prefixes = set(policy.settings.pure), dict(policy.settings.prefixes)
-    terra.transform.configure(pure="pure_library")
-    yield
-    policy.settings.pure, policy.settings.prefixes = pure, prefixes
-    terra.transform.configure()
+    with harness.declared_pure("pure_library"):
+        yield
 
 
 def batch(i):

@@ -11,8 +11,7 @@ import tensorflow as tf
 import tf_keras
 from test_gradient_tape import TerraTape
 
-import terra.transform
-from terra.transform import policy
+import terra
 
 STEPS = 24
 KERAS = [pytest.param(keras, id="keras3"), pytest.param(tf_keras, id="tf_keras")]
@@ -20,11 +19,8 @@ KERAS = [pytest.param(keras, id="keras3"), pytest.param(tf_keras, id="tf_keras")
 
 @pytest.fixture(autouse=True)
 def declared():
-    pure, prefixes = set(policy.settings.pure), dict(policy.settings.prefixes)
-    terra.transform.configure(pure="pure_models")
-    yield
-    policy.settings.pure, policy.settings.prefixes = pure, prefixes
-    terra.transform.configure()
+    with harness.declared_pure("pure_models"):
+        yield
 
 
 def batch(i):

@@ -90,7 +90,7 @@ def _read(runner, region, inputs, alternatives):
     it draws seeds; or None, what `jump` gives, and None.
     """
     step, before = runner.step, runner.place()
-    seeds, entries = (step.seeds(), _drawn(region, step)) if region.draws else (None, None)
+    seeds, entries = _draw(region, step)
     feeds = selects = k = 0
     values = []
     while k < len(region.fetches):
@@ -101,23 +101,32 @@ def _read(runner, region, inputs, alternatives):
         feeds, selects = n_feeds, n_selects
         value = runner.receive(node)
         if value is None:
-            if seeds is not None:
-                step.put_back(seeds, [entries[place][2] for place in region.draws[0]])
+            _put_back(region, step, seeds, entries)
             return None, FELL_BACK, None
         k += 1
         values.append(value)
         if not is_expected(expected, value):
             runner.go_back(before, region.feeds[:feeds])
-            if seeds is not None:
-                step.put_back(seeds, [entries[place][2] for place in region.draws[0]])
+            _put_back(region, step, seeds, entries)
             region = alternatives.that_reads(runner, inputs, region, values)
             if region is None:
                 return None, MISSED, None
-            seeds, entries = (step.seeds(), _drawn(region, step)) if region.draws else (None, None)  # up to here, the graph is told the same again
+            seeds, entries = _draw(region, step)  # up to here, the graph is told the same again
             feeds = selects = k = 0  # again, as far as the graph knows it already
             values.clear()
     alternatives.missing = max(alternatives.missing - 1, 0)
     return region, (feeds, selects), entries
+
+
+def _draw(region, step):
+    """(From where seeds are drawn, the region's entries with those that were drawn); (None, None) if it draws none."""
+    return (step.seeds(), _drawn(region, step)) if region.draws else (None, None)
+
+
+def _put_back(region, step, seeds, entries):
+    """Take back what `_draw` has drawn."""
+    if seeds is not None:
+        step.put_back(seeds, [entries[place][2] for place in region.draws[0]])
 
 
 def advance(runner, region, foreign, fed=0, selected=0, entries=None):

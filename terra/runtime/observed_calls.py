@@ -15,7 +15,7 @@ import numpy as np
 from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, observed_libraries, quiet_functions, stock, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_named_tuple, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, makes_named_tuples
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert, wrappers
 from terra.transform.observed import Unobservable
@@ -165,7 +165,7 @@ class Calls:
         kind = type(it)
         if kind in PLAIN or kind in TENSORS:
             self.late.looked_at(it)
-        elif kind is list or kind is tuple or kind is dict or (is_named_tuple(kind) and makes_named_tuples(kind)):
+        elif kind is list or kind is tuple or kind is dict or (makes_named_tuples(kind) and self.is_named_tuple(kind)):
             self._look_into(it)
             if kind is dict:
                 self._keys(it)

@@ -57,7 +57,7 @@ def _holds_no_text(it):
     """Whether there is certainly no text in what a library gives."""
     kind = type(it)
     if kind is dict or is_output(it):
-        return all(map(_holds_no_text, vars(it).values() if kind is not dict else it.values()))
+        return all(map(_holds_no_text, (it if kind is dict else vars(it)).values()))
     if kind is list or kind is tuple:
         return all(map(_holds_no_text, it))
     return (kind in PLAIN and kind is not str) or kind in TENSORS or tfi.is_variable(it)

@@ -115,7 +115,9 @@ class _Parts(walk.Walk):
         for cls in kind.__mro__:
             if not is_librarys(cls) and not is_fixed(cls):
                 self.reads.contents(vars(cls), cls)
-                for name, value in vars(cls).items() if not policy.is_pure(cls.__module__) else ():
+                if policy.is_pure(cls.__module__):
+                    continue
+                for name, value in vars(cls).items():
                     replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
                     if (name in _ASKED and value is not None) or (name == "__class__") or not (
                             replaced is None or (name == "metrics" and not self.asks_metrics) or _is_quiet(name, value, replaced, tuple(librarys))):
