@@ -28,6 +28,7 @@ from terra.runtime.observed_functionals import Functionals
 from terra.runtime.observed_libraries import Libraries
 from terra.runtime.observed_objects import Objects
 from terra.runtime.observed_operands import Operands
+from terra.runtime.observed_patterns import Patterns
 from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
 from terra.runtime.regions import SCALARS, Unskippable, logits_of, mask_of
@@ -36,7 +37,7 @@ from terra.runtime.varying import NOTHING_VARIES
 from terra.transform import convert
 
 
-class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objects, Builtins, Arrays, Operands):
+class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objects, Builtins, Arrays, Operands, Patterns):
     """Observes one run."""
 
     def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):

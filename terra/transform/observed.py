@@ -12,13 +12,14 @@ sets as well, as `global` or `nonlocal` ones.
 import gast
 
 from .analysis import own_nodes
+from .observed_match import MatchStatements
 from .templates import expression, statements
 
 __all__ = ["Observed", "Unobservable"]
 
 _REFUSED = (
     gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
-_REFUSED_NAMES = frozenset(["Match", "TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
+_REFUSED_NAMES = frozenset(["TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
 _COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)
 _CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.Div, gast.FloorDiv, gast.Mod)
 _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
@@ -28,7 +29,7 @@ class Unobservable(Exception):
     """The function has statements that are not pure, or too rare to be worth a look."""
 
 
-class Observed(gast.NodeTransformer):
+class Observed(MatchStatements, gast.NodeTransformer):
     """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of the class around it, `freevars` are
     those of its function. In the end, `shown` has the names that its functions declare `global`, or `nonlocal` of a function around the tree, and how: these are shown."""
 
