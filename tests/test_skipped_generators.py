@@ -109,7 +109,7 @@ def _after(state, delta):
         generator.state.assign(state)
         given = step(tf.zeros(len(state)))
     assert step.stats().coexecuted_steps >= 2
-    return given.numpy().tolist(), generator.state.numpy().tolist(), step.program.generated.checkpointed
+    return given.numpy().tolist(), generator.state.numpy().tolist(), step.program.generated.in_place
 
 
 @settings(max_examples=30, deadline=None)
@@ -118,9 +118,9 @@ def test_the_state_that_is_left(state, delta):
     """The graph computes it with plain arithmetic on two halves of 64 bits, where that is what the kernel does."""
     generator = tf.random.Generator.from_state(state, "philox")
     generator.skip(delta)
-    given, left, checkpointed = _after(state, delta)
+    given, left, in_place = _after(state, delta)
     assert (given, left) == (state, generator.state.numpy().tolist())
-    assert not checkpointed if delta < 1 << 48 else checkpointed  # the kernel's own carry gets lost where it skips that many
+    assert not in_place if delta < 1 << 48 else in_place  # the kernel's own carry gets lost where it skips that many
 
 
 @pytest.mark.parametrize("state", [[-1, -1, 5], [-256, 7, 5], [-257, -1, 5], [(1 << 63) - 1, 0, 5]])
@@ -146,7 +146,7 @@ def test_a_state_that_is_read_written_and_drawn_from_in_branches():
 
     *expected, _ = run(lambda step: step)
     *actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert actual == expected and step.stats().coexecuted_steps >= 12 and not step.program.generated.checkpointed
+    assert actual == expected and step.stats().coexecuted_steps >= 12 and not step.program.generated.in_place
 
 
 def test_steps_that_only_draw_are_express():

@@ -1,9 +1,10 @@
 """Replay: how the operations that a step has matched are run imperatively, and its state put back.
 
-It happens when a step leaves the known paths, raises, or when a kernel of its graph fails. Nothing of it was committed then, except for checkpointed
-variables, whose old values are restored first.
+It happens when a step leaves the known paths, raises, or when a kernel of its graph fails. Nothing of it was committed then, except for
+updates in their place, which are undone first.
 """
 
+from terra.fallback import undo
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.program import ValueKey
@@ -80,15 +81,16 @@ def variable_enum(handle):
 class Record:
     """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
 
-    __slots__ = ("log", "arguments", "survivors", "checkpoint", "queues", "temporary")
+    __slots__ = ("log", "arguments", "survivors", "undo", "queues", "temporary", "before")
 
-    def __init__(self, log, arguments, survivors, checkpoint, queues, temporary):
+    def __init__(self, log, arguments, survivors, undo, queues, temporary):
         self.log = log
         self.arguments = arguments  # the step's tensor arguments, which the log may name by number
         self.survivors = survivors
-        self.checkpoint = checkpoint
+        self.undo = undo
         self.queues = queues
         self.temporary = temporary  # handles of variables that the program has let go
+        self.before = ()  # (handle, value) of variables, where a graph that has run is verified
 
     def landed(self):
         """The step is done."""
@@ -105,8 +107,9 @@ class Record:
         Returns: {key: value} of all operations' outputs.
         """
         self.drop()
-        if self.checkpoint:
-            restore(self.checkpoint)
+        undo.restore(self.undo)
+        if self.before:
+            restore(self.before)
         values = {}
         with unrecorded():
             for node, refs, own_attrs in self.log:

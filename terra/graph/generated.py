@@ -20,7 +20,8 @@ class Generated:
         self.select_queues = {}  # switch-case index -> queue
         self.select_index = {}  # switch-case index -> position in the select vector
         self.gate = None  # queue of the gate's token, if there is one
-        self.checkpointed = []  # handles whose old values must be kept while a step runs
+        self.in_place = []  # handles of the variables that are updated before the barrier
+        self.undo = []  # how these updates are undone, see `fallback.undo`
         self.live_out = []
         self.selects = {}  # control edge -> ((switch-case, case), ...)
         self.fixed = {}  # node -> its shapes {key: shapes of the outputs}, where the graph is right for these only

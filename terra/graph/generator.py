@@ -12,14 +12,17 @@ becomes a Case operation with one function for each case, driven by Case Select.
 
 In all forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
 that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
-functions that write) keep their place; if nothing follows them they wait behind the barrier too, else their variables are checkpointed.
+functions that write) run behind the barrier too, with all that depends on them, if none of that can fail (see `behind`); else they keep their place, and what they overwrite is noted before (see `fallback.undo`).
 """
 
 import itertools
 import os
 
 from terra.errors import GenerationError
-from terra.graph import alternatives, conditions, eager_kernels, sampled
+from terra.fallback import undo
+from terra.fallback.replay import variable_enum
+from terra.fallback.undo import OldRows, OldValue
+from terra.graph import alternatives, behind, conditions, eager_kernels, sampled
 from terra.graph.cases import select_table
 from terra.graph.dataflow import Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto
@@ -73,7 +76,8 @@ class GraphGenerator:
         self.handles = {}
         self._labels = {}
         self._attr_protos = {}
-        self._deferred = []
+        self._behind = []  # nodes that run behind the barrier
+        self._barriers = []  # what operations on variables themselves wait for, there
 
     # -- names and types -------------------------------------------------------------------------------------------------------
 
@@ -134,8 +138,8 @@ class GraphGenerator:
         self.switch_cases = self.graph.switch_cases()
         out.selects = select_table(self.switch_cases)
         order = self.graph.topological()
-        accesses = self._accesses = Accesses(order, self.switch_cases, self.handles)
-        extra, out.checkpointed = accesses.slots, accesses.checkpointed
+        accesses = self._accesses = Accesses(order, self.switch_cases, self.handles, self._can_run_behind, self._is_open)
+        extra, out.in_place = accesses.slots, [self.handles[v] for v in sorted(accesses.in_place)]
         out.live_out = sorted(self.store.live_out, key=lambda v: (v[0].order, v[1]))
         self.plan = make_plan(self.graph, self.switch_cases, out.live_out, extra)
         for node in order:
@@ -153,10 +157,14 @@ class GraphGenerator:
                 out.select_index[item.switch_case] = position
             unpack = builder.node(
                 "Unpack", [top.get(("selects",))], {"num": attr(len(choices)), "axis": attr(0), "T": dtype(INT32)})
+        self._keep_values(top)
         for item in self.plan.items:
             if not item.is_case:
                 for node in item.branches[0].block:
-                    self._emit(top, node)
+                    if node in accesses.behind:
+                        self._behind.append(node)
+                    else:
+                        self._emit(top, node)
                 continue
             if self.early:
                 queue = out.select_queues[item.switch_case] = self.new_queue((INT32,))
@@ -164,13 +172,14 @@ class GraphGenerator:
             else:
                 select = f"{unpack}:output:{out.select_index[item.switch_case]}"
             self._emit_case(top, item, select)
+        self._check_conditions(top)
+        given = [top.get(Value(*v)) for v in out.live_out if v[0] not in accesses.behind]
+        self._commit(top, [slot for slot in extra if slot.live_at_end], [*given, *[ref for _, ref in self._fetched]])
         done = builder.const("done", lambda: constant_proto(True, BOOL))
         results = [(done, BOOL)] + [(top.get(Value(*v)), self._out_enum(*v)) for v in out.live_out]
         for node, ref in self._fetched:
             out.fetched[node] = len(results)
             results.append((ref, self._out_enum(*node.slots[0][0])))
-        self._check_conditions(top)
-        self._commit(top, [slot.key for slot in extra if slot.live_at_end], [ref for ref, _ in results])
         out.name = self.prefix
         out.n_outputs = len(results)
         if self.early:
@@ -234,7 +243,7 @@ class GraphGenerator:
 
     def _emit_otherwise(self, scope, node, refs, label):
         """The outputs of a faster way to compute an operation, which is right for the shapes that it had first; None if there is none."""
-        if self.fixed is None or node.payload.event.info.op_type not in alternatives.TYPES or any(map(self._has_open_shape, self._with_sources(node))):
+        if self.fixed is None or self._barriers or node.payload.event.info.op_type not in alternatives.TYPES or self._is_open(node):
             return None
         fixes = node.payload.event.info.op_type not in alternatives.OF_ANY_SHAPE
         known = self.fixed.get(node) if self.fixed and fixes else dict(node.payload.shapes)
@@ -269,7 +278,7 @@ class GraphGenerator:
             known = eager_kernels.draws_harmlessly(info.op_type, kinds)
         else:
             known = is_harmless(info.op_type, kinds)
-        return known and not any(map(self._has_open_shape, self._with_sources(node)))
+        return known and not self._is_open(node)
 
     @staticmethod
     def _with_sources(node):
@@ -279,6 +288,9 @@ class GraphGenerator:
     def _has_open_shape(self, event):
         """Whether the shapes of an operation's outputs may depend on data."""
         return event.signature in self.store.dynamic or event.has_open_shape
+
+    def _is_open(self, node):
+        return any(map(self._has_open_shape, self._with_sources(node)))
 
     def _input_refs(self, scope, node, label):
         refs, value = [], 0
@@ -421,17 +433,16 @@ class GraphGenerator:
         return {NEW_VALUE: new}
 
     def _emit_raw_variable_op(self, scope, node, refs, label, found):
-        """An op that works on the variable itself: ordered after earlier accesses, or deferred behind the barrier."""
+        """An op that works on the variable itself: ordered after earlier accesses."""
         event = node.payload.event
         info = event.info
         raw = [(v, how not in READS_ONLY) for _, v, how in found if v in self._accesses.raw]
         for k, v, _ in found:
             if v not in self._accesses.raw and v in self._accesses.written:
                 raise GenerationError("an op mixes forwarded and unforwarded variables")
-        if node in self._accesses.deferrable:
-            self._deferred.append((info, event, refs, label, raw))
-            return {}
-        controls = self._order_controls(scope, raw)
+        if node not in self._accesses.behind and behind.has_rows(node):
+            self._keep_rows(scope, node, refs, label, found)
+        controls = self._order_controls(scope, raw) + self._barriers
         before = len(scope.builder.node_names)
         outputs = self._emit_plain(scope, info, event, refs, label, controls)
         self._note_access(scope, raw, scope.builder.node_names[before])
@@ -509,38 +520,107 @@ class GraphGenerator:
             return scope.get(key)
         return scope.dummy(key)
 
-    def _commit(self, top, var_keys, results):
-        """Barrier (and gate), then the updates of variables. `results`: refs of what the function gives."""
+    def _keep_values(self, top):
+        """Note what the variables hold that are updated before the barrier, other than by rows."""
+        for v in sorted(self._accesses.whole):
+            enum = variable_enum(self.handles[v])
+            note = self._note_of(("value", v), OldValue, self.handles[v], enum)
+            old = top.builder.node("ReadVariableOp", [top.get(("res", v))], {"dtype": dtype(enum)}, "keep") + ":value:0"
+            self._note_access(top, [(v, False)], self._set(top, note.value, old, enum))
+
+    def _keep_rows(self, scope, node, refs, label, found):
+        """Note what the rows hold that an update before the barrier changes, and then which ones these are."""
+        info = node.payload.event.info
+        place = behind.place_of_indices(info.op_type)
+        index_enum, indices = info.attrs["Tindices"], refs[place]
+        for k, v, how in found:
+            if how in READS_ONLY or v in self._accesses.whole:
+                continue
+            enum = variable_enum(self.handles[v])
+            note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, "Nd" in info.op_type)
+            attrs = {"dtype": dtype(enum), "Tindices": dtype(index_enum)}
+            rows = scope.builder.node(note.gathers, [refs[k], indices], attrs, label, self._order_controls(scope, [(v, False)])) + ":output:0"
+            noted = self._set(scope, note.rows, rows, enum)
+            self._note_access(scope, [(v, False)], self._set(scope, note.indices, indices, index_enum, [noted]))
+
+    def _note_of(self, key, kind, *args):
+        """What is noted for undoing an update: all forms of a graph use the same variables for it."""
+        note = self.store.notes.get(key)
+        if note is None:
+            note = self.store.notes[key] = kind(*args)
+        self.out.undo.append(note)
+        return note
+
+    def _set(self, scope, handle, ref, enum, controls=()):
+        """Assign a value to a variable of Terra's own; returns the name of the operation."""
+        self.handles[id(handle)] = handle
+        name = scope.builder.node("AssignVariableOp", [scope.get(("res", id(handle))), ref], {"dtype": dtype(enum), "validate_shape": attr(False)}, "keep", controls)
+        scope.builder.must(name)
+        return name
+
+    def _can_run_behind(self, node, starts, accesses):
+        """Whether an operation can run behind the barrier, see `behind.find`: it cannot fail there."""
+        info, kinds = node.payload.event.info, node.payload.kinds
+        if info.category == opschema.FETCH:
+            return False
+        if accesses is not None:
+            return (starts or self.forgiving) and behind.is_sure(node, accesses, self._is_open(node))
+        return self.forgiving and not self._is_open(node) and not info.device and is_harmless(info.op_type, kinds)
+
+    def _prepare_behind(self, top):
+        """Emit what the nodes behind the barrier take from before it; returns the refs."""
+        taken = []
+        for node in self._behind:
+            for k in range(len(node.slots)):
+                if not any(source in self._accesses.behind for source, _ in node.slots[k]):
+                    taken.append(top.get(self.plan.slot_of[node, k]))
+            for _, v, how in self._accesses.access.get(node, ()):
+                if v not in self._accesses.raw and how != ASSIGN:
+                    taken.append(top.get(("var", v)))
+            place = behind.place_of_indices(node.payload.event.info.op_type)
+            if place is not None:
+                refs, label = self._input_refs(top, node, self._label(node)), self._label(node)
+                if self._is_open(node):
+                    behind.check_shapes(top.builder, node, refs, label)
+                if not tfi.n_gpus():  # these ignore indices that are out of range
+                    self._accesses.indices.check(top.builder, node, refs[place], node.payload.event.info.attrs["Tindices"], top.harmless, label)
+        return taken
+
+    def _commit(self, top, slots, results):
+        """Barrier (and gate), then the updates of variables, and what else runs there. `results`: refs of what the function gives that is there before."""
         builder, out = top.builder, self.out
-        new_values = [(key[1], top.get(key)) for key in var_keys]
-        # Also a node whose only readers are the updates below must be passed.
-        below = [ref for _, ref in new_values] + [ref for _, _, refs, _, _ in self._deferred for ref in refs]
+        later = [slot for slot in slots if not self._accesses.behind.isdisjoint(slot.defs)]
+        new_values = [(slot.key[1], top.get(slot.key)) for slot in slots if slot not in later]
+        # Also a node whose only readers are below must be passed.
+        below = [ref for _, ref in new_values] + self._prepare_behind(top)
         names = [ref.split(":", 1)[0] for ref in below + results if ":" in ref]
         may_fail, sinks = builder.may_fail(top.harmless, names, top.checks)
         for name in set(sinks).difference(names):
             builder.must(name)  # or grappler would drop it, and its error
-        handles = {v: top.get(("res", v)) for v, _ in new_values}
+        handles = {slot.key[1]: top.get(("res", slot.key[1])) for slot in slots}
         barrier = builder.node("NoOp", (), {}, "barrier", may_fail if self.forgiving else sinks)
         builder.must(barrier)
-        if not new_values and not self._deferred:
+        if not slots and not self._behind and not out.undo:
             return
         if self.early:
             out.gate = self.new_queue((INT32,))
             (token,) = self._dequeue(top, out.gate, (INT32,), "gate", [barrier])
             barrier = token.split(":", 1)[0]
+        for handle, enum in [note.emptied for note in out.undo]:
+            self._set(top, handle, builder.const(("nothing", enum), lambda: constant_proto(undo.empty(enum), enum)), enum, [barrier])
+        self._assign(builder, new_values, handles, [barrier])
+        if self._behind:
+            # What they work on in its place would be copied first while somebody still reads it.
+            self._barriers = [builder.node("NoOp", (), {}, "barrier", [*sinks, barrier])]
+            for node in self._behind:
+                self._emit(top, node)
+            self._assign(builder, [(slot.key[1], top.get(slot.key)) for slot in later], handles, self._barriers)
+
+    def _assign(self, builder, new_values, handles, controls):
         for v, ref in new_values:
             builder.must(builder.node("AssignVariableOp", [handles[v], ref], {
                 "dtype": dtype(self._accesses.enums[v]), "validate_shape": attr(False),
-            }, "commit", [barrier]))
-        if not self._deferred:
-            return
-        # What they work on in its place would be copied first while somebody still reads it.
-        last = builder.node("NoOp", (), {}, "barrier", [*sinks, barrier])
-        for info, event, refs, label, raw in self._deferred:
-            controls = [last] + self._order_controls(top, raw)
-            before = len(builder.node_names)
-            self._emit_plain(top, info, event, refs, label, controls)
-            self._note_access(top, raw, builder.node_names[before])
+            }, "commit", controls))
 
 
 def _string_attr(value):

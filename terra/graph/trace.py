@@ -120,6 +120,7 @@ class TraceStore:
         self._shifting = set()  # signatures that occur now more, now less often: which occurrence is which, their numbers do not tell
         self.dynamic = set()  # signatures of operations whose output shapes depend on data
         self.live_out = set()  # (node, output) of values that outlive the step
+        self.notes = {}  # of what its graphs note of variables, see `fallback.undo`
         self.version = 0  # counts changes
         self.latest = None  # the last trace that was added, or left out: the next one shares the events that are the same
         self._path = None  # its nodes in the graph; None if it was left out, and the graph is as it was then

@@ -1,6 +1,7 @@
 """How the operations of a TraceGraph access variables: which values can be forwarded, which updates wait for the end, what must be kept meanwhile."""
 
 from terra.errors import GenerationError
+from terra.graph import behind
 from terra.graph.dataflow import ExtraSlot
 from terra.graph.eager_kernels import number_of
 from terra.graph.trace import CONST, FEED, RESOURCE, VALUE
@@ -19,21 +20,28 @@ class Accesses:
     A variable is the id of its handle, or (node, input) where the step's own new one is fed. *Raw* ones are accessed by operations that need the variable itself; the values of the others
     are forwarded.
 
-    access: {node: [(input, variable, how)]}. written: the variables that something writes. enums: {variable: dtype enum}. deferrable: nodes whose updates of raw variables can wait for the
-    barrier. checkpointed: handles of the raw variables whose old values must be kept while a step runs. slots: an `ExtraSlot` for each variable whose value is forwarded.
+    access: {node: [(input, variable, how)]}. written: the variables that something writes. enums: {variable: dtype enum}. behind: nodes that run behind the barrier, updates of raw variables
+    and what follows from them. in_place: the raw variables that are updated before it. whole: those of them whose values must be kept as a whole, and not by rows. slots: an `ExtraSlot` for
+    each variable whose value is forwarded. indices: the checks of indices.
+
+    can_run(node, starts): whether an operation can run behind the barrier, as far as its kind goes; `starts`: as one that updates a raw variable. is_open(node): whether shapes of its inputs depend on
+    data.
     """
 
-    def __init__(self, order, switch_cases, handles):
+    def __init__(self, order, switch_cases, handles, can_run, is_open):
         self.handles = handles  # id -> handle
         self.access, self.enums, self.raw = {}, {}, set()
         found = self._find(order)
         self.written = [v for v, accesses in found.items() if any(how not in READS_ONLY for _, how in accesses)]
-        self.deferrable = self._find_deferrable(order, {n for case in switch_cases if case.n_choices == 1 for n in case.cases[0].block})
-        kept = set()
+        inline = {n for case in switch_cases if case.n_choices == 1 for n in case.cases[0].block}
+        self.behind = behind.find(order, inline, self.access, self.raw, lambda node, starts: can_run(node, starts, self.access.get(node)), is_open) if self.raw else set()
+        self.indices = behind.Indices(order, inline, self.behind)
+        self.in_place, self.whole = set(), set()
         for node, accesses in self.access.items():
-            if node not in self.deferrable:
-                kept.update(v for _, v, how in accesses if v in self.raw and type(v) is int and how not in READS_ONLY)
-        self.checkpointed = [handles[v] for v in sorted(kept)]
+            updated = [v for _, v, how in accesses if v in self.raw and type(v) is int and how not in READS_ONLY] if node not in self.behind else ()
+            self.in_place.update(updated)
+            if updated and not behind.has_rows(node):
+                self.whole.update(updated)
         self.slots = [self._slot(v, accesses) for v, accesses in found.items() if v not in self.raw]
 
     def _find(self, order):
@@ -62,24 +70,6 @@ class Accesses:
                     self.raw.add(v)
             self.access[node] = found
         return accesses
-
-    def _find_deferrable(self, order, inline):
-        """`deferrable`; inline: the nodes that lie on every path."""
-        deferrable = set()
-        blocked = set()  # variables that something accesses later
-        for node in reversed(order):
-            found = self.access.get(node)
-            if not found:
-                continue
-            raw = [v for _, v, how in found if v in self.raw]
-            if not raw:
-                continue
-            writes = any(how not in READS_ONLY for _, v, how in found)
-            if writes and node in inline and not node.payload.event.out_enums and not any(v in blocked for v in raw):
-                deferrable.add(node)
-            else:
-                blocked.update(raw)
-        return deferrable
 
     def _slot(self, v, accesses):
         slot = ExtraSlot(key=("var", v), initial=True)

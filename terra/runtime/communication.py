@@ -11,6 +11,8 @@ from terra.runtime.values import dummy, unwaited
 class Communication:
     """The part of `PythonRunner` that talks to the graph."""
 
+    before = ()  # values of variables that a graph which starts with the step updates in their place, where it is verified
+
     def _select(self, selects):
         self.chosen.append(selects)
         self.path = hash((self.path, selects))
@@ -102,10 +104,9 @@ class Communication:
         generated = self.form
         self._touched = set()
         self.manager = tfi.new_cancellation_manager()
-        self.checkpoint = None
-        if generated.checkpointed:
+        if self.step.verifies and generated.in_place:
             runner.sync()
-            self.checkpoint = snapshot(generated.checkpointed)
+            self.before = snapshot(generated.in_place)
         self.puts = [] if self.step.function.keeps_last else None
         self.arguments = self._arguments(None, None)
         self.outputs = runner.dispatch(self.program, self.arguments, self.manager, self.form)

@@ -1,6 +1,7 @@
 """How a co-executed step ends: its graph takes over what Python keeps, or it falls back, and what was matched is executed again."""
 
-from terra.fallback.replay import Record, execute_again, restore, snapshot, unrecorded
+from terra.fallback import undo
+from terra.fallback.replay import Record, execute_again, unrecorded
 from terra.runtime import internals as tfi
 from terra.runtime import interrupts, opschema, verification
 from terra.runtime.graph_runner import Dropped, runner
@@ -27,18 +28,17 @@ class Endings:
         generated = self.form if self.other_shapes_at < 0 or not self.late else self.program.general
         found = verification.found(self) if self.step.verifies else None
         if self.late:
-            checkpoint = snapshot(generated.checkpointed) if generated.checkpointed and not runner.sync() else None
             self.manager = tfi.new_cancellation_manager()
             arguments = self._arguments(self.feeds, self.selects)
             attrs = self.program.single_threaded_attrs if self.single_threaded and generated is self.form else None
             outputs, self.waited = runner.start(self.program, arguments, self.manager, generated, self.step.counts, attrs)
         else:
-            checkpoint, outputs, arguments = self.checkpoint, self.outputs, self.arguments
+            outputs, arguments = self.outputs, self.arguments
             if generated.gate is not None:
                 self._put(generated.gate, [tfi.eager_constant(1, tfi.dtypes.int32)])
         for t in survivors:
             t._hidden = outputs[t._key.result]
-        record = Record(self.log, self.step.arg_list, survivors, checkpoint, () if self.late else self._touched, self.step.deferred_destroys)
+        record = Record(self.log, self.step.arg_list, survivors, generated.undo, () if self.late else self._touched, self.step.deferred_destroys)
         self.flight = runner.launch(outputs, record, self.manager, self.step.counts)
         for t in survivors:
             t._owner = self.flight
@@ -116,8 +116,7 @@ class Endings:
                 queue.drain(runner.handle)
             for queue in self.form.fetch_queues.values():
                 queue.drain(runner.handle)
-            if self.checkpoint:
-                restore(self.checkpoint)
+            undo.restore(self.form.undo)
         else:
             runner.sync()
 

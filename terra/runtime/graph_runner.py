@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 
+from terra.fallback import undo
 from terra.runtime import internals as tfi
 
 log = logging.getLogger("terra")
@@ -194,8 +195,13 @@ class GraphRunner:
 
     def run(self, program, args, manager, form=None, attrs=None):
         """Like `dispatch`, but returns when the function has run. Nothing else may be in flight. Raises: NotOkStatusException, OpError: a kernel failed."""
-        name, n_outputs = program.function_of(form or program.generated, args)
-        outputs = self.executors.run(name, args, attrs or program.attrs, n_outputs, manager)
+        form = form or program.generated
+        name, n_outputs = program.function_of(form, args)
+        try:
+            outputs = self.executors.run(name, args, attrs or program.attrs, n_outputs, manager)
+        except (tfi.NotOkStatusException, tfi.OpError):
+            undo.restore(form.undo)
+            raise
         if program.compiled is not None:
             program.compiled.started(outputs)
             if program.compiled.checked and not outputs[0]._numpy_internal():

@@ -1,6 +1,6 @@
 """The two modes of a step in pieces: a piece is traced, or its program is walked. See `terra.runtime.pieces`."""
 
-from terra.fallback.replay import Record, snapshot
+from terra.fallback.replay import Record
 from terra.runtime import catching, dispatch, opschema, verification
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
@@ -257,15 +257,13 @@ class PieceRunner(_InPiece, PythonRunner):
             composite.outputs = [(t._id, t._key) for t in survivors]
         self._select(selects)
         program, step = self.program, self.step
-        checkpointed = program.generated.checkpointed
-        checkpoint = snapshot(checkpointed) if checkpointed and not runner.sync() else None
         found = verification.found(self) if step.verifies else None
         self.manager = tfi.new_cancellation_manager()
         arguments = self._arguments(self.feeds, self.selects)
         outputs = runner.dispatch(program, arguments, self.manager)
         for t in survivors:
             t._hidden = outputs[t._key.result]
-        record = Record(self.log, step.arg_list, survivors, checkpoint, (), ())
+        record = Record(self.log, step.arg_list, survivors, program.generated.undo, (), ())
         step.flight = flight = runner.launch(outputs, record, self.manager, step.counts)
         flight.last = False
         for t in survivors:

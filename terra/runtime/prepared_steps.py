@@ -100,7 +100,7 @@ class Prepared:
         program = skeleton.program
         self.branches = region.depends_on_values
         form = program.general if region.has_other_shapes else program.conditional if self.branches else program.late_form
-        if not form or form.checkpointed or step.verifies or step.device:
+        if not form or step.verifies or step.device:
             raise Refused
         self._steps = self._surprises = 0  # steps; those after which it turned out that they branch otherwise, and as none that is prepared does
         if self.branches and (region.has_other_shapes or any(node.condition < 0 for node, value, *_ in region.fetches if value is not None)):
@@ -382,7 +382,7 @@ class Prepared:
                 made = [make_tensor(how, enum, shape, key, ran, outputs[k]) if enum is not None else how(outputs[k]) for how, enum, shape, key, k in self._made]
             else:
                 made = [make_tensor(dtype, enum, shape, key, None, outputs[k]) for dtype, enum, shape, key, k in self._made]
-                flight = runner.launch(outputs, Record(entries, tensors, made, None, (), ()), manager, counts)
+                flight = runner.launch(outputs, Record(entries, tensors, made, form.undo, (), ()), manager, counts)
                 for t in made:
                     t._owner = flight
                 dispatch.install()

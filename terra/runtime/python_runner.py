@@ -244,7 +244,7 @@ class PythonRunner(Communication, Endings):
             return True
         writes = schema is None or schema.may_write
         # A graph that runs already may read what the op writes, or have updated in its place what the op reads.
-        at_risk = () if self.late else self.program.handles if writes else [id(handle) for handle in self.form.checkpointed]
+        at_risk = () if self.late else self.program.handles if writes else [id(handle) for handle in self.form.in_place]
         if not touched.isdisjoint(at_risk):
             self.step.function.early_start.harmed()
             return True

@@ -198,7 +198,7 @@ def found(runner):
                 if type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and id(x) not in runner.step.new_handles:
                     handles[id(x)] = x
                     places.setdefault(id(x), node.location)
-    before = [(h, value) for h, value in runner.checkpoint or () if id(h) in handles] if not runner.late else []  # the graph runs already
+    before = [(h, value) for h, value in runner.before if id(h) in handles] if not runner.late else []  # the graph runs already
     for h, _ in before:
         del handles[id(h)]
     before += snapshot(handles.values())
@@ -210,9 +210,9 @@ def run_again(step, flight, before):
     if not has_done(flight.outputs):
         return  # it is replayed where Python waits
     record = flight.record
-    record.checkpoint, places, fetched = before
+    record.before, places, fetched = before
     given = [(t, t._hidden) for t in record.survivors] + [(t, t._value) for t in fetched]
-    after = snapshot([h for h, _ in record.checkpoint])
+    after = snapshot([h for h, _ in record.before])
     values = record.replay()
     step.counts.verified_graphs += 1
     for t, value in given:
