@@ -1,10 +1,13 @@
 """Updates of variables in their place: they run behind the barrier, or are undone, so that a step that fails, or leaves the known paths, has changed what it changes eagerly, and once."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import terra
+from harness import check_skipped
 from terra.fallback.undo import OldRows, OldValue
 
 N = 26
@@ -97,6 +100,13 @@ def shapes_depend_on_data(s, i, bad):
     return busy(s.count)
 
 
+def shapes_that_do_not_fit(s, i, bad):
+    s.count.assign_add(1.0)
+    s.other.scatter_add(tf.IndexedSlices(rows(1), i))
+    s.table.scatter_sub(tf.IndexedSlices(tf.boolean_mask(rows(1), i >= 0), tf.boolean_mask(i, bad < 4)))
+    return busy(s.count)
+
+
 def looks_at_data_of_unknown_shape(s, i, bad):
     unique, places = tf.unique(tf.concat([i, bad], 0))
     summed = tf.math.unsorted_segment_sum(rows(1, 4), places, tf.size(unique))
@@ -144,6 +154,13 @@ def fused_kernels_that_refuse(s, i, bad):
     tf.raw_ops.ResourceApplyFtrl(
         var=s.table.handle, accum=s.other.handle, linear=s.slots[0].handle, grad=busy(s.table * 0.1), lr=rate, l1=0.1, l2=0.1, lr_power=-0.5)
     return s.count * 2.0
+
+
+def reads_what_it_gives(s, i, bad):
+    s.count.assign_add(1.0)
+    s.table.scatter_sub(tf.IndexedSlices(rows(1), i))
+    h = tf.nn.relu(tf.gather(busy(s.table * 3.0 + s.count), bad))
+    return h, float(tf.reduce_sum(h))
 
 
 def texts_and_flags(s, i, bad):
@@ -203,14 +220,14 @@ def _calls(result):
 
 
 calls_a_function, calls_a_function_without_result = _calls(True), _calls(False)
-BEHIND = [scatters_twice, scatters_after, scatters_elements, shapes_depend_on_data, fused_kernels, fused_kernels_of_rows, updates_a_slice]
+BEHIND = [scatters_twice, scatters_after, scatters_elements, shapes_depend_on_data, shapes_that_do_not_fit, fused_kernels, fused_kernels_of_rows, updates_a_slice]
 UNDONE = [
     looks_up_what_it_scattered, scatters_what_it_looked_up, scatters_elements_and_looks, looks_at_data_of_unknown_shape, assigns_and_scatters, fused_kernels_and_looks,
-    fused_kernels_that_refuse, texts_and_flags, updates_a_slice_and_looks, branches, calls_a_function, calls_a_function_without_result]
+    fused_kernels_that_refuse, reads_what_it_gives, texts_and_flags, updates_a_slice_and_looks, branches, calls_a_function, calls_a_function_without_result]
 
 
 def plain(x):
-    return [plain(y) for y in x] if isinstance(x, tuple) else x.numpy().tolist()
+    return [plain(y) for y in x] if isinstance(x, tuple) else x if isinstance(x, float) else x.numpy().tolist()
 
 
 def indices(k):
@@ -231,16 +248,22 @@ def steps(make, wrap):
     return seen, step
 
 
-def loops(make, wrap):
-    """Many steps in flight: what fails is found out later."""
+def loops(make, wrap, reads=False):
+    """Many steps in flight: what fails is found out later. With `reads`, one after another, on Python's own thread."""
     state = State()
     step = wrap(lambda i, bad: make(state, i, bad))
     seen, start = [], 0
     for end in (*BAD, N):
         results = []
-        try:
+
+        def run():
             for k in range(start, min(end + 3, N)):  # what comes after a step that fails is dropped
                 results.append(step(*indices(k)))
+                if reads:
+                    plain(results[-1])
+
+        try:
+            run()
             state.values()
         except tf.errors.InvalidArgumentError as error:
             seen.append(type(error).__name__)
@@ -251,14 +274,15 @@ def loops(make, wrap):
 
 @pytest.mark.parametrize("make", BEHIND + UNDONE, ids=lambda make: getattr(make, "__name__", "") + ("_without" if make is calls_a_function_without_result else ""))
 def test_failing_steps(make):
-    for run in steps, loops:
+    for run in steps, loops, functools.partial(loops, reads=True):
         expected, _ = run(make, lambda f: f)
         found, step = run(make, lambda f: terra.coexecute(f, wait_for_graph=True, optimize=False))
-        assert found == expected, run.__name__
+        assert found == expected, run
         stats = step.stats()
         assert stats.coexecuted_steps > N // 2, terra.explain(step)
         form = step.program.generated
         assert bool(form.undo) == bool(form.in_place) == (make in UNDONE)
+    assert stats.waited_steps >= 4 or make is branches, stats  # (that reads a value in its midst)
 
 
 @pytest.mark.parametrize("make", [scatters_twice, looks_up_what_it_scattered, calls_a_function], ids=["behind", "rows", "whole"])
@@ -356,3 +380,56 @@ def test_optimizers_on_slices_take_express_steps(root, name):
         results.append((losses, [v.numpy().tolist() for v in [*model.variables, *state]]))
     assert results[1] == results[0]
     assert step.stats().express_steps >= 5, step.stats()
+
+
+def test_slices_that_a_step_makes():
+    x, results = [tf.constant([k % 4, (k + 1) % 4]) for k in range(4)], []
+
+    def look(x):
+        if isinstance(x, (tuple, list)):
+            return [look(y) for y in x]
+        return [look(y) for y in (x.values, x.indices)] if isinstance(x, tf.IndexedSlices) else x.numpy().tolist()
+
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
+        table, seen, kept, mode = tf.Variable(tf.zeros((4, 3))), [], [], 0
+
+        @wrap
+        def step(i):
+            slices = tf.IndexedSlices(rows(1), i, dense_shape=tf.constant([4, 3]) if mode == 1 else None)
+            if mode == 2:
+                kept[:] = [slices]
+            table.scatter_add(slices)
+            less = tf.IndexedSlices(values=tf.nn.relu(slices.values - 1.0), indices=slices.indices)
+            table.scatter_sub(less)
+            if mode == 3:
+                table.scatter_add(tf.IndexedSlices(rows(1), [1, 2]))
+                table.scatter_add(tf.IndexedSlices(np.ones((2, 3), np.float32) * len(seen), i))
+            y = tf.reduce_sum(tf.convert_to_tensor(tf.IndexedSlices(rows(2), i, tf.constant([4, 3])))) + tf.reduce_sum(table)
+            return (slices, [y, less]) if mode == 4 else y
+
+        for mode in range(5):
+            seen += [(look(step(x[k % 4])), table.numpy().tolist(), look(kept)) for k in range(9)]
+        results.append(seen)
+    assert results[1] == results[0]
+    check_skipped(step, 45, whole=12, express=4)
+
+
+def test_slices_whose_class_is_changed(monkeypatch):
+    original, x, results = tf.IndexedSlices.__init__, tf.constant([0, 1]), []
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
+        table, seen = tf.Variable(tf.zeros((4, 3))), []
+
+        @wrap
+        def step(i):
+            table.scatter_add(tf.IndexedSlices(tf.ones((2, 3)), i))
+            return tf.reduce_sum(table)
+
+        with monkeypatch.context() as patch:
+            for k in range(20):
+                if k == 14:
+                    patch.setattr(tf.IndexedSlices, "__init__", lambda self, values, indices, dense_shape=None: original(self, values * 2.0, indices, dense_shape))
+                    skipped = step.stats().whole_steps if hasattr(step, "stats") else None
+                seen.append(float(step(x)))
+        results.append(seen)
+    assert results[1] == results[0] and results[0][-1] - results[0][-2] == 12.0
+    assert skipped >= 8

@@ -333,6 +333,8 @@ class Builtins:
             return form
         if callee is tfi.tf.SparseTensor:
             return functools.partial(self._framework, None, form)
+        if callee is tfi.tf.IndexedSlices:
+            return functools.partial(self._slices, form)
         if issubclass(callee, np.generic) and callee.__module__ == "numpy":
             return functools.partial(self._on_plain, callee)
         if makes_named_tuples(callee) and self.is_named_tuple(callee):
@@ -382,6 +384,12 @@ class Builtins:
 
     def _tested(self, function, /, it):
         return self.truth(it if function is None else function(it))
+
+    def _slices(self, form, /, *args, **kwargs):
+        """Make IndexedSlices, which do nothing but hold what they are made of."""
+        if not all(x is None or type(x) in TENSORS for x in (*args, *kwargs.values())):
+            self.impure("makes IndexedSlices of what is no tensor")
+        return self.fresh(form(*args, **kwargs))
 
     def _anew(self, form, /, *args, **kwargs):
         return self.fresh(form(*args, **kwargs))

@@ -21,7 +21,7 @@ class _Modules:
         self._n_modules = 0  # that were imported when they were looked for
         self.version = 0  # counts the times when something was replaced
         for space in (tfi.tf.nn, tfi.tf.math, tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable, tfi.tf.GradientTape,
-                      tfi.tf.random.Generator, tfi.tf.RaggedTensor, tfi.tf.SparseTensor):
+                      tfi.tf.random.Generator, tfi.tf.RaggedTensor, tfi.tf.SparseTensor, tfi.tf.IndexedSlices):
             self.watch(space)
 
     def watch(self, space):
