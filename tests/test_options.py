@@ -343,6 +343,23 @@ def test_co_execution_that_does_not_pay_is_given_up(caplog):
     assert decided.pause_left == policy.FIRST_PAUSE and "co-execution took 1e+03 ms a step, imperative execution 5e+02" in caplog.text
 
 
+def test_two_imperative_steps_are_enough_if_co_execution_is_far_shorter():
+    for before in range(4):
+        decided, made = policy.Policy("step"), 0
+        for _ in range(before):
+            decided.took(False, 1.0)
+        for k in range(8 * policy.SAMPLES):
+            slower = k > 5 * policy.SAMPLES  # from then on there is something to compare
+            if decided.wants_sample():
+                made += 1
+                decided.took(False, 1.0)
+            else:
+                decided.took(True, 2.0 if slower else 0.05)
+            if k == 5 * policy.SAMPLES:
+                assert made == max(0, 2 - before)
+        assert decided.pauses and made >= policy.FEW_SAMPLES - before
+
+
 def test_imperative_steps_of_the_beginning_do_not_count():
     """They had little to do, or were slowed down by the generation of a graph: others are made before anything is decided by them."""
     for first, later, gives_up in ((0.1, 2.0, False), (2.0, 0.5, True), (2.0, 2.0, False)):

@@ -14,6 +14,7 @@ PATIENCE = 40  # tracing steps in a row without a covered trace
 SAMPLES = 15  # step times that are kept of either way to run
 FEW_SAMPLES = 5  # of imperative steps, to compare with
 CLOSE = 0.25  # co-execution that takes less than so many times as long needs no other imperative steps to compare with
+FAR = 0.1  # and where it takes less than so many times as long as the shorter one of two of them, these are enough
 ALWAYS = 20  # steps in a row that raised, and taught nothing
 SLOWER = 1.1  # co-execution that takes so many times as long is a loss
 
@@ -31,6 +32,7 @@ class Policy:
         self._imperative_times = collections.deque(maxlen=SAMPLES)
         self._coexecuted_times = collections.deque(maxlen=SAMPLES)
         self._since_compared = 0
+        self._is_far = False  # whether co-executed steps are so much shorter that nothing needs to be compared
         self._asked = False  # whether the imperative steps that are compared with were run for that
         self._renewed = False  # whether there were such ones
         self.told = False
@@ -52,13 +54,19 @@ class Policy:
 
     def took(self, coexecuted, seconds):
         """What a step took, in either way; co-execution that does not pay is given up."""
-        if not coexecuted:
-            self._imperative_times.append(seconds)
-            return
         ours, imperative = self._coexecuted_times, self._imperative_times
+        if not coexecuted:
+            imperative.append(seconds)
+            self._look_how_far()
+            return
         ours.append(seconds)
         self._since_compared += 1
-        if self._since_compared >= SAMPLES and len(imperative) >= FEW_SAMPLES:
+        if self._since_compared < SAMPLES:
+            return
+        if len(imperative) < FEW_SAMPLES:
+            if self._since_compared % SAMPLES == 0:
+                self._look_how_far()
+        else:
             self._since_compared = 0
             if not self._asked and self._takes_longer(SLOWER if self._renewed else CLOSE):
                 # They were run while a graph was generated, or had something else to do: compare with the next ones.
@@ -71,13 +79,17 @@ class Policy:
                 self._give_up(f"co-execution took {took}")
             self._asked = False
 
+    def _look_how_far(self):
+        ours, imperative = self._coexecuted_times, self._imperative_times
+        self._is_far = len(ours) == SAMPLES and len(imperative) > 1 and statistics.median(ours) < FAR * min(imperative)
+
     def _takes_longer(self, times):
         """Whether co-executed steps take so many times as long, in the median and in the mean: they need not all do the same."""
         return all(of(self._coexecuted_times) > times * of(self._imperative_times) for of in (statistics.median, statistics.mean))
 
     def wants_sample(self):
         """Whether the next step should run imperatively to have something to compare with."""
-        wanted = len(self._coexecuted_times) == SAMPLES and len(self._imperative_times) < FEW_SAMPLES
+        wanted = not self._is_far and len(self._coexecuted_times) == SAMPLES and len(self._imperative_times) < FEW_SAMPLES
         self._asked = self._asked or wanted
         return wanted
 
