@@ -343,6 +343,24 @@ def test_co_execution_that_does_not_pay_is_given_up(caplog):
     assert decided.pause_left == policy.FIRST_PAUSE and "co-execution took 1e+03 ms a step, imperative execution 5e+02" in caplog.text
 
 
+def test_pauses_are_short_again_after_it_went_well():
+    decided, pauses = policy.Policy("step"), []
+    for well in (0, 0, 100, 20 * 4 * policy.FIRST_PAUSE, 0):
+        for _ in range(well):
+            decided.coexecuted()
+        for _ in range(policy.TOO_MANY):
+            decided.fell_back("because")
+        pauses.append(decided.pause_left)
+        while decided.imperative():
+            pass
+    assert pauses == [policy.FIRST_PAUSE * n for n in (1, 2, 4, 8, 16)]
+    for _ in range(policy.WELL * 32 * policy.FIRST_PAUSE):
+        decided.coexecuted()
+    for _ in range(policy.TOO_MANY):
+        decided.fell_back("because")
+    assert decided.pause_left == policy.FIRST_PAUSE
+
+
 def test_two_imperative_steps_are_enough_if_co_execution_is_far_shorter():
     for before in range(4):
         decided, made = policy.Policy("step"), 0

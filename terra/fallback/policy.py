@@ -10,6 +10,7 @@ WINDOW = 20  # steps over which fallbacks are counted
 TOO_MANY = 10  # fallbacks in a window that make co-execution a loss
 FIRST_PAUSE = 50  # imperative steps before the next try; doubled after each pause
 LONGEST_PAUSE = 10_000
+WELL = 20  # co-executed steps, times the length of a pause, after which the next pause is as short as the first
 PATIENCE = 40  # tracing steps in a row without a covered trace
 SAMPLES = 15  # step times that are kept of either way to run
 FEW_SAMPLES = 5  # of imperative steps, to compare with
@@ -26,6 +27,7 @@ class Policy:
         self.name = name
         self.pause_left = 0
         self._pause = FIRST_PAUSE
+        self._went_well = 0  # steps that were co-executed since it last gave up
         self._window = []
         self._uncovered = 0
         self._raised = 0
@@ -51,6 +53,7 @@ class Policy:
     def coexecuted(self):
         self._note(0)
         self._raised = 0
+        self._went_well += 1
 
     def took(self, coexecuted, seconds):
         """What a step took, in either way; co-execution that does not pay is given up."""
@@ -120,7 +123,7 @@ class Policy:
 
     def cannot(self, reason):
         """Its graph cannot be generated: a long pause."""
-        self._pause = max(self._pause, 1000)
+        self._pause, self._went_well = max(self._pause, 1000), 0
         self._give_up(reason)
 
     def never(self, reason):
@@ -136,6 +139,9 @@ class Policy:
     def _give_up(self, reason):
         self.reason = reason
         self.pauses += 1
+        if self._went_well >= WELL * self._pause:
+            self._pause = FIRST_PAUSE
+        self._went_well = 0
         self.pause_left = self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._window = []
