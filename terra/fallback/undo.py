@@ -17,8 +17,9 @@ def empty(enum):
     return np.zeros(_EMPTY, tfi.dtypes.as_dtype(enum).as_numpy_dtype)
 
 
-def _new_variable(enum):
-    return tfi.tf.Variable(tfi.tf.constant(empty(enum), tfi.dtypes.as_dtype(enum)), trainable=False, shape=tfi.tensor_shape.unknown_shape())
+def _new_variable(enum, device="CPU:0"):
+    with tfi.tf.device(device):
+        return tfi.tf.Variable(tfi.tf.constant(empty(enum), tfi.dtypes.as_dtype(enum)), trainable=False, shape=tfi.tensor_shape.unknown_shape())
 
 
 def _execute(op, inputs, attrs, n_outputs=0):
@@ -43,7 +44,7 @@ class OldValue:
 
     def __init__(self, handle, enum):
         self.handle, self.enum = handle, enum
-        self._value = _new_variable(enum)
+        self._value = _new_variable(enum, handle.device)
         self.value = self._value.handle
         self.emptied = self.value, enum  # what the graph empties
 
@@ -58,7 +59,7 @@ class OldRows:
 
     def __init__(self, handle, enum, index_enum, of_elements):
         self.handle, self.enum, self.index_enum = handle, enum, index_enum
-        self._variables = _new_variable(enum), _new_variable(index_enum)
+        self._variables = _new_variable(enum, handle.device), _new_variable(index_enum)  # (a GPU has no variables of 32-bit integers)
         self.rows, self.indices = (variable.handle for variable in self._variables)
         self.emptied = self.indices, index_enum
         self.gathers, self._scatters = ("ResourceGatherNd", "ResourceScatterNdUpdate") if of_elements else ("ResourceGather", "ResourceScatterUpdate")

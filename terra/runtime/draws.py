@@ -37,7 +37,7 @@ def seed_tensor(op_type, attrs, rows=None):
     if op_type in opschema.SAMPLERS:
         return tfi.eager_constant(np.array(samplers.candidates(op_type, found, lambda n: _numbers(seed, seed2, n))), None)
     words = philox.key_and_counter if opschema.STATELESS_TWIN[op_type][2] else philox.unscrambled
-    return tfi.tf.constant(words(seed, seed2), dtype=tfi.tf.uint64)
+    return tfi.eager_constant(words(seed, seed2), tfi.dtypes.uint64)
 
 
 def _order(seed, seed2, n):
@@ -47,7 +47,7 @@ def _order(seed, seed2, n):
         for k, number in enumerate(_numbers(seed, seed2, n - 1).tolist()):
             other = k + number % (n - k)
             order[k], order[other] = order[other], order[k]
-    return tfi.tf.constant(order, dtype=tfi.tf.int32)
+    return tfi.eager_constant(order, tfi.dtypes.int32)
 
 
 def _numbers(seed, seed2, n):

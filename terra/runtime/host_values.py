@@ -80,7 +80,7 @@ def static_shape(op, flat, attrs, fast):
             value = shape_of_variable(x)
         else:
             value = elements(x._shape_tuple()) if op == "Size" else list(x._shape_tuple())
-        outs.append(tfi.tf.constant(value, dtype=out_type))
+        outs.append(tfi.eager_constant(value, out_type))
     return outs if op == "ShapeN" or not fast else outs[0]
 
 
