@@ -285,6 +285,53 @@ def test_failing_steps(make):
     assert stats.waited_steps >= 4 or make is branches, stats  # (that reads a value in its midst)
 
 
+def _assigns(name, *inputs, **attrs):
+    def update(s, i, rows, x):
+        given = {"i": i, "at": i[:, None], "rows": rows, "x": x}
+        getattr(tf.raw_ops, name)(*(), **{key: getattr(s, v).handle if hasattr(s, v) else given[v] for key, v in inputs}, **attrs)
+    update.__name__ = name
+    return update
+
+
+OF_TABLE = ("var", "table"), ("accum", "other")
+WITH_SHAPES = [
+    _assigns("ResourceScatterAdd", ("resource", "table"), ("indices", "i"), ("updates", "rows")),
+    _assigns("ResourceScatterNdAdd", ("ref", "table"), ("indices", "at"), ("updates", "rows")),
+    _assigns("ResourceApplyMomentum", *OF_TABLE, ("grad", "x"), lr=0.1, momentum=0.9),
+    _assigns("ResourceApplyGradientDescent", ("var", "table"), ("delta", "x"), alpha=0.1),
+    _assigns("ResourceSparseApplyMomentum", *OF_TABLE, ("grad", "rows"), ("indices", "i"), lr=0.1, momentum=0.9),
+    lambda s, i, rows, x: s.table.assign_add(x),
+    lambda s, i, rows, x: s.table.assign(x),
+]
+
+
+@pytest.mark.parametrize("update", WITH_SHAPES, ids=lambda update: update.__name__)
+def test_shapes_of_arguments_that_do_not_fit(update):
+    """Shape functions do not find all that a kernel refuses."""
+    results = []
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
+        state, seen = State(), []
+
+        @wrap
+        def step(i, rows, x):
+            state.count.assign_add(1.0)
+            update(state, i, rows, x)
+            return busy(state.count)
+
+        for k in range(22):
+            n = 3 if k in (12, 18) else 2
+            i = tf.constant([k % 4, (k + 1) % 4, 2][:n])
+            try:
+                result = plain(step(i, tf.ones((n + (k in BAD), 3)), tf.ones((4 + (k in BAD), 3))))
+            except (tf.errors.InvalidArgumentError, ValueError) as error:
+                result = type(error).__name__
+            seen.append((result, state.values()))
+        results.append(seen)
+    assert results[1] == results[0]
+    assert {type(result) for result, _ in results[0]} == {str, float}
+    assert step.stats().coexecuted_steps >= 10 and not step.program.generated.undo, terra.explain(step)
+
+
 @pytest.mark.parametrize("make", [scatters_twice, looks_up_what_it_scattered, calls_a_function], ids=["behind", "rows", "whole"])
 def test_steps_that_leave_the_known_paths(make):
     """A graph that runs already is cancelled, and what it has done is undone."""

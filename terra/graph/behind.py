@@ -2,23 +2,22 @@
 
 Such an update cannot be undone, so nothing may fail any more once it runs: neither what comes after it in the step, nor what does not depend on it, whose failure would undo the rest.
 That holds if it waits for the barrier, as do all operations that its result reaches, and none of these can fail. An index out of range is the only thing that can be wrong with an update, or
-with a look-up, whose shapes are known; it is looked for before the barrier (see `check_indices`).
+with a look-up, whose shapes are known; it is looked for before the barrier.
 """
 
 import functools
 
 import numpy as np
 
-from terra.graph.eager_kernels import constant_proto
-from terra.graph.functiondef import attr, dtype, type_list
-from terra.graph.trace import ARG, CONST, RESOURCE, VALUE
+from terra.graph.eager_kernels import const_ints, constant_proto
+from terra.graph.functiondef import attr, dtype
+from terra.graph.trace import CONST, RESOURCE, VALUE
+from terra.graph.writer import BOOL, INT32, UINT32, UINT64, Writer
 from terra.runtime import internals as tfi
 from terra.runtime.host_values import shape_of_variable
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
 
-_BOOL, _INT32, _UINT32, _UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("BOOL", "INT32", "UINT32", "UINT64"))
 _SCATTER = tuple("ResourceScatter" + name for name in ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update"))  # of rows
-_INDEXED = ("ResourceScatter", "ResourceGather", "ResourceSparseApply")
 _NAMES = """
     ApplyAdaMax ApplyAdadelta ApplyAdagrad ApplyAdagradV2 ApplyAdam ApplyAdamWithAmsgrad ApplyAddSign ApplyCenteredRMSProp ApplyGradientDescent ApplyKerasMomentum ApplyMomentum
     ApplyPowerSign ApplyRMSProp GatherNd Gather ScatterAdd ScatterDiv ScatterMax ScatterMin ScatterMul ScatterNdAdd ScatterNdMax ScatterNdMin ScatterNdSub ScatterNdUpdate ScatterSub
@@ -31,22 +30,33 @@ _PASSING_ON = frozenset(["Reshape", "Identity", "ExpandDims", "Squeeze", "Unique
 
 
 @functools.cache
+def _places(op_type):
+    """{name: which input it is} of those that may be wrong: the indices of a variable's rows or elements, and what these are updated with."""
+    names = [arg.name for arg in tfi.op_def(op_type).input_arg] if op_type in _SURE else ()
+    return {name: k for k, name in enumerate(names) if name in ("indices", "updates", "grad", "delta")}
+
+
 def place_of_indices(op_type):
     """Which input of an operation has the indices of a variable's rows or elements; None if there is none."""
-    if not op_type.startswith(_INDEXED):
-        return None
-    return [arg.name for arg in tfi.op_def(op_type).input_arg].index("indices")
+    return _places(op_type).get("indices")
+
+
+def places_to_check(node, is_open):
+    """Which inputs have to be looked at before the barrier. Shape functions of TensorFlow's look at those of scattered rows alone, as far as they are known."""
+    op_type = node.payload.event.info.op_type
+    places = _places(op_type)
+    return [k for name, k in places.items() if name == "indices" or is_open or not op_type.startswith(_SCATTER)]
 
 
 def is_sure(node, accesses, is_open):
     """Whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data (`is_open`), fit each other."""
     info, kinds = node.payload.event.info, node.payload.kinds
-    if is_open and not info.op_type.startswith(_SCATTER):
+    if (is_open and not info.op_type.startswith(_SCATTER)) or info.attrs.get("batch_dims"):
         return False
     for k, v, how in accesses:
         if type(v) is not int or kinds[k][0] != RESOURCE or shape_of_variable(kinds[k][1]) is None:
             return False
-        if how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB) or (info.op_type in _SURE and (place_of_indices(info.op_type) is None or _limits(node) is not None)):
+        if how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB) or (info.op_type in _SURE and ("Nd" not in info.op_type or _depth(node) is not None)):
             continue
         if info.op_type != _ASSIGNS_SLICE or any(kind[0] != CONST for kind in kinds[1:4]):
             return False
@@ -56,7 +66,7 @@ def is_sure(node, accesses, is_open):
 def has_rows(node):
     """Whether an update changes only the rows, or elements, of its variables that it has the indices of."""
     op_type = node.payload.event.info.op_type
-    return op_type in _SURE and place_of_indices(op_type) is not None
+    return place_of_indices(op_type) is not None
 
 
 def find(order, inline, accesses, raw, can_run, is_open):
@@ -68,7 +78,7 @@ def find(order, inline, accesses, raw, can_run, is_open):
     refused = set()
     while True:
         behind = _find(order, inline, accesses, raw, lambda node, starts: node not in refused and can_run(node, starts))
-        unknown = [node for node in behind if any(source in behind for source in (_sources(node) if is_open(node) else [_source_of_indices(node)]))]
+        unknown = [node for node in behind if any(value is None or value[0] in behind for value in (_value(node, k) for k in places_to_check(node, is_open(node))))]
         if not unknown:
             return behind
         refused.update(unknown)
@@ -105,35 +115,36 @@ def _starts(node, accesses, raw):
 
 
 def _value(node, k):
-    """What an operation's k-th input is: (node, output) of this step, ("a", number) of an argument; None if that depends on the path, or it is something else."""
+    """What an operation's k-th input is: (node, output) of this step, (None, kind) of what comes from outside; None if that depends on the path."""
     kinds = node.payload.kinds
-    if kinds[k][0] == ARG:
-        return kinds[k][:2]
     if kinds[k][0] != VALUE:
-        return None
+        return None, kinds[k]
     slot = node.slots[sum(kind[0] == VALUE for kind in kinds[:k])]
     return slot[0] if len(slot) == 1 else None
 
 
-def _source_of_indices(node):
-    k = place_of_indices(node.payload.event.info.op_type)
-    value = None if k is None else _value(node, k)
-    return value and value[0]
-
-
-def _sources(node):
-    return [source for slot in node.slots for source, _ in slot]
-
-
-def _origin(value):
+def _origin(value, passing_on=_PASSING_ON):
     """The value that all of these numbers come from."""
-    while value is not None and value[0] != ARG and value[1] == 0 and value[0].payload.event.info.op_type in _PASSING_ON:
+    while value is not None and value[0] is not None and value[1] == 0 and value[0].payload.event.info.op_type in passing_on:
         value = _value(value[0], 0)
     return value
 
 
-class Indices:
-    """The checks of indices in one graph.
+def _depth(node):
+    """How many numbers tell where an element is, of those that an operation has a list of; None if that is not known."""
+    value = _value(node, place_of_indices(node.payload.event.info.op_type))
+    if value is None:
+        return None
+    source, what = value
+    if source is not None:
+        shape = source.payload.event.out_shapes[what] if what >= 0 else None
+    else:
+        shape = what[1].tensor.shape if what[0] == CONST else None
+    return shape[1] if shape is not None and len(shape) == 2 else None
+
+
+class Checks:
+    """What is checked in one graph before its barrier.
 
     order, inline, behind: as in `find`.
     """
@@ -142,78 +153,60 @@ class Indices:
         self._looked_up = {pair for node in order if node in inline and node not in behind for pair in _looks_up(node)}
         self._checked = set()
 
-    def check(self, builder, node, ref, enum, harmless, label):
-        """See to it that the indices of an operation behind the barrier, which have this ref, are in range: the graph fails if they are not."""
-        k = place_of_indices(node.payload.event.info.op_type)
-        limits = _limits(node)
-        if node.payload.kinds[k][0] == CONST or (ref, limits) in self._checked or (len(limits) == 1 and (_origin(_value(node, k)), limits[0]) in self._looked_up):
+    def add(self, builder, node, refs, is_open, harmless, label):
+        """See to it that the graph fails if an operation behind the barrier would, whose inputs have these refs."""
+        info = node.payload.event.info
+        write, places = Writer(builder, label), _places(info.op_type)
+        given = {name: refs[k] for name, k in places.items()}
+        checked = places_to_check(node, is_open)
+        size = shape_of_variable(node.payload.kinds[0][1])
+        enum = next((info.attrs[name] for name in ("T", "dtype") if name in info.attrs), None)
+        if "indices" not in places:
+            for ref in given.values():
+                write.ensure_shape(ref, enum, size)
+            return
+        depth = _depth(node) if "Nd" in info.op_type else None
+        if depth is not None or len(checked) > 1:
+            self._check_shapes(write, given, info.attrs["Tindices"], enum, depth, size)
+        if not tfi.n_gpus():  # these ignore indices that are out of range
+            self._check_range(write, node, given["indices"], info.attrs["Tindices"], tuple(size[:1 if depth is None else depth]), harmless)
+
+    @staticmethod
+    def _check_shapes(write, given, index_enum, enum, depth, size):
+        """As many rows, or elements, as indices; depth: how many numbers each of these is, None if it is a single one."""
+        shapes = [("indices", index_enum, [None] if depth is None else [None, depth])]
+        shapes += [(name, enum, [None, *size[depth or 1:]]) for name in given if name != "indices"]
+        refs = [(write.ensure_shape(given[name], kind, shape), kind) for name, kind, shape in shapes]
+        if len(refs) > 1:
+            first, one = (const_ints(write.builder, [k]) for k in (0, 1))
+            lengths = [write("Slice", write("Shape", ref, T=dtype(kind), out_type=dtype(INT32)), first, one, T=dtype(INT32), Index=dtype(INT32)) for ref, kind in refs]
+            write.check(write("Equal", *lengths, T=dtype(INT32), incompatible_shape_error=attr(True)), first)
+
+    def _check_range(self, write, node, ref, enum, limits, harmless):
+        value = _value(node, place_of_indices(node.payload.event.info.op_type))
+        if value[0] is None and value[1][0] == CONST or (ref, limits) in self._checked or (len(limits) == 1 and (_origin(value), limits[0]) in self._looked_up):
             return
         self._checked.add((ref, limits))
-        unsigned, type_of_it = (_UINT32, np.uint32) if enum == _INT32 else (_UINT64, np.uint64)
-        limit = builder.const(("limit", limits, unsigned), lambda: constant_proto(np.array(limits if len(limits) > 1 else limits[0], type_of_it), unsigned))
-        all_of_them = _vector(builder, -1)
-        steps = [
-            ("Bitcast", (), {"T": dtype(enum), "type": dtype(unsigned)}, "output"),  # a negative one is a large one
-            ("Less", (limit,), {"T": dtype(unsigned)}, "z"),
-            ("Reshape", (all_of_them,), {"T": dtype(_BOOL), "Tshape": dtype(_INT32)}, "output"),
-        ]
-        for op, others, attrs, output in steps:
-            name = builder.node(op, [ref, *others], attrs, label)
-            harmless.add(name)
-            ref = f"{name}:{output}:0"
-        _assert_all(builder, ref, label)
-
-
-def _vector(builder, *numbers):
-    return builder.const(("vector", numbers), lambda: constant_proto(np.array(numbers, np.int32), _INT32))
-
-
-def _assert_all(builder, ref, label):
-    """Have the graph fail unless all of a vector is true."""
-    true = builder.const(("true",), lambda: constant_proto(True, _BOOL))
-    name = builder.node("All", [ref, _vector(builder, 0)], {"Tidx": dtype(_INT32), "keep_dims": attr(False)}, label)
-    builder.must(builder.node("Assert", [name + ":output:0", true], {"T": type_list([_BOOL]), "summarize": attr(1)}, label))
-
-
-def check_shapes(builder, node, refs, label):
-    """See to it that a scattered update has as many rows as indices, where shapes depend on data."""
-    info = node.payload.event.info
-    _, indices, rows = refs
-    row = shape_of_variable(node.payload.kinds[0][1])[1:]
-    lengths = []
-    for ref, enum, shape in ((indices, info.attrs["Tindices"], [None]), (rows, info.attrs["dtype"], [None, *row])):
-        name = builder.node("EnsureShape", [ref], {"T": dtype(enum), "shape": tfi.as_attr_value(shape, "shape", "shape")}, label)
-        shape = builder.node("Shape", [name + ":output:0"], {"T": dtype(enum), "out_type": dtype(_INT32)}, label) + ":output:0"
-        lengths.append(builder.node("Slice", [shape, _vector(builder, 0), _vector(builder, 1)], {"T": dtype(_INT32), "Index": dtype(_INT32)}, label) + ":output:0")
-    _assert_all(builder, builder.node("Equal", lengths, {"T": dtype(_INT32)}, label) + ":z:0", label)
-
-
-def _limits(node):
-    """The sizes of what the indices of an operation are into; for those of elements, of as many dimensions as they have. None if it is not known."""
-    info, kinds = node.payload.event.info, node.payload.kinds
-    sizes = tuple(shape_of_variable(kinds[0][1]))
-    if "Nd" not in info.op_type:
-        return sizes[:1]
-    k = place_of_indices(info.op_type)
-    if kinds[k][0] == CONST:
-        return sizes
-    value = _value(node, k)
-    if value is None or value[0] == ARG:
-        return None
-    shape = value[0].payload.event.out_shapes[value[1]]
-    return sizes[:shape[-1]] if shape else None
+        unsigned, type_of_it = (UINT32, np.uint32) if enum == INT32 else (UINT64, np.uint64)
+        limit = write.builder.const(("limits", limits, unsigned), lambda: constant_proto(np.array(limits, type_of_it), unsigned))
+        before = len(write.builder.node_names)
+        are = write("Less", write("Bitcast", ref, T=dtype(enum), type=dtype(unsigned)), limit, T=dtype(unsigned))  # a negative one is a large one
+        are = write("Reshape", are, const_ints(write.builder, [-1]), T=dtype(BOOL), Tshape=dtype(INT32))
+        harmless.update(write.builder.node_names[before:])
+        write.check(are, const_ints(write.builder, [0]))
 
 
 def _looks_up(node):
-    """(where the indices come from, how many there may be) where an operation fails if one is out of range."""
+    """(where the indices come from, how many there may be) where an operation fails if one is out of range of a variable's rows."""
     info, kinds = node.payload.event.info, node.payload.kinds
-    if info.op_type == "ResourceGather" and kinds[0][0] == RESOURCE:
-        sizes = shape_of_variable(kinds[0][1])
-    elif info.op_type == "GatherV2" and kinds[2][0] == CONST and not kinds[2][1].tensor.numpy().any():
-        value = _value(node, 0)
-        sizes = value[0].payload.event.out_shapes[value[1]] if value is not None and value[0] != ARG and value[1] >= 0 else None
-    else:
+    variable = None, kinds[0]
+    if info.op_type == "GatherV2" and kinds[2][0] == CONST and not kinds[2][1].tensor.numpy().any():
+        source = _origin(_value(node, 0), ("Identity",))
+        if source is not None and source[0] is not None and source[0].payload.event.info.op_type == "ReadVariableOp":
+            variable = None, source[0].payload.kinds[0]
+    elif info.op_type != "ResourceGather" or info.attrs.get("batch_dims"):
         return
+    sizes = shape_of_variable(variable[1][1]) if variable[1][0] == RESOURCE else None
     origin = _origin(_value(node, 1))
     if sizes and origin is not None:
         yield origin, sizes[0]

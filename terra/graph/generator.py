@@ -577,13 +577,9 @@ class GraphGenerator:
             for _, v, how in self._accesses.access.get(node, ()):
                 if v not in self._accesses.raw and how != ASSIGN:
                     taken.append(top.get(("var", v)))
-            place = behind.place_of_indices(node.payload.event.info.op_type)
-            if place is not None:
-                refs, label = self._input_refs(top, node, self._label(node)), self._label(node)
-                if self._is_open(node):
-                    behind.check_shapes(top.builder, node, refs, label)
-                if not tfi.n_gpus():  # these ignore indices that are out of range
-                    self._accesses.indices.check(top.builder, node, refs[place], node.payload.event.info.attrs["Tindices"], top.harmless, label)
+            if behind.places_to_check(node, self._is_open(node)):
+                label = self._label(node)
+                self._accesses.checks.add(top.builder, node, self._input_refs(top, node, label), self._is_open(node), top.harmless, label)
         return taken
 
     def _commit(self, top, slots, results):

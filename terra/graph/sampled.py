@@ -3,16 +3,14 @@ classes are to be expected among so many candidates is calculated of them, as th
 
 import math
 
-from terra.graph.eager_kernels import const_ints, constant_proto
+from terra.graph.eager_kernels import const_ints
 from terra.graph.functiondef import attr, dtype
-from terra.runtime import internals as tfi
-
-INT32, INT64, FLOAT, DOUBLE = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_INT64, tfi.types_pb2.DT_FLOAT, tfi.types_pb2.DT_DOUBLE
+from terra.graph.writer import DOUBLE, FLOAT, INT32, INT64, Writer
 
 
 def sampled_candidates(builder, op_type, refs, attrs, label):
     """Refs of (the candidates, expected counts of the true classes, expected counts of the candidates). refs: the true classes, and what is fed."""
-    write = _Writer(builder, label)
+    write = Writer(builder, label)
     true, fed = refs
     sampled, unique, classes = attrs["num_sampled"].i, attrs["unique"].b, attrs["range_max"].i
     zero, length, one = (const_ints(builder, [n]) for n in (0, sampled, 1))
@@ -49,24 +47,3 @@ def _expected(write, share, sampled, tries):
     none_in_vain = write("Equal", tries, write.number(float(sampled), FLOAT), T=dtype(FLOAT), incompatible_shape_error=attr(True))
     return write("SelectV2", none_in_vain, simply, at_all, T=dtype(FLOAT))
 
-
-_OUTPUTS = {"Slice": "output", "Shape": "output", "BroadcastTo": "output", "SelectV2": "output", **dict.fromkeys(("AddV2", "RealDiv", "Mul", "Equal"), "z")}
-
-
-class _Writer:
-    """Writes nodes; the name of most operations' output is y."""
-
-    def __init__(self, builder, label):
-        self.builder, self.label = builder, label
-
-    def __call__(self, op_type, *refs, **attrs):
-        return f"{self.builder.node(op_type, refs, attrs, self.label)}:{_OUTPUTS.get(op_type, 'y')}:0"
-
-    def number(self, value, enum):
-        return self.builder.const(("number", value, enum), lambda: constant_proto(value, enum))
-
-    def cast(self, ref, source, target):
-        return self("Cast", ref, SrcT=dtype(source), DstT=dtype(target), Truncate=attr(False))
-
-    def in_double(self, op_type, ref):
-        return self.cast(self(op_type, self.cast(ref, FLOAT, DOUBLE), T=dtype(DOUBLE)), DOUBLE, FLOAT)

@@ -22,7 +22,7 @@ class Accesses:
 
     access: {node: [(input, variable, how)]}. written: the variables that something writes. enums: {variable: dtype enum}. behind: nodes that run behind the barrier, updates of raw variables
     and what follows from them. in_place: the raw variables that are updated before it. whole: those of them whose values must be kept as a whole, and not by rows. slots: an `ExtraSlot` for
-    each variable whose value is forwarded. indices: the checks of indices.
+    each variable whose value is forwarded. checks: what is checked before the barrier.
 
     can_run(node, starts): whether an operation can run behind the barrier, as far as its kind goes; `starts`: as one that updates a raw variable. is_open(node): whether shapes of its inputs depend on
     data.
@@ -35,7 +35,7 @@ class Accesses:
         self.written = [v for v, accesses in found.items() if any(how not in READS_ONLY for _, how in accesses)]
         inline = {n for case in switch_cases if case.n_choices == 1 for n in case.cases[0].block}
         self.behind = behind.find(order, inline, self.access, self.raw, lambda node, starts: can_run(node, starts, self.access.get(node)), is_open) if self.raw else set()
-        self.indices = behind.Indices(order, inline, self.behind)
+        self.checks = behind.Checks(order, inline, self.behind)
         self.in_place, self.whole = set(), set()
         for node, accesses in self.access.items():
             updated = [v for _, v, how in accesses if v in self.raw and type(v) is int and how not in READS_ONLY] if node not in self.behind else ()
