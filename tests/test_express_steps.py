@@ -137,6 +137,19 @@ class OneTensorTwice(Case):
         return (x, x if state else y), {}
 
 
+class MarkedZeros(Case):
+    """What `tf.zeros` gives has a mark."""
+
+    def step(self, x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.tanh(x * 2.0)
+        return tape.gradient(loss, x, output_gradients=y + 1.0)
+
+    def arguments(self, k, state):
+        return (tf.constant(X[k % 4]), tf.constant(X[0] * 0.0) if state else tf.zeros((6, 4))), {}
+
+
 class Arrays(Case):
     def step(self, x, y):
         self.v.assign_sub(0.01 * tf.matmul(x, tf.convert_to_tensor(x) @ self.v, transpose_a=True))

@@ -36,6 +36,7 @@ EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE = range(9)
+_OTHER = object()  # something is attached to a tensor that tells it from others
 _GIVEN = object()  # marks an argument that the step gives back
 _NUMBER_OF, _DRAWN, _LATER = object(), object(), object()  # and a number that varies, what a live call has given, and what is calculated in the end
 _NOTHING = live_calls.NOTHING_MADE, ()
@@ -158,13 +159,14 @@ class Prepared:
         if kind is EagerTensor or kind is TerraTensor:
             index = _number_of(x, self._tensors)
             enum, shape = x._datatype_enum(), x._shape_tuple()
-            if _holds_something(vars(x)) or type(shape) is not tuple:
+            marked = _attached(vars(x))
+            if marked is _OTHER or type(shape) is not tuple:
                 raise Refused
             if index == len(self._tensors):
                 self._tensors.append(x)
                 if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
                     self._by_value.append((False, index, const_key(real(x), enum, shape)))
-            return _TENSOR, index, (enum, step.opened.get(index, shape))
+            return _TENSOR, index, (enum, step.opened.get(index, shape), marked)
         if kind is np.ndarray and holds_numbers(x):
             index = _number_of(x, self._arrays)
             if index == len(self._arrays):
@@ -309,7 +311,7 @@ class Prepared:
         """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
         kind = type(x)
         if kind is TerraTensor or kind is EagerTensor:
-            if _holds_something(x.__dict__) or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
+            if _attached(x.__dict__) is not None or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
                 return False
             for k, other in enumerate(tensors):
                 if other is x:
@@ -422,9 +424,13 @@ class Prepared:
             self.program, self.program.generated, self.path, self.shapes, single_threaded, self.region.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
 
 
-def _holds_something(attributes):
-    """Whether something is attached to a tensor. A layer of tf_keras attaches that there is no mask, which is the same as nothing."""
-    return bool(attributes) and (len(attributes) > 1 or attributes.get("_keras_mask", attributes) is not None)
+def _attached(attributes):
+    """What is attached to a tensor: None, True for the mark of `tf.zeros`, or `_OTHER`. A layer of tf_keras attaches that there is no mask, which is the same as nothing."""
+    if not attributes:
+        return None
+    marked = attributes.get("_is_zeros_tensor")
+    n = len(attributes) - ("_is_zeros_tensor" in attributes) - (attributes.get("_keras_mask", attributes) is None)
+    return _OTHER if n or (marked is not None and marked is not True) else marked
 
 
 def _are(found, expected):
@@ -443,7 +449,7 @@ def _alike(pattern, given, tensors, arrays):
                 shape, enum = x._shp, x._enum
             else:
                 return False
-            if (shape != b[1] and not _is_one_of(shape, b[1])) or enum != b[0] or _holds_something(x.__dict__):
+            if (shape != b[1] and not _is_one_of(shape, b[1])) or enum != b[0] or _attached(x.__dict__) is not b[2]:
                 return False
             if not _is_number(a, x, tensors):
                 return False
