@@ -1,4 +1,4 @@
-"""A few training steps, measured as eager, tf.function and Terra take turns in one run: what `examples.conditions`, `examples.functionals`, `examples.numbers` and `examples.shapes` do with theirs."""
+"""A few training steps, measured as eager, tf.function and Terra take turns in one run: what `examples.conditions`, `examples.embeddings`, `examples.functionals`, `examples.numbers` and `examples.shapes` do with theirs."""
 
 import os
 

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from examples import check, conditions, fit, fit_models, functionals, numbers, programs, shapes
+from examples import check, conditions, embeddings, fit, fit_models, functionals, numbers, programs, shapes
 from examples.benchmark import loops, report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
@@ -423,7 +423,8 @@ def test_check_says_what_is_wrong(monkeypatch, capsys):
 
 @pytest.mark.parametrize("module, titles", [
     (conditions, list(conditions.PROGRAMS)[1::2]), (functionals, list(functionals.PROGRAMS)[1::2]), (shapes, list(shapes.programs())[::3]), (numbers, list(numbers.PROGRAMS)[::3]),
-], ids=["conditions", "functionals", "shapes", "numbers"])
+    (embeddings, list(embeddings.PROGRAMS)[2::4]),
+], ids=["conditions", "functionals", "shapes", "numbers", "embeddings"])
 def test_steps_that_take_turns(module, titles, capsys, monkeypatch):
     if module is shapes:
         chosen = {title: program for title, program in shapes.programs().items() if title in titles}
