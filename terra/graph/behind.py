@@ -65,8 +65,7 @@ def is_sure(node, accesses, is_open):
 
 def has_rows(node):
     """Whether an update changes only the rows, or elements, of its variables that it has the indices of."""
-    op_type = node.payload.event.info.op_type
-    return place_of_indices(op_type) is not None
+    return place_of_indices(node.payload.event.info.op_type) is not None
 
 
 def find(order, inline, accesses, raw, can_run, is_open):
@@ -86,15 +85,16 @@ def find(order, inline, accesses, raw, can_run, is_open):
 
 def _find(order, inline, accesses, raw, can_run):
     followers = {node: set() for node in order}
-    later = {}  # variable -> nodes that access it later
+    later = {}  # variable -> nodes that access it later, until it is updated again
     movable = set()
     for node in reversed(order):
         follows = followers[node]
         for _, v, how in accesses.get(node, ()):
-            others = later.setdefault(v, [])
-            if how not in READS_ONLY:
-                follows.update(others)
-            others.append(node)
+            if how in READS_ONLY:
+                later.setdefault(v, []).append(node)
+            else:
+                follows.update(later.get(v, ()))
+                later[v] = [node]
         for slot in node.slots:
             for source, _ in slot:
                 # Who comes last decides about a value with several sources: it is one that branches may pass through.
@@ -175,7 +175,7 @@ class Checks:
     def _check_shapes(write, given, index_enum, enum, depth, size):
         """As many rows, or elements, as indices; depth: how many numbers each of these is, None if it is a single one."""
         shapes = [("indices", index_enum, [None] if depth is None else [None, depth])]
-        shapes += [(name, enum, [None, *size[depth or 1:]]) for name in given if name != "indices"]
+        shapes += [(name, enum, [None, *size[1 if depth is None else depth:]]) for name in given if name != "indices"]
         refs = [(write.ensure_shape(given[name], kind, shape), kind) for name, kind, shape in shapes]
         if len(refs) > 1:
             first, one = (const_ints(write.builder, [k]) for k in (0, 1))
@@ -184,7 +184,7 @@ class Checks:
 
     def _check_range(self, write, node, ref, enum, limits, harmless):
         value = _value(node, place_of_indices(node.payload.event.info.op_type))
-        if value[0] is None and value[1][0] == CONST or (ref, limits) in self._checked or (len(limits) == 1 and (_origin(value), limits[0]) in self._looked_up):
+        if (value[0] is None and value[1][0] == CONST) or (ref, limits) in self._checked or (len(limits) == 1 and (_origin(value), limits[0]) in self._looked_up):
             return
         self._checked.add((ref, limits))
         unsigned, type_of_it = (UINT32, np.uint32) if enum == INT32 else (UINT64, np.uint64)
@@ -199,14 +199,16 @@ class Checks:
 def _looks_up(node):
     """(where the indices come from, how many there may be) where an operation fails if one is out of range of a variable's rows."""
     info, kinds = node.payload.event.info, node.payload.kinds
-    variable = None, kinds[0]
     if info.op_type == "GatherV2" and kinds[2][0] == CONST and not kinds[2][1].tensor.numpy().any():
         source = _origin(_value(node, 0), ("Identity",))
-        if source is not None and source[0] is not None and source[0].payload.event.info.op_type == "ReadVariableOp":
-            variable = None, source[0].payload.kinds[0]
-    elif info.op_type != "ResourceGather" or info.attrs.get("batch_dims"):
+        if source is None or source[0] is None or source[0].payload.event.info.op_type != "ReadVariableOp":
+            return
+        variable = source[0].payload.kinds[0]
+    elif info.op_type == "ResourceGather" and not info.attrs.get("batch_dims"):
+        variable = kinds[0]
+    else:
         return
-    sizes = shape_of_variable(variable[1][1]) if variable[1][0] == RESOURCE else None
+    sizes = shape_of_variable(variable[1]) if variable[0] == RESOURCE else None
     origin = _origin(_value(node, 1))
     if sizes and origin is not None:
         yield origin, sizes[0]

@@ -534,7 +534,7 @@ class GraphGenerator:
         place = behind.place_of_indices(info.op_type)
         index_enum, indices = info.attrs["Tindices"], refs[place]
         for k, v, how in found:
-            if how in READS_ONLY or v in self._accesses.whole:
+            if type(v) is not int or how in READS_ONLY or v in self._accesses.whole:
                 continue
             enum = variable_enum(self.handles[v])
             note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, "Nd" in info.op_type)
