@@ -19,11 +19,9 @@ import itertools
 import os
 
 from terra.errors import GenerationError
-from terra.fallback import undo
-from terra.fallback.replay import variable_enum
-from terra.fallback.undo import OldRows, OldValue
 from terra.graph import alternatives, behind, conditions, eager_kernels, sampled
 from terra.graph.cases import select_table
+from terra.graph.commit import Commits
 from terra.graph.dataflow import Slot, Value, make_plan
 from terra.graph.eager_kernels import constant_proto
 from terra.graph.feeds import Feed, group_feeds
@@ -49,7 +47,7 @@ FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph tha
 _function_numbers = itertools.count()
 
 
-class GraphGenerator:
+class GraphGenerator(Commits):
     """Generates one form of the graph.
 
     new_queue(enums): makes a channel for values of these types, which it takes together; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none; conditional: whether it has conditions.
@@ -76,7 +74,7 @@ class GraphGenerator:
         self.handles = {}
         self._labels = {}
         self._attr_protos = {}
-        self._behind = []  # nodes that run behind the barrier
+        self._behind = []  # nodes that run behind the barrier, see `Commits`
         self._barriers = []  # what operations on variables themselves wait for, there
 
     # -- names and types -------------------------------------------------------------------------------------------------------
@@ -519,104 +517,6 @@ class GraphGenerator:
         if key in item.inputs:
             return scope.get(key)
         return scope.dummy(key)
-
-    def _keep_values(self, top):
-        """Note what the variables hold that are updated before the barrier, other than by rows."""
-        for v in sorted(self._accesses.whole):
-            enum = variable_enum(self.handles[v])
-            note = self._note_of(("value", v), OldValue, self.handles[v], enum)
-            old = top.builder.node("ReadVariableOp", [top.get(("res", v))], {"dtype": dtype(enum)}, "keep") + ":value:0"
-            self._note_access(top, [(v, False)], self._set(top, note.value, old, enum))
-
-    def _keep_rows(self, scope, node, refs, label, found):
-        """Note what the rows hold that an update before the barrier changes, and then which ones these are."""
-        info = node.payload.event.info
-        place = behind.place_of_indices(info.op_type)
-        index_enum, indices = info.attrs["Tindices"], refs[place]
-        for k, v, how in found:
-            if type(v) is not int or how in READS_ONLY or v in self._accesses.whole:
-                continue
-            enum = variable_enum(self.handles[v])
-            note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, "Nd" in info.op_type)
-            attrs = {"dtype": dtype(enum), "Tindices": dtype(index_enum)}
-            rows = scope.builder.node(note.gathers, [refs[k], indices], attrs, label, self._order_controls(scope, [(v, False)])) + ":output:0"
-            noted = self._set(scope, note.rows, rows, enum)
-            self._note_access(scope, [(v, False)], self._set(scope, note.indices, indices, index_enum, [noted]))
-
-    def _note_of(self, key, kind, *args):
-        """What is noted for undoing an update: all forms of a graph use the same variables for it."""
-        note = self.store.notes.get(key)
-        if note is None:
-            note = self.store.notes[key] = kind(*args)
-        self.out.undo.append(note)
-        return note
-
-    def _set(self, scope, handle, ref, enum, controls=()):
-        """Assign a value to a variable of Terra's own; returns the name of the operation."""
-        self.handles[id(handle)] = handle
-        name = scope.builder.node("AssignVariableOp", [scope.get(("res", id(handle))), ref], {"dtype": dtype(enum), "validate_shape": attr(False)}, "keep", controls)
-        scope.builder.must(name)
-        return name
-
-    def _can_run_behind(self, node, starts, accesses):
-        """Whether an operation can run behind the barrier, see `behind.find`: it cannot fail there."""
-        info, kinds = node.payload.event.info, node.payload.kinds
-        if info.category == opschema.FETCH:
-            return False
-        if accesses is not None:
-            return (starts or self.forgiving) and behind.is_sure(node, accesses, self._is_open(node))
-        return self.forgiving and not self._is_open(node) and not info.device and is_harmless(info.op_type, kinds)
-
-    def _prepare_behind(self, top):
-        """Emit what the nodes behind the barrier take from before it; returns the refs."""
-        taken = []
-        for node in self._behind:
-            for k in range(len(node.slots)):
-                if not any(source in self._accesses.behind for source, _ in node.slots[k]):
-                    taken.append(top.get(self.plan.slot_of[node, k]))
-            for _, v, how in self._accesses.access.get(node, ()):
-                if v not in self._accesses.raw and how != ASSIGN:
-                    taken.append(top.get(("var", v)))
-            if behind.places_to_check(node, self._is_open(node)):
-                label = self._label(node)
-                self._accesses.checks.add(top.builder, node, self._input_refs(top, node, label), self._is_open(node), top.harmless, label)
-        return taken
-
-    def _commit(self, top, slots, results):
-        """Barrier (and gate), then the updates of variables, and what else runs there. `results`: refs of what the function gives that is there before."""
-        builder, out = top.builder, self.out
-        later = [slot for slot in slots if not self._accesses.behind.isdisjoint(slot.defs)]
-        new_values = [(slot.key[1], top.get(slot.key)) for slot in slots if slot not in later]
-        # Also a node whose only readers are below must be passed.
-        below = [ref for _, ref in new_values] + self._prepare_behind(top)
-        names = [ref.split(":", 1)[0] for ref in below + results if ":" in ref]
-        may_fail, sinks = builder.may_fail(top.harmless, names, top.checks)
-        for name in set(sinks).difference(names):
-            builder.must(name)  # or grappler would drop it, and its error
-        handles = {slot.key[1]: top.get(("res", slot.key[1])) for slot in slots}
-        barrier = builder.node("NoOp", (), {}, "barrier", may_fail if self.forgiving else sinks)
-        builder.must(barrier)
-        if not slots and not self._behind and not out.undo:
-            return
-        if self.early:
-            out.gate = self.new_queue((INT32,))
-            (token,) = self._dequeue(top, out.gate, (INT32,), "gate", [barrier])
-            barrier = token.split(":", 1)[0]
-        for handle, enum in [note.emptied for note in out.undo]:
-            self._set(top, handle, builder.const(("nothing", enum), lambda: constant_proto(undo.empty(enum), enum)), enum, [barrier])
-        self._assign(builder, new_values, handles, [barrier])
-        if self._behind:
-            # What they work on in its place would be copied first while somebody still reads it.
-            self._barriers = [builder.node("NoOp", (), {}, "barrier", [*sinks, barrier])]
-            for node in self._behind:
-                self._emit(top, node)
-            self._assign(builder, [(slot.key[1], top.get(slot.key)) for slot in later], handles, self._barriers)
-
-    def _assign(self, builder, new_values, handles, controls):
-        for v, ref in new_values:
-            builder.must(builder.node("AssignVariableOp", [handles[v], ref], {
-                "dtype": dtype(self._accesses.enums[v]), "validate_shape": attr(False),
-            }, "commit", controls))
 
 
 def _string_attr(value):
