@@ -3,7 +3,7 @@
     pip install -e ".[libraries]"
     python -m examples.libraries [--steps N] [--quiet]
 
-Small models, their loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks. Exits with 1 if what Terra trains differs from what eager execution
+Small models, their loss (or text) read at each step; medians in ms over the last half of the steps, the three taking turns in chunks. Exits with 1 if what Terra trains differs from what eager execution
 trains.
 """
 
@@ -163,6 +163,34 @@ def transformer():
     return loss_of, Trained(model.trainable_variables, optimizer)
 
 
+class Written:
+    """What a model has written, in place of weights: it is not trained."""
+
+    def __init__(self):
+        self.texts = []
+
+    def get_weights(self):
+        return [text.numpy() for text in self.texts]
+
+
+def generating(mode):
+    """A GPT-2 goes on with the texts that it is given."""
+    import tf_keras
+    from transformers import GPT2Config, TFGPT2LMHeadModel
+    tf_keras.utils.set_random_seed(1)
+    model = TFGPT2LMHeadModel(GPT2Config(vocab_size=200, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0))
+    model(tf.constant([[1]]))  # makes its variables, from the seed
+    written = Written()
+    step = turns.MODES[mode](lambda tokens: model.generate(tokens, max_new_tokens=10, do_sample=False, pad_token_id=0))
+
+    def go_on(x, y):
+        text = step(tf.argsort(x[:4]) + 1)
+        written.texts.append(text)
+        return float(tf.reduce_sum(text))
+
+    return go_on, written
+
+
 PROGRAMS = {
     "variational autoencoder": training(variational),
     "squashed policy": training(policy),
@@ -171,6 +199,7 @@ PROGRAMS = {
     "sparse Gaussian process (GPflow)": training(sparse_process),
     "self-attention (einops)": training(attention),
     "BERT (transformers)": training(transformer),
+    "GPT-2 generates (transformers)": generating,
 }
 
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ
+from harness import check_skipped, differ
 
 import terra
 from terra.runtime import dispatch
@@ -810,3 +810,58 @@ def test_blocks_that_are_faster_are_not(caplog):
     with caplog.at_level("WARNING", "terra"):
         stats = train(2000).stats()
     assert "imperatively" not in caplog.text and stats.coexecuted_steps > 90
+
+
+def plain_gradient(tape_of, v, x):
+    with tape_of() as tape:
+        loss = tf.reduce_mean(tf.tanh(x * v) ** 2)
+    return loss, tape.gradient(loss, v)
+
+
+def persistent_and_watched(tape_of, v, x):
+    with tape_of(persistent=True) as tape:
+        tape.watch(x)
+        y = tf.sin(x * v)
+        with tape.stop_recording():
+            z = tf.exp(y)
+        loss = tf.reduce_sum(y * z)
+    return loss, tape.gradient(loss, v) + tf.reduce_sum(tape.gradient(loss, x))
+
+
+def nested(tape_of, v, x):
+    with tape_of() as outer:
+        with tape_of() as inner:
+            loss = tf.reduce_sum(tf.tanh(v * x) ** 3)
+        first = inner.gradient(loss, v)
+        penalty = tf.reduce_sum(first ** 2)
+    return loss, outer.gradient(penalty, v)
+
+
+def jacobian(tape_of, v, x):
+    with tape_of() as tape:
+        y = tf.sin(v * x)
+    return tf.reduce_sum(y), tf.reduce_sum(tape.jacobian(y, v), 0)
+
+
+@pytest.mark.parametrize("differentiate", [plain_gradient, persistent_and_watched, nested, jacobian], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("replaced", [False, True], ids=["terra", "tf"])
+def test_steps_with_such_a_tape_are_skipped(differentiate, replaced, monkeypatch):
+    """As `python -m terra run` has it: `tf.GradientTape` is Terra's, and a function with a tape is a step."""
+    results = []
+    for ours in (False, True):
+        v = tf.Variable([0.5, -0.3, 0.2])
+        tape_of = terra.GradientTape if ours and not replaced else None
+
+        def step(x, rate):
+            loss, gradient = differentiate(tape_of or tf.GradientTape, v, x)
+            v.assign_sub(gradient * rate)
+            return loss
+
+        if ours:
+            step = terra.coexecute(step, wait_for_graph=True)
+        with monkeypatch.context() as patch:
+            if ours and replaced:
+                patch.setattr(tf, "GradientTape", terra.GradientTape)
+            results.append([(float(step(tf.constant([1.0 + k, 2.0, -1.0]), 0.1 if k < 14 else 0.2)), v.numpy().tolist()) for k in range(24)])
+    assert results[1] == results[0]
+    check_skipped(step, 24, whole=12, express=4)

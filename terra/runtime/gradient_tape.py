@@ -15,6 +15,7 @@ from terra.options import Options
 from terra.runtime import block_calls, dispatch, fast_forward, frames, handlers
 from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep
+from terra.runtime.kinds import add_tapes
 
 _blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time
 _forgotten = []  # how many steps those had that were dropped
@@ -152,6 +153,9 @@ class GradientTape(tfi.tf.GradientTape):
     def block(self):
         """The steps of this tape's `with` statement (`stats()`, `trace_graph`, `graph`); None if it was just a tape so far."""
         return self._outside
+
+
+add_tapes(GradientTape, {GradientTape.gradient: tfi.tape_gradient_method})
 
 
 def _block_at(frame, options):

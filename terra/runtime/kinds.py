@@ -25,6 +25,25 @@ VARIABLE_METHODS = frozenset([
     *[f"scatter_{name}" for name in ("add", "sub", "update", "max", "min", "mul", "div", "nd_add", "nd_sub", "nd_update", "nd_max", "nd_min")]])  # of variables, which run operations
 
 
+_tapes = [tfi.tf.GradientTape]
+_tape_methods = {}  # of another class of tapes -> those of TensorFlow's that they stand in for
+
+
+def add_tapes(kind, methods):
+    """A class of tapes that are like TensorFlow's own in a step; `methods`: what is to be called there in place of its methods."""
+    _tapes.append(kind)
+    _tape_methods.update(methods)
+
+
+def is_tapes(kind):
+    """Whether it is a class of gradient tapes."""
+    return any(kind is x for x in _tapes)
+
+
+def tapes_own(method):
+    """What to call in a step in place of a method of a tape."""
+    return _tape_methods.get(method, method)
+
 
 def is_numpys(kind):
     """Whether it is a class of numbers, or of their types, of numpy's own."""

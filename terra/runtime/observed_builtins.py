@@ -12,7 +12,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import live_calls, observed_libraries, stock
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.effects import GROWING, Append
-from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys_container, is_like_builtin, is_record, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.runtime.observed_objects import is_plain_class
 from terra.runtime.recording import random_state
 from terra.runtime.regions import SCALARS
@@ -313,7 +313,7 @@ class Builtins:
         return callee(it, name, *default)
 
     def _class(self, callee, form):
-        if callee is tfi.tf.GradientTape:
+        if is_tapes(callee):
             return functools.partial(self._anew, form)
         if callee is tfi.tf.autodiff.ForwardAccumulator:
             return functools.partial(self._accumulating, callee)

@@ -15,7 +15,7 @@ import numpy as np
 from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, observed_libraries, quiet_functions, stock, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert, wrappers
 from terra.transform.observed import Unobservable
@@ -227,6 +227,9 @@ class Calls:
 
     def _method(self, callee, form, instrumented):
         function, owner = callee.__func__, callee.__self__
+        if type(function) is FunctionType and function is not tapes_own(function) and owner._step is None:  # else the tape is that of a step
+            callee = MethodType(tapes_own(function), owner)
+            function, form = callee.__func__, fast_forward.form_of(callee)
         if self._covers(owner) and fast_forward.substitute(callee) is not None:
             return functools.partial(self._within, callee)
         if function is tfi.tape_gradient_method and self.differentiates and id(owner) in self._born:
@@ -235,9 +238,9 @@ class Calls:
             if self._varying.numbers and function.__name__ in _ASSIGNING and tfi.is_variable(owner):
                 return functools.partial(self._assigning, owner, form)
             return functools.partial(self._framework, None, form)
-        if type(owner) is tfi.tf.GradientTape and function.__name__ == "watch":
+        if is_tapes(type(owner)) and function.__name__ == "watch":
             return form
-        if type(owner) is tfi.tf.GradientTape and function.__name__ == "stop_recording" and id(owner) in self._born:
+        if is_tapes(type(owner)) and function.__name__ == "stop_recording" and id(owner) in self._born:
             return functools.partial(self._anew, form)
         if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and id(owner) in self._born:
             return functools.partial(self._gradient, form)

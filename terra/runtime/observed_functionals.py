@@ -14,7 +14,7 @@ import numpy as np
 from terra.runtime import framework_loops, guards, location
 from terra.runtime import internals as tfi
 from terra.runtime.effects import so_far
-from terra.runtime.kinds import PLAIN, TENSORS
+from terra.runtime.kinds import PLAIN, TENSORS, is_tapes
 from terra.runtime.regions import Unskippable
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
@@ -71,7 +71,7 @@ class Functionals:
     def _guard_of(self, form, of_variables=False):
         """What a call that is not skipped depends on, if that is more than what it is given; `of_variables`: it may be a method of a variable's."""
         owner = getattr(form, "callee", None)
-        if type(form) is MethodType and not (type(form.__self__) is tfi.tf.GradientTape and id(form.__self__) in self._born):
+        if type(form) is MethodType and not (is_tapes(type(form.__self__)) and id(form.__self__) in self._born):
             if not (of_variables and tfi.is_variable(form.__self__)):
                 self.impure(f"calls {form.__qualname__} where it cannot be skipped")
         elif owner is not None:
