@@ -25,7 +25,7 @@ _CODE = """\
 Prints the instrumented source of FUNCTION in FILE (such as train.py:train_step or model.py:Net.call), or of all functions in FILE. The file is read,
 not run."""
 _COLUMNS = {
-    "steps": "steps", "co-executed": "coexecuted_steps", "traced": "tracing_steps", "imperative": "imperative_steps", "traces": "traces",
+    "steps": "steps", "co-executed": "coexecuted_steps", "skipped": "whole_steps", "traced": "tracing_steps", "imperative": "imperative_steps", "traces": "traces",
     "graphs": "graphs", "fallbacks": "fallbacks", "feeds": "feeds", "fetches": "fetches",
 }  # fmt: skip
 

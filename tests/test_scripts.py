@@ -38,3 +38,34 @@ def test_same_output_and_co_executed(script, interpreters):
     assert len(expected.splitlines()) >= 4
     steps, done = map(int, re.search(r"^terra: (\d+) steps, (\d+) of them co-executed", statistics, re.MULTILINE).groups())
     assert done >= SHARES[script] * steps, statistics
+
+
+LOOP = '''
+import tensorflow as tf
+
+v = tf.Variable(tf.ones((4, 3)))
+
+
+def train(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.tanh(x @ v) ** 2)
+    v.assign_sub(0.1 * tape.gradient(loss, v))
+    return loss
+
+
+if __name__ == "__main__":
+    for k in range(60):
+        loss = train(tf.ones((2, 4)) * (k % 5 + 1.0))
+    print(float(loss), v.numpy().tolist())
+'''
+
+
+def test_a_function_round_a_tape_is_skipped_as_a_whole(interpreters, tmp_path):
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP)
+    expected, _ = finish(interpreters, [str(script)], "runpy.run_path(sys.argv[0], run_name='__main__')")
+    actual, statistics = finish(interpreters, ["terra", "run", "--stats", "--wait-for-graph", str(script)], "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
+    assert actual == expected
+    header, row, *_ = [line.split() for line in statistics.splitlines() if line.startswith(" ")]
+    found = dict(zip(header, row))
+    assert found["step"] == "train" and int(found["skipped"]) >= 40, statistics
