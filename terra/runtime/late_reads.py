@@ -69,7 +69,8 @@ class LateReads:
         self.held = {} if held is None else held
         self.bounds = {}  # key of a tensor -> the bounds that its number is within, if that was compared
         self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of)
-        self.last = None  # (what the run gives, if it is an integer or a truth value that was not looked at; as in `held`, or as in `calculated`)
+        self.last = None  # (what the run gives, {place in it: (as in `held`, or None; as in `calculated`)} of integers and truth values that were not looked at); None: it is one
+        self._lasts = {}  # the same, of what it is about to give
         self._open = set()  # ids of arrays whose shapes depend on data
         self.of_framework = of_framework
         self._varying = varying
@@ -95,11 +96,18 @@ class LateReads:
             return tensor
         return self.read(runner, tensor, _numpy if isinstance(function, np.ufunc) else float)
 
-    def read_last(self, runner, tensor, how):
-        """The same for what the run gives."""
+    def read_last(self, runner, tensor, how, place):
+        """The same for what the run gives, at this place."""
         value, n = _read(runner, tensor, how)
-        self.last = value, (value, tensor._key, how, n), None
+        self.note_last(place, (value, tensor._key, how, n), None)
         return value
+
+    def note_last(self, place, held, calculated):
+        self._lasts[place] = held, calculated
+
+    def gives(self, it, places):
+        """The run gives `it`, if nothing comes in between, with what was read at these places."""
+        self.last = it, {place: self._lasts[place] for place in places if place in self._lasts}
 
     def compares(self, function, parts):
         """What a comparison of numbers gives, one of which was read and not looked at; None if what it gives does not follow from bounds of that."""
@@ -152,8 +160,8 @@ class LateReads:
     def times(self, key):
         """How often the value of this key was read so."""
         reads = [*self.held.values()]
-        if self.last is not None and self.last[1] is not None:
-            reads.append(self.last[1])
+        if self.last is not None:
+            reads += [held for held, _ in self.last[1].values() if held is not None]
         return sum(n for _, k, _, n in reads if k is key)
 
 

@@ -59,22 +59,28 @@ class Arrays:
         self.late.calculated[id(value)] = value, calculation, Line(), parts
         return value
 
-    def returning(self, form):
-        """What to call in place of a conversion whose result is what the calling function returns."""
+    def returning(self, form, place):
+        """What to call in place of a conversion whose result is what the calling function returns, or at this place of that."""
         if self.reason is None and type(form) is functools.partial and form.func == self._convert and sys._getframe(1).f_back.f_code is self.run_code:
-            return functools.partial(self._convert_last, *form.args)
+            return functools.partial(self._convert_last, place, *form.args)
         return form
 
-    def _convert_last(self, kind, /, *args):
-        """Make an integer, or a truth value, which is what the run gives."""
+    def returned(self, it, places):
+        """The calling function returns `it`, which has such results of conversions at these places."""
+        if self.reason is None and sys._getframe(1).f_back.f_code is self.run_code:
+            self.late.gives(it, places)
+        return it
+
+    def _convert_last(self, place, kind, /, *args):
+        """Make an integer, or a truth value, which the run gives."""
         x = args[0] if len(args) == 1 else None
         if self.reason is None and (kind is int or kind is bool):
             if self._is_own(x):
-                return self.late.read_last(self.runner, x, kind)
+                return self.late.read_last(self.runner, x, kind, place)
             part = self.late.part_for(x)
             if part is not None and isinstance(x, (np.generic, float)):
                 value = kind(x)
-                self.late.last = value, None, (value, Calculation(kind, (part,), (), ()), Line(), [x])
+                self.late.note_last(place, None, (value, Calculation(kind, (part,), (), ()), Line(), [x]))
                 return value
         return self._convert(kind, *args)
 

@@ -360,6 +360,12 @@ class Attributes:
                     self.impure(f"asks for the class of an object of type {kind.__name__}")
         self._ask_classes(classes)
 
+    def _asks_kind(self, it, kind):
+        """Whether the interpreter counts `it` as a sequence or mapping is asked: classes say so when they are made, or are registered."""
+        self.late.looked_at(it)
+        if self.reason is None and type(it) not in PLAIN and type(it) not in TENSORS:
+            self.ask_instance(it, kind, False)
+
     def _bases(self, cls):
         if not is_fixed(cls) and not is_librarys(cls):
             self.reads.bases(cls)

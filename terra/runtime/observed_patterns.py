@@ -1,8 +1,7 @@
-"""What the observer makes of the patterns of `match`: it takes the subject apart as the interpreter does (PEP 634), and notes what that looks at."""
+"""What the observer makes of the patterns of `match`: it takes the subject apart as the interpreter does (PEP 634), and notes what that looks at. What stands in for it while nobody
+observes takes it apart in the same way."""
 
 import collections.abc
-
-from terra.runtime.kinds import PLAIN, TENSORS
 
 _ABSENT = object()
 _WHOLE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)  # classes of which the one position stands for the object itself
@@ -79,9 +78,3 @@ class Patterns:
         if count > allowed:
             raise TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{'s' * (allowed != 1)} ({count} given)")
         return None if whole else names[:count]
-
-    def _asks_kind(self, it, kind):
-        """Whether the interpreter counts `it` as such is asked: classes say so when they are made, or are registered."""
-        self.late.looked_at(it)
-        if self.reason is None and type(it) not in PLAIN and type(it) not in TENSORS:
-            self.ask_instance(it, kind, False)

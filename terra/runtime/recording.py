@@ -91,6 +91,8 @@ class Recording:
         region.patches, region.feeds, region.checks = [], [], []
         region.by_value = runner.by_value[self.by_value:]
         region.has_other_shapes = runner.other_shapes_at >= self.log_length
+        if self.late.last is not None and self.late.last[0] is not result:
+            self.late.last = None
         fetched = self._fetches()
         region.formatted = [key for x, key, *_ in self.late.held.values() if type(x) is str and key in self.read]
         self.formats = bool(region.formatted)
@@ -112,8 +114,7 @@ class Recording:
         region.needs = self._needs()
         region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
         region.shapes.update(runner.jumped_shapes(self.log_length))
-        last = self.late.last
-        region.result = self._late_entry(*last[1:]) if last is not None and last[0] is result else self._template(result)
+        region.result = self._given(result)
         region.effects = [e.described(self._left(e, result)) for e in effects]
         region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
@@ -354,6 +355,15 @@ class Recording:
         _, calculation, place, _ = calculated
         self.region.takes_arrays |= calculation.takes_arrays
         return LateCalculation(calculation.with_parts(self._late), place)
+
+    def _given(self, result):
+        """What the call gives: integers and truth values that it has read in the end are known by their places."""
+        read = {} if self.late.last is None else {place: self._late_entry(*known) for place, known in self.late.last[1].items()}
+        if not read:
+            return self._template(result)
+        if type(result) is tuple:
+            return tuple([read[k] if k in read else self._template(x) for k, x in enumerate(result)])
+        return {k: read[k] if k in read else self._template(x) for k, x in result.items()} if type(result) is dict else read[None]
 
     def _left(self, effect, result):
         """What an effect leaves."""

@@ -3,6 +3,8 @@
 import operator
 import sys
 
+from terra.runtime.observed_patterns import Patterns
+
 OPERATORS = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow,
     "USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert, "MatMult": operator.matmul,
@@ -10,7 +12,7 @@ OPERATORS = {
     "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge}
 
 
-class Unobserved:
+class Unobserved(Patterns):
     """Stands in for an `terra.runtime.observer.Observer`."""
 
     def _same(self, it, *more):
@@ -19,7 +21,11 @@ class Unobserved:
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = inplace = fresh = context = _same
     assigned = removed = changed = inplace_attribute = augmented = subscript = answer = _same
     formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
-    named = sets_name = returning = bound = _same
+    named = sets_name = returning = returned = bound = _asks_kind = _same
+
+    @staticmethod
+    def _is_instance(asked, it, cls):
+        return asked(it, cls)
 
     def binary(self, name, left, right):
         return OPERATORS[name](left, right)

@@ -406,14 +406,33 @@ class Observed(MatchStatements, gast.NodeTransformer):
     # --- statements ---
 
     def visit_Return(self, node):
+        parts = self._returned(node.value)
         self.generic_visit(node)
-        call = node.value
-        if isinstance(call, gast.Call) and self._is_own(call) and getattr(call.func, "attr", None) == "leave" and isinstance(call.args[0], gast.Call):
-            call = call.args[0]
-        callee = call.func.args[-1] if isinstance(call, gast.Call) and isinstance(call.func, gast.Call) and call.func.args else None
-        if getattr(callee, "id", None) in ("int", "bool") and not self._returns_in_finally:
-            call.func = self._show("returning", call.func)
+        converted = {}
+        for place, call in parts.items() if not self._returns_in_finally else ():
+            call = self._call_within(call)
+            callee = call.func.args[-1] if isinstance(call, gast.Call) and isinstance(call.func, gast.Call) and call.func.args else None
+            if getattr(callee, "id", None) in ("int", "bool"):
+                converted[place] = gast.Constant(place, None)
+                call.func = self._show("returning", call.func, place=converted[place])
+        if converted:
+            node.value = self._show("returned", node.value, places=gast.Tuple([*converted.values()], gast.Load()))
         return node
+
+    @staticmethod
+    def _returned(value):
+        """{place: expression} of what is returned, which may be a tuple or a dict that is made there; None is the place of a single value."""
+        if isinstance(value, gast.Tuple):
+            return {k: x for k, x in enumerate(value.elts) if not isinstance(x, gast.Starred)} if not any(isinstance(x, gast.Starred) for x in value.elts) else {}
+        if isinstance(value, gast.Dict):
+            keys = [getattr(key, "value", None) for key in value.keys]
+            return dict(zip(keys, value.values)) if all(type(key) is str for key in keys) and len(set(keys)) == len(keys) else {}
+        return {} if value is None else {None: value}
+
+    def _call_within(self, node):
+        """The call itself, of what the instrumenter has made of one."""
+        is_left = isinstance(node, gast.Call) and self._is_own(node) and getattr(node.func, "attr", None) == "leave" and isinstance(node.args[0], gast.Call)
+        return node.args[0] if is_left else node
 
     def visit_Assign(self, node):
         if self._is_own(node.targets[0]):
