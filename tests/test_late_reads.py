@@ -145,8 +145,15 @@ def of_another_after_an_error(x):
         return inner(x)
 
 
-def raises():
-    raise KeyError
+def raises(held={}):
+    return held["missing"]
+
+
+def of_a_number_after_an_error(x):
+    try:
+        return int(tf.argmax(tf.sin(x)[0])), raises()
+    except KeyError:
+        return int(abs(-3)), 1
 
 
 def inner(x):
@@ -164,7 +171,7 @@ def with_a_star(x):
 
 
 def of_the_same_names(x):
-    return {"a": int(tf.reduce_sum(tf.abs(x))), "a": int(tf.argmax(tf.sin(x)[0]))}  # noqa: F601
+    return {"a": int(tf.reduce_sum(tf.abs(x))), "a": int(tf.argmax(tf.sin(x)[0]))}  # noqa: F601  (which is what Python makes of it)
 
 
 class Agent:
@@ -176,7 +183,7 @@ class Agent:
 
 
 INTEGERS = {"an_integer": 8, "an_integer_of_what_is_calculated": 8, "an_integer_of_a_number": 0, "a_truth_value": 8, "of_a_branch": 0, "of_something_else": 0, "in_a_tuple": 8, "in_a_dict": 8,
-            "looked_at_before": 0, "after_an_error": 0, "of_another_after_an_error": 0, "changed_afterwards": 0, "with_a_star": 0, "of_the_same_names": 0}
+            "looked_at_before": 0, "after_an_error": 0, "of_another_after_an_error": 0, "of_a_number_after_an_error": 0, "changed_afterwards": 0, "with_a_star": 0, "of_the_same_names": 0}
 
 
 @pytest.mark.parametrize("name", INTEGERS)

@@ -46,4 +46,3 @@ def _expected(write, share, sampled, tries):
     at_all = write("Neg", write.in_double("Expm1", write("Mul", never, tries, T=dtype(FLOAT))), T=dtype(FLOAT))
     none_in_vain = write("Equal", tries, write.number(float(sampled), FLOAT), T=dtype(FLOAT), incompatible_shape_error=attr(True))
     return write("SelectV2", none_in_vain, simply, at_all, T=dtype(FLOAT))
-

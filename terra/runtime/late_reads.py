@@ -105,6 +105,10 @@ class LateReads:
     def note_last(self, place, held, calculated):
         self._lasts[place] = held, calculated
 
+    def forget_last(self, place):
+        """What was read there was not given: something was raised meanwhile."""
+        self._lasts.pop(place, None)
+
     def gives(self, it, places):
         """The run gives `it`, if nothing comes in between, with what was read at these places."""
         self.last = it, {place: self._lasts[place] for place in places if place in self._lasts}

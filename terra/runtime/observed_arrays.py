@@ -61,8 +61,10 @@ class Arrays:
 
     def returning(self, form, place):
         """What to call in place of a conversion whose result is what the calling function returns, or at this place of that."""
-        if self.reason is None and type(form) is functools.partial and form.func == self._convert and sys._getframe(1).f_back.f_code is self.run_code:
-            return functools.partial(self._convert_last, place, *form.args)
+        if self.reason is None and sys._getframe(1).f_back.f_code is self.run_code:
+            self.late.forget_last(place)
+            if type(form) is functools.partial and form.func == self._convert:
+                return functools.partial(self._convert_last, place, *form.args)
         return form
 
     def returned(self, it, places):
