@@ -454,3 +454,53 @@ def test_verified():
         total, array = step(X[k % 5])
         assert total == float(tf.reduce_sum(X[k % 5])) and array == tf.reduce_max(X[k % 5]).numpy()
     assert step.stats().verified_calls >= 3
+
+
+def floats_of(optimizer, v, s, loss):
+    return {"loss": float(loss), "rate": float(optimizer.learning_rate), "scalar": float(s)}
+
+
+def arrays_of(optimizer, v, s, loss):
+    return loss.numpy(), optimizer.learning_rate.numpy(), v.numpy(), np.mean(v.numpy())
+
+
+def looked_at_value_of(optimizer, v, s, loss):
+    return loss * 2.0 if float(s) > 9.0 else loss, float(s) + 1.0
+
+
+@pytest.mark.parametrize("give, whole", [(floats_of, 10), (arrays_of, 10), (None, 10), (looked_at_value_of, 0)], ids=lambda x: getattr(x, "__name__", "integers"))
+@pytest.mark.parametrize("root", ["keras", "tf_keras"])
+def test_values_of_variables(root, give, whole):
+    """What is logged of an optimizer, say."""
+    library, results = __import__(root), []
+    for wrap in (lambda f: f, lambda f: terra.coexecute(f, wait_for_graph=True)):
+        library.utils.set_random_seed(1)
+        model = library.Sequential([library.layers.Dense(4)])
+        model.build((None, 2))
+        optimizer = library.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+        v, s = tf.Variable([1.0, 2.0]), tf.Variable(2.0)
+
+        @wrap
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            s.assign_add(0.5)
+            v.assign(v * 1.1)
+            if give is not None:
+                return give(optimizer, v, s, loss)
+            return float(loss), int(optimizer.iterations), bool(s), int(s)
+
+        seen = []
+        for k in range(26):
+            if k == 14:
+                optimizer.learning_rate = 0.05
+            if k == 18:
+                s.assign(0.0)
+            seen.append(_plain(step(X[k % 5])))
+        results.append(seen)
+    assert repr(results[1]) == repr(results[0])
+    stats = step.stats()
+    assert stats.whole_steps >= whole and stats.coexecuted_steps >= 13, terra.explain(step)
+    assert stats.fallbacks <= (give is looked_at_value_of), terra.explain(step)

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 
+from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import Calculation, Line, calculate, is_filtered, is_fixed, never_raises, strictly, warned, writes
 from terra.runtime.live_calls import kind_of
 from terra.runtime.parts import Kept, Nested, Part
@@ -75,6 +76,8 @@ class Arrays:
 
     def _convert_last(self, place, kind, /, *args):
         """Make an integer, or a truth value, which the run gives."""
+        if len(args) == 1 and (kind is int or isinstance(args[0], tfi.tf.Variable)):  # one of Keras 3 has no truth value
+            args = self.value_of_variable(args[0], "value" if kind is int else "read_value"),
         x = args[0] if len(args) == 1 else None
         if self.reason is None and (kind is int or kind is bool):
             if self._is_own(x):
@@ -85,6 +88,11 @@ class Arrays:
                 self.late.note_last(place, None, (value, Calculation(kind, (part,), (), ()), Line(), [x]))
                 return value
         return self._convert(kind, *args)
+
+    def array_of_variable(self, method):
+        """What the method `numpy` of a variable gives."""
+        tensor = self.value_of_variable(method.__self__, "read_value")
+        return self.late.read_array(self.runner, tensor) if self._is_own(tensor) else method() if tensor is method.__self__ else tensor.numpy()
 
     def is_numpys(self, x):
         """Whether it is an array, or a number of NumPy's that varies."""

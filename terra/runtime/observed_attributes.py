@@ -26,7 +26,7 @@ from terra.runtime.tensor import TerraTensor
 from terra.transform import convert, policy
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
-_VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle"]) | VARIABLE_METHODS
+_VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "numpy"]) | VARIABLE_METHODS
 _PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_splits ragged_rank uniform_row_length indices dense_shape shape dtype".split())
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations

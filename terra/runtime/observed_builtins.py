@@ -12,7 +12,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import live_calls, observed_libraries, stock
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.effects import GROWING, Append
-from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.runtime.observed_objects import is_plain_class
 from terra.runtime.recording import random_state
 from terra.runtime.regions import SCALARS
@@ -355,8 +355,10 @@ class Builtins:
             self.note_class(args[0])
         if callee is float and len(args) == 1 and id(args[0]) in self._varying.numbers:
             return args[0] if type(args[0]) is float else self._on_plain(float, *args)
-        if callee is float and len(args) == 1 and self._is_own(args[0]):
-            return self.late.read(self.runner, args[0], float)
+        if callee is float and len(args) == 1:
+            args = self.value_of_variable(args[0], "value"),
+            if self._is_own(args[0]):
+                return self.late.read(self.runner, args[0], float)
         if callee in (set, frozenset, dict):
             args = [self._pairs(x) if callee is dict else self._each(x, self.compared) for x in args]
         for x in (*args, *kwargs.values()) if callee not in (set, frozenset, dict) else ():
@@ -371,6 +373,16 @@ class Builtins:
         if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
             self.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
         return made
+
+    def value_of_variable(self, it, method):
+        """The tensor that a method of TensorFlow's gives of a variable, as a call that is skipped, where Python is about to read it; `it` if that is something else."""
+        kind = type(it)
+        if self.reason is not None or not is_librarys(kind) or not tfi.is_variable(it):
+            return it
+        variable = it if issubclass(kind, tfi.tf.Variable) else vars(it)["_value"]
+        if variable is not it and it.value is not variable:  # it is cast
+            return it
+        return self.builtin(getattr(variable, method))()
 
     def _map(self, callee, function, /, *args):
         """Call map or filter."""

@@ -253,6 +253,8 @@ class Calls:
                 return functools.partial(self._of_array, callee)
             if function.__name__ == "numpy" and self._is_own(owner):
                 return functools.partial(self.late.read_array, self.runner, owner)
+            if function.__name__ == "numpy" and tfi.is_variable(owner):
+                return functools.partial(self.array_of_variable, callee)
             if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
                 return functools.partial(self._on_plain, callee)
             if self._covers(owner):  # a class of the user's has overridden it, or looks something up with it
