@@ -57,15 +57,13 @@ def raise_at(error, node):
 
 
 def snapshot(handles):
-    """Old values of variables (they share the buffers, which are copied on write)."""
-    handle = tfi.context_handle()
-    return [(h, tfi.execute(handle, "", "ReadVariableOp", [h], ("dtype", variable_enum(h)), 1)[0]) for h in handles]
+    """Old values of variables."""
+    return [(h, undo.read(h, variable_enum(h))) for h in handles]
 
 
 def restore(checkpoint):
-    handle = tfi.context_handle()
     for h, value in checkpoint:
-        tfi.execute(handle, "", "AssignVariableOp", [h, value], ("dtype", value._datatype_enum(), "validate_shape", False), 0)
+        undo.assign(h, value)
 
 
 def destroy(handles):
@@ -108,8 +106,7 @@ class Record:
         """
         self.drop()
         undo.restore(self.undo)
-        if self.before:
-            restore(self.before)
+        restore(self.before)
         values = {}
         with unrecorded():
             for node, refs, own_attrs in self.log:

@@ -22,21 +22,26 @@ def _new_variable(enum, device="CPU:0"):
         return tfi.tf.Variable(tfi.tf.constant(empty(enum), tfi.dtypes.as_dtype(enum)), trainable=False, shape=tfi.tensor_shape.unknown_shape())
 
 
+def read(handle, enum):
+    """What a variable holds: a tensor that shares its buffer, which is copied on write."""
+    return _execute("ReadVariableOp", [handle], ("dtype", enum), 1)[0]
+
+
+def assign(handle, value):
+    _execute("AssignVariableOp", [handle, value], ("dtype", value._datatype_enum(), "validate_shape", False))
+
+
 def _execute(op, inputs, attrs, n_outputs=0):
     return tfi.execute(tfi.context_handle(), "", op, inputs, attrs, n_outputs)
 
 
 def _take(handle, enum):
     """What one of these variables holds, which holds nothing from now on; None if it does not hold anything."""
-    (value,) = _execute("ReadVariableOp", [handle], ("dtype", enum), 1)
+    value = read(handle, enum)
     if value._shape_tuple() == _EMPTY:
         return None
-    _assign(handle, tfi.tf.constant(empty(enum), tfi.dtypes.as_dtype(enum)))
+    assign(handle, tfi.tf.constant(empty(enum), tfi.dtypes.as_dtype(enum)))
     return value
-
-
-def _assign(handle, value):
-    _execute("AssignVariableOp", [handle, value], ("dtype", value._datatype_enum(), "validate_shape", False))
 
 
 class OldValue:
@@ -51,7 +56,7 @@ class OldValue:
     def restore(self):
         value = _take(self.value, self.enum)
         if value is not None:
-            _assign(self.handle, value)
+            assign(self.handle, value)
 
 
 class OldRows:

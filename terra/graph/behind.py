@@ -17,14 +17,13 @@ from terra.runtime import internals as tfi
 from terra.runtime.host_values import shape_of_variable
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
 
-_SCATTER = tuple("ResourceScatter" + name for name in ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update"))  # of rows
+_SCATTER = frozenset("ResourceScatter" + name for name in ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update"))  # of rows
 _NAMES = """
     ApplyAdaMax ApplyAdadelta ApplyAdagrad ApplyAdagradV2 ApplyAdam ApplyAdamWithAmsgrad ApplyAddSign ApplyCenteredRMSProp ApplyGradientDescent ApplyKerasMomentum ApplyMomentum
-    ApplyPowerSign ApplyRMSProp GatherNd Gather ScatterAdd ScatterDiv ScatterMax ScatterMin ScatterMul ScatterNdAdd ScatterNdMax ScatterNdMin ScatterNdSub ScatterNdUpdate ScatterSub
-    ScatterUpdate SparseApplyAdadelta SparseApplyAdagrad SparseApplyAdagradV2 SparseApplyCenteredRMSProp SparseApplyKerasMomentum SparseApplyMomentum SparseApplyRMSProp
+    ApplyPowerSign ApplyRMSProp GatherNd Gather ScatterNdAdd ScatterNdMax ScatterNdMin ScatterNdSub ScatterNdUpdate SparseApplyAdadelta SparseApplyAdagrad SparseApplyAdagradV2 SparseApplyCenteredRMSProp SparseApplyKerasMomentum SparseApplyMomentum SparseApplyRMSProp
 """
 # What works on a variable itself, and does not refuse any values but indices. (Others look at a learning rate, for one.)
-_SURE = frozenset("Resource" + name for name in _NAMES.split())
+_SURE = _SCATTER.union("Resource" + name for name in _NAMES.split())
 _ASSIGNS_SLICE = "ResourceStridedSliceAssign"
 _PASSING_ON = frozenset(["Reshape", "Identity", "ExpandDims", "Squeeze", "Unique", "UniqueV2"])  # what their first output holds, their first input does
 
@@ -41,22 +40,27 @@ def place_of_indices(op_type):
     return _places(op_type).get("indices")
 
 
+def is_of_elements(op_type):
+    """Whether the indices of such an operation are those of single elements (or of parts of any rank), not of rows."""
+    return "Nd" in op_type
+
+
 def places_to_check(node, is_open):
     """Which inputs have to be looked at before the barrier. Shape functions of TensorFlow's look at those of scattered rows alone, as far as they are known."""
     op_type = node.payload.event.info.op_type
     places = _places(op_type)
-    return [k for name, k in places.items() if name == "indices" or is_open or not op_type.startswith(_SCATTER)]
+    return [k for name, k in places.items() if name == "indices" or is_open or op_type not in _SCATTER]
 
 
 def is_sure(node, accesses, is_open):
     """Whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data (`is_open`), fit each other."""
     info, kinds = node.payload.event.info, node.payload.kinds
-    if (is_open and not info.op_type.startswith(_SCATTER)) or info.attrs.get("batch_dims"):
+    if (is_open and info.op_type not in _SCATTER) or info.attrs.get("batch_dims"):
         return False
     for k, v, how in accesses:
         if type(v) is not int or kinds[k][0] != RESOURCE or shape_of_variable(kinds[k][1]) is None:
             return False
-        if how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB) or (info.op_type in _SURE and ("Nd" not in info.op_type or _depth(node) is not None)):
+        if how in (READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB) or (info.op_type in _SURE and (not is_of_elements(info.op_type) or _depth(node) is not None)):
             continue
         if info.op_type != _ASSIGNS_SLICE or any(kind[0] != CONST for kind in kinds[1:4]):
             return False
@@ -165,7 +169,7 @@ class Checks:
             for ref in given.values():
                 write.ensure_shape(ref, enum, size)
             return
-        depth = _depth(node) if "Nd" in info.op_type else None
+        depth = _depth(node) if is_of_elements(info.op_type) else None
         if depth is not None or len(checked) > 1:
             self._check_shapes(write, given, info.attrs["Tindices"], enum, depth, size)
         if not tfi.n_gpus():  # these ignore indices that are out of range
@@ -180,7 +184,7 @@ class Checks:
         if len(refs) > 1:
             first, one = (const_ints(write.builder, [k]) for k in (0, 1))
             lengths = [write("Slice", write("Shape", ref, T=dtype(kind), out_type=dtype(INT32)), first, one, T=dtype(INT32), Index=dtype(INT32)) for ref, kind in refs]
-            write.check(write("Equal", *lengths, T=dtype(INT32), incompatible_shape_error=attr(True)), first)
+            write.check(write("Equal", *lengths, T=dtype(INT32), incompatible_shape_error=attr(True)))
 
     def _check_range(self, write, node, ref, enum, limits, harmless):
         value = _value(node, place_of_indices(node.payload.event.info.op_type))
@@ -193,7 +197,7 @@ class Checks:
         are = write("Less", write("Bitcast", ref, T=dtype(enum), type=dtype(unsigned)), limit, T=dtype(unsigned))  # a negative one is a large one
         are = write("Reshape", are, const_ints(write.builder, [-1]), T=dtype(BOOL), Tshape=dtype(INT32))
         harmless.update(write.builder.node_names[before:])
-        write.check(are, const_ints(write.builder, [0]))
+        write.check(are)
 
 
 def _looks_up(node):

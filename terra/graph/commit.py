@@ -6,7 +6,6 @@ from terra.fallback.undo import OldRows, OldValue
 from terra.graph import behind
 from terra.graph.eager_kernels import constant_proto
 from terra.graph.functiondef import attr, dtype
-from terra.graph.harmless import is_harmless
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.opschema import ASSIGN, READS_ONLY
@@ -34,7 +33,7 @@ class Commits:
             if type(v) is not int or how in READS_ONLY or v in self._accesses.whole:
                 continue
             enum = variable_enum(self.handles[v])
-            note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, "Nd" in info.op_type)
+            note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, behind.is_of_elements(info.op_type))
             attrs = {"dtype": dtype(enum), "Tindices": dtype(index_enum)}
             rows = scope.builder.node(note.gathers, [refs[k], indices], attrs, label, self._order_controls(scope, [(v, False)])) + ":output:0"
             noted = self._set(scope, note.rows, rows, enum)
@@ -51,18 +50,13 @@ class Commits:
     def _set(self, scope, handle, ref, enum, controls=()):
         """Assign a value to a variable of Terra's own; returns the name of the operation."""
         self.handles[id(handle)] = handle
-        name = scope.builder.node("AssignVariableOp", [scope.get(("res", id(handle))), ref], {"dtype": dtype(enum), "validate_shape": attr(False)}, "keep", controls)
-        scope.builder.must(name)
-        return name
+        return _assign(scope.builder, scope.get(("res", id(handle))), ref, enum, "keep", controls)
 
     def _can_run_behind(self, node, starts, accesses):
         """Whether an operation can run behind the barrier, see `behind.find`: it cannot fail there."""
-        info, kinds = node.payload.event.info, node.payload.kinds
-        if info.category == opschema.FETCH:
-            return False
         if accesses is not None:
             return (starts or self.forgiving) and behind.is_sure(node, accesses, self._is_open(node))
-        return self.forgiving and not self._is_open(node) and not info.device and is_harmless(info.op_type, kinds)
+        return node.payload.event.info.category != opschema.RANDOM and self._is_harmless(node)
 
     def _prepare_behind(self, top):
         """Emit what the nodes behind the barrier take from before it; returns the refs."""
@@ -74,9 +68,9 @@ class Commits:
             for _, v, how in self._accesses.access.get(node, ()):
                 if v not in self._accesses.raw and how != ASSIGN:
                     taken.append(top.get(("var", v)))
-            if behind.places_to_check(node, self._is_open(node)):
-                label = self._label(node)
-                self._accesses.checks.add(top.builder, node, self._input_refs(top, node, label), self._is_open(node), top.harmless, label)
+            is_open, label = self._is_open(node), self._label(node)
+            if behind.places_to_check(node, is_open):
+                self._accesses.checks.add(top.builder, node, self._input_refs(top, node, label), is_open, top.harmless, label)
         return taken
 
     def _commit(self, top, slots, results):
@@ -90,7 +84,6 @@ class Commits:
         may_fail, sinks = builder.may_fail(top.harmless, names, top.checks)
         for name in set(sinks).difference(names):
             builder.must(name)  # or grappler would drop it, and its error
-        handles = {slot.key[1]: top.get(("res", slot.key[1])) for slot in slots}
         barrier = builder.node("NoOp", (), {}, "barrier", may_fail if self.forgiving else sinks)
         builder.must(barrier)
         if not slots and not self._behind and not out.undo:
@@ -101,16 +94,21 @@ class Commits:
             barrier = token.split(":", 1)[0]
         for handle, enum in [note.emptied for note in out.undo]:
             self._set(top, handle, builder.const(("nothing", enum), lambda: constant_proto(undo.empty(enum), enum)), enum, [barrier])
-        self._assign(builder, new_values, handles, [barrier])
+        self._assign_all(top, new_values, [barrier])
         if self._behind:
             # What they work on in its place would be copied first while somebody still reads it.
             self._barriers = [builder.node("NoOp", (), {}, "barrier", [*sinks, barrier])]
             for node in self._behind:
                 self._emit(top, node)
-            self._assign(builder, [(slot.key[1], top.get(slot.key)) for slot in later], handles, self._barriers)
+            self._assign_all(top, [(slot.key[1], top.get(slot.key)) for slot in later], self._barriers)
 
-    def _assign(self, builder, new_values, handles, controls):
+    def _assign_all(self, top, new_values, controls):
         for v, ref in new_values:
-            builder.must(builder.node("AssignVariableOp", [handles[v], ref], {
-                "dtype": dtype(self._accesses.enums[v]), "validate_shape": attr(False),
-            }, "commit", controls))
+            _assign(top.builder, top.get(("res", v)), ref, self._accesses.enums[v], "commit", controls)
+
+
+def _assign(builder, handle, ref, enum, label, controls):
+    """Have a variable hold another value; returns the name of the operation."""
+    name = builder.node("AssignVariableOp", [handle, ref], {"dtype": dtype(enum), "validate_shape": attr(False)}, label, controls)
+    builder.must(name)
+    return name

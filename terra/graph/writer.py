@@ -1,6 +1,6 @@
 """Writing nodes of a graph that no operation of the program stands for, in the manner of an expression."""
 
-from terra.graph.eager_kernels import constant_proto
+from terra.graph.eager_kernels import const_ints, constant_proto
 from terra.graph.functiondef import attr, dtype, type_list
 from terra.runtime import internals as tfi
 
@@ -31,7 +31,7 @@ class Writer:
         """The same tensor; the graph fails if it has another shape. None stands for any size."""
         return self("EnsureShape", ref, T=dtype(enum), shape=tfi.as_attr_value(shape, "shape", "shape"))
 
-    def check(self, ref, first):
-        """Have the graph fail unless all of a vector is true. first: [0]."""
-        of_all = self("All", ref, first, Tidx=dtype(INT32), keep_dims=attr(False))
+    def check(self, ref):
+        """Have the graph fail unless all of a vector is true."""
+        of_all = self("All", ref, const_ints(self.builder, [0]), Tidx=dtype(INT32), keep_dims=attr(False))
         self.builder.must(self.builder.node("Assert", [of_all, self.number(True, BOOL)], {"T": type_list([BOOL]), "summarize": attr(1)}, self.label))

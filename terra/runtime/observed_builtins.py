@@ -353,9 +353,9 @@ class Builtins:
             self.impure("makes a class")
         elif callee is type:
             self.note_class(args[0])
-        if callee is float and len(args) == 1 and id(args[0]) in self._varying.numbers:
-            return args[0] if type(args[0]) is float else self._on_plain(float, *args)
         if callee is float and len(args) == 1:
+            if id(args[0]) in self._varying.numbers:
+                return args[0] if type(args[0]) is float else self._on_plain(float, *args)
             args = self.value_of_variable(args[0], "value"),
             if self._is_own(args[0]):
                 return self.late.read(self.runner, args[0], float)
@@ -401,7 +401,7 @@ class Builtins:
         """Make IndexedSlices, which do nothing but hold what they are made of."""
         if not all(x is None or type(x) in TENSORS for x in (*args, *kwargs.values())):
             self.impure("makes IndexedSlices of what is no tensor")
-        return self.fresh(form(*args, **kwargs))
+        return self._anew(form, *args, **kwargs)
 
     def _anew(self, form, /, *args, **kwargs):
         return self.fresh(form(*args, **kwargs))

@@ -36,11 +36,11 @@ class Patterns:
                 return None
         if len(self.items(it)) < len(keys):
             return None
-        found = []
+        found, get = [], self.builtin(self.owner(it, "get").get) if keys else None
         for k, key in enumerate(keys):
             if key in keys[:k]:
                 raise ValueError(f"mapping pattern checks duplicate key ({key!r})")
-            value = self.builtin(self.owner(it, "get").get)(key, _ABSENT)
+            value = get(key, _ABSENT)
             if value is _ABSENT:
                 return None
             found.append(value)

@@ -423,7 +423,7 @@ class Observed(MatchStatements, gast.NodeTransformer):
     def _returned(value):
         """{place: expression} of what is returned, which may be a tuple or a dict that is made there; None is the place of a single value."""
         if isinstance(value, gast.Tuple):
-            return {k: x for k, x in enumerate(value.elts) if not isinstance(x, gast.Starred)} if not any(isinstance(x, gast.Starred) for x in value.elts) else {}
+            return {} if any(isinstance(x, gast.Starred) for x in value.elts) else dict(enumerate(value.elts))
         if isinstance(value, gast.Dict):
             keys = [getattr(key, "value", None) for key in value.keys]
             return dict(zip(keys, value.values)) if all(type(key) is str for key in keys) and len(set(keys)) == len(keys) else {}
