@@ -132,7 +132,7 @@ class Coexecuted(OfInstances):
         return True
 
     def _step(self, args, kwargs):
-        if self.policy.pause_left and self.generation.thread is None and not self.generation.retired:
+        if self.policy.pause_left and self.generation.task is None and not self.generation.retired:
             return self._leave_alone(args, kwargs)
         if self.recurring is not None and not self.policy.pause_left:
             return self._rolled_step(args, kwargs)
@@ -271,9 +271,9 @@ class Coexecuted(OfInstances):
             self.program.compiled.advance(self.options.wait_for_graph)
         if self.pieces is not None and kind is Step:
             kind = pieces.PiecewiseStep
-            waiting = generation.thread is not None and not self.pieces.ready
+            waiting = generation.task is not None and not self.pieces.ready
         else:
-            waiting = self.program is None and generation.thread is not None
+            waiting = self.program is None and generation.task is not None
         if waiting or self._cannot_be_ordered() or self._is_looked_at() or self.policy.imperative() or (
                 not self.options.wait_for_graph and not self.options.verify and self.policy.wants_sample()):
             stats.imperative_steps += 1
@@ -391,17 +391,17 @@ class Coexecuted(OfInstances):
             self._path = path
         if form.fixed:
             self.generation.note_completed(general)
-        if self.generation.thread is None and (self.generation.lacks_shapes or lacks_form):
+        if self.generation.task is None and (self.generation.lacks_shapes or lacks_form):
             self.generation.begin()
         compiled = program.compiled
         if compiled is not None:
             self._stats.compiled_steps += compiled.used
-            if compiled.reason is not None and self.generation.thread is None and program is self.program:
+            if compiled.reason is not None and self.generation.task is None and program is self.program:
                 self.generation.given_up = compiled, len(self.store.graph.nodes)
                 if not self.rolling.unroll_layers():
                     self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
         self.policy.coexecuted()
-        if self.store.n_traces > 1 and self.turnover.has_settled((path, shapes)) and self.generation.thread is None and not self.options.jit_compile:
+        if self.store.n_traces > 1 and self.turnover.has_settled((path, shapes)) and self.generation.task is None and not self.options.jit_compile:
             self._narrow()
 
     def _abort(self, step, error):
@@ -447,7 +447,7 @@ class Coexecuted(OfInstances):
             self.policy.coexecuted()
             if step.operations <= recurring.LARGEST:
                 self._path = step.path
-                if self.options.loops == "auto" and self.turnover.has_settled(step.path) and self.generation.thread is None:
+                if self.options.loops == "auto" and self.turnover.has_settled(step.path) and self.generation.task is None:
                     self._unroll()
             if self.keeps_last:
                 self.last = pieces.LastPieces(step.kept)
@@ -460,7 +460,7 @@ class Coexecuted(OfInstances):
         step.mode = None
         if self.pieces is None:
             return
-        if not self.rolling.after_pieces(step) and self.pieces.dirty and self.generation.thread is None:
+        if not self.rolling.after_pieces(step) and self.pieces.dirty and self.generation.task is None:
             if fell_back or not step.learned:
                 self.pieces.due = set(self.pieces.dirty)
             elif not self.pieces.ready:  # iterations of a loop need not wait for what comes once in a step
@@ -498,14 +498,14 @@ class Coexecuted(OfInstances):
             changed = self.store.add(raw, may_grow=may_grow)
         if not fell_back:
             self.policy.traced(not changed)
-        elif changed or self.generation.thread is None:  # else the graph that knows this path is being generated
+        elif changed or self.generation.task is None:  # else the graph that knows this path is being generated
             self.policy.fell_back(step.fallback_reason)
-        if (self.store.version != self.generation.version or self.generation.lacks_shapes) and (fell_back or not changed) and self.generation.thread is None:
+        if (self.store.version != self.generation.version or self.generation.lacks_shapes) and (fell_back or not changed) and self.generation.task is None:
             self.generation.begin()
 
     def _begin_anew(self):
         """Forget the traces, now if no graph is being generated, else as soon as it is there."""
-        self.begins_anew = self.generation.thread is not None
+        self.begins_anew = self.generation.task is not None
         if not self.begins_anew:
             self.forget_traces()
 

@@ -13,9 +13,9 @@ XLA compiles a function when it first runs with inputs of some shapes, and the s
 The two forms have the same arguments, results and channels: which one runs is decided at each dispatch. Whatever fails here, the ordinary form is used.
 """
 
+import functools
 import logging
 import math
-import threading
 import time
 
 from terra.graph import xla_ops
@@ -24,6 +24,7 @@ from terra.graph.xla_form import make_form
 from terra.runtime import dispatch
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Queue, runner
+from terra.runtime.helper_threads import Task
 from terra.runtime.host_values import shape_of_variable
 from terra.runtime.registered import Registered
 from terra.runtime.trial import Trial
@@ -94,7 +95,7 @@ class Compiled:
 
     def advance(self, wait):
         """Between two steps: give the helper thread what a probe has found out; wait for it if asked to."""
-        if self._worker is not None and not self._worker.is_alive():
+        if self._worker is not None and not self._worker.runs:
             self._worker = None
         if self._worker is None and self._probe is not None:
             (key, handles), self._probe = self._probe, None
@@ -195,9 +196,7 @@ class Compiled:
     # -- the helper thread -----------------------------------------------------------------------------------------------------
 
     def _start(self, work, *args):
-        # A daemon: the interpreter must not wait for XLA when it ends.
-        self._worker = threading.Thread(target=self._work, args=(work, *args), name="terra-compile", daemon=True)
-        self._worker.start()
+        self._worker = Task(functools.partial(self._work, work, *args))
 
     def _work(self, work, *args):
         try:
@@ -288,7 +287,7 @@ class Compiled:
     @property
     def busy(self):
         """Whether the helper thread still uses the functions."""
-        return self._worker is not None and self._worker.is_alive()
+        return self._worker is not None and self._worker.runs
 
     def remove(self):
         self._registered.remove_all()

@@ -48,7 +48,7 @@ class Express:
         """The result of a step with these arguments; MISSED if it has to take its ordinary way, and nothing was done."""
         function, program = self.function, self.program
         generation, policy, options = function.generation, function.policy, function.options
-        if generation.thread is not None and (options.wait_for_graph or not generation.thread.is_alive()):
+        if generation.task is not None and (options.wait_for_graph or not generation.task.runs):
             return MISSED  # what it has made is to be taken up
         if generation.retired or function.begins_anew or policy.pause_left or function.keeps_last or function.turnover.wants_traces:
             return MISSED
@@ -174,7 +174,7 @@ def prepare(function, step, skeleton, args, kwargs):
         return
     if program.express is None:
         program.express = Express(function, program)
-    elif function.generation.thread is not None:  # there may be another graph in a moment
+    elif function.generation.task is not None:  # there may be another graph in a moment
         return
     known = program.express
     if known.has(region) or not known.is_worth_preparing(region):

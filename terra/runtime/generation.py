@@ -8,10 +8,12 @@ import time
 from terra import errors
 from terra.graph import alternatives, conditions
 from terra.graph.generator import GraphGenerator
+from terra.graph.order import shortest_first
 from terra.runtime import dispatch, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.graph_runner import Queue, runner
+from terra.runtime.helper_threads import Task
 from terra.runtime.program import Program
 from terra.runtime.registered import Registered
 from terra.runtime.single_threaded import EXECUTOR, calls_functions
@@ -29,7 +31,7 @@ class Generation:
 
     def __init__(self, function):
         self._function = function
-        self.thread = None  # that generates, or has just done so
+        self.task = None  # of a helper thread, which generates or has just done so
         self.version = 0  # of the traces that the last graph was made of
         self.error = None  # why there is none
         self.lock = threading.Lock()  # of the traces, between a step and the thread
@@ -50,18 +52,17 @@ class Generation:
     def begin(self):
         """Generate what is due."""
         self._function.turnover.has_traced()
-        self.thread = threading.Thread(target=self._run, name="terra-generate", daemon=True)
-        self.thread.start()
+        self.task = Task(self._run)
 
     @property
     def runs(self):
-        return self.thread is not None and self.thread.is_alive()
+        return self.task is not None and self.task.runs
 
     def settle(self, wait):
         """Between two steps: notice that the thread is through."""
-        if self.thread is not None and (wait or not self.thread.is_alive()):
-            self.thread.join()
-            self.thread = None
+        if self.task is not None and (wait or not self.task.runs):
+            self.task.join()
+            self.task = None
 
     def _run(self):
         function, start, made = self._function, time.perf_counter(), 0
@@ -145,7 +146,7 @@ class Generation:
         self._others, self._failures = 0, runner.failures
         for form in program.forms:
             for fdef in form.fdefs:
-                self.registered.add(fdef)
+                self.registered.add(shortest_first(fdef))
         if self._function.pieces is None and not compiles and self._lacks_early_form(program):
             program.early_form = self._make_early_form(program, store)
         current = self._function.program
@@ -162,7 +163,7 @@ class Generation:
 
     def note_other_shapes(self):
         """A step falls back because the graph is not right for its shapes: that should happen once."""
-        self._refused += self.thread is None
+        self._refused += self.task is None
         if self._refused > MOST_REFUSED:
             self.fixes_shapes = False
 
@@ -230,7 +231,7 @@ class Generation:
         form = generator.generate()
         program.handles.update(generator.handles)
         for fdef in form.fdefs:
-            self.registered.add(fdef)
+            self.registered.add(shortest_first(fdef))
         return form
 
     def _add_form(self, program, make, keep):

@@ -25,7 +25,7 @@ try:
     # The C entry points that every eager operation goes through, looked up by the generated wrappers as attributes of this module.
     from tensorflow.python import pywrap_tfe
     from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2  # noqa: F401  (protos of a graph function)
-    from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+    from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import backprop as _backprop
     from tensorflow.python.eager import cancellation, context, executor
     from tensorflow.python.eager import execute as _eager_execute
@@ -400,24 +400,10 @@ def graph_of_function(fdef):
     return _function_def_to_graph.function_def_to_graph(fdef)
 
 
-# All of grappler's rewrites that change what is computed, or might.
-_REWRITES = [
-    field.name for field in rewriter_config_pb2.RewriterConfig.DESCRIPTOR.fields
-    if field.enum_type is not None and field.enum_type.name == "Toggle" and field.name != "dependency_optimization"]
-
-
 def call_config(optimize):
-    """Serialized ConfigProto for a call of a graph function.
-
-    Without `optimize`, grappler may only remove what computes nothing (identities, needless control edges): the results are bitwise those of eager.
-    """
+    """Serialized ConfigProto for a call of a graph function. Without `optimize`, grappler keeps off: the results are bitwise those of eager."""
     config = config_pb2.ConfigProto()
-    if not optimize:
-        rewrite = config.graph_options.rewrite_options
-        for name in _REWRITES:
-            setattr(rewrite, name, rewriter_config_pb2.RewriterConfig.OFF)
-        rewrite.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
-        rewrite.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
     return config.SerializeToString()
 
 
