@@ -6,6 +6,7 @@ trees of the user's modules that mention a tape get one more decorator on some o
     `step`          on a function with a tape's block in it that is in no loop: from its second call on, the function as a whole is the step (then its
                     update is in the step wherever it stands, and its arguments are the graph's); unless its first call showed that it runs more than
                     its own blocks, as a function that trains a whole model does
+    `block`         on functions that were made of a block in a loop, and what follows it, by `terra.transform.outline`: each call is a step
     `instrumented`  on other functions with a block, and, in a module with a block at its top level, on all
 
 Functions that these call are instrumented when they are called. A function with a decorator that is not known to be harmless is left alone.
@@ -26,7 +27,7 @@ from terra.runtime import dispatch, gradient_tape
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.graph_runner import runner
-from terra.transform import instrument, policy
+from terra.transform import instrument, is_outlined, outline, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -75,6 +76,14 @@ def step(blocks):
     return decorate
 
 
+def block(function):
+    """A decorator for a function that was made of a block and what follows it: each call is a co-executed step."""
+    code = function.__code__
+    function.__qualname__ = f"the block at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+    _seen[code] = [True]
+    return step(1)(function)
+
+
 # -- what is decorated ---------------------------------------------------------------------------------------------------------
 
 def rewrite(tree):
@@ -86,7 +95,9 @@ def rewrite(tree):
         own = list(_own(node))
         blocks = [in_loop for n, in_loop in own if _is_block(n)]
         suspends = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n, _ in own)
-        if blocks and not any(blocks) and not suspends:
+        if is_outlined(node.name):
+            source = "__import__('terra.runtime.script', fromlist=['block']).block"
+        elif blocks and not any(blocks) and not suspends:
             source = f"__import__('terra.runtime.script', fromlist=['step']).step({len(blocks)})"
         elif blocks or everything:
             source = "__import__('terra.runtime.script', fromlist=['instrumented']).instrumented"
@@ -119,17 +130,21 @@ def _own(scope):
 
 
 def _is_block(node):
-    if not isinstance(node, ast.With):
-        return False
-    calls = (item.context_expr for item in node.items)
-    return any(isinstance(c, ast.Call) and "GradientTape" in (getattr(c.func, "attr", None), getattr(c.func, "id", None)) for c in calls)
+    return isinstance(node, ast.With) and any(_is_tape(item.context_expr) for item in node.items)
 
 
-def compiled(source, filename):
+def _is_tape(node):
+    return isinstance(node, ast.Call) and "GradientTape" in (getattr(node.func, "attr", None), getattr(node.func, "id", None))
+
+
+def compiled(source, filename, is_main=True):
     """The code object of a module, given as bytes, with the decorators in place."""
     if b"GradientTape" not in source:
         return compile(source, filename, "exec", dont_inherit=True)
     tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    change = functools.partial(outline, is_tape=_is_tape, is_main=is_main)
+    change(tree)
+    rewrites(filename, change)
     return compile(rewrite(tree), filename, "exec", dont_inherit=True)
 
 
@@ -138,7 +153,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         source = self.get_data(self.path)
         if b"GradientTape" not in source:
             return super().get_code(fullname)
-        return compiled(source, self.path)  # not from, nor into, the cache of bytecode
+        return compiled(source, self.path, False)  # not from, nor into, the cache of bytecode
 
 
 class _PreparingLoader(importlib.machinery.SourceFileLoader):

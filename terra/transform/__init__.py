@@ -8,6 +8,8 @@
 :mod:`.analysis`        questions about a tree: does it suspend, what does it bind
 :mod:`.instrumenter`    what is inserted where
 :mod:`.comprehensions`  the same for comprehensions and generator expressions
+:mod:`.outline`         functions that are made of the blocks in a script's loops
+:mod:`.names`           which names a piece of a tree reads and binds
 :mod:`.unparser`        trees as text (astunparse, extended to Python 3.13)
 :mod:`.factory`         trees to code objects to functions
 :mod:`.policy`          whose code is it: the user's, or a library's
@@ -23,6 +25,8 @@ At run time, instrumented code talks to :mod:`terra.runtime.location` only.
 
 from .api import instrument, is_instrumented, reason, to_code
 from .classes import restore as restore_classes
+from .outline import is_outlined, outline
 from .policy import configure
+from .source import rewrites
 
-__all__ = ["instrument", "is_instrumented", "reason", "to_code", "configure", "restore_classes"]
+__all__ = ["instrument", "is_instrumented", "is_outlined", "outline", "reason", "rewrites", "to_code", "configure", "restore_classes"]

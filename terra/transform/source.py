@@ -10,11 +10,12 @@ import linecache
 import types
 import warnings
 
-__all__ = ["NoSource", "compiled", "find", "find_code"]
+__all__ = ["NoSource", "compiled", "find", "find_code", "rewrites"]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MAX_FILES = 64
 _files = {}
+_rewritten = {}  # file name -> what was done to its tree before it was compiled
 
 
 class NoSource(Exception):
@@ -30,10 +31,16 @@ class _File:
         self._lambdas = None
         self.by_line = {}
         try:
-            tree = ast.parse(text, filename)
+            tree = self._parse()
         except (SyntaxError, ValueError) as error:
             raise NoSource(f"{filename} cannot be parsed: {error}") from None
         self._collect(tree, ())
+
+    def _parse(self):
+        tree = ast.parse(self.text, self._filename)
+        if self._filename in _rewritten:
+            _rewritten[self._filename](tree)
+        return tree
 
     def _collect(self, node, ancestors):
         for child in ast.iter_child_nodes(node):
@@ -47,7 +54,7 @@ class _File:
     def code_of_lambda(self, node):
         """What Python compiles a lambda of the file to, at another line; None if it does not compile it (a constant condition)."""
         if self._lambdas is None:
-            tree = ast.parse(self.text, self._filename)  # another one, since it is changed
+            tree = self._parse()  # another one, since it is changed
             far, places, self._lambdas = self.text.count("\n") + 2, [], {}
             for found in ast.walk(tree):
                 if isinstance(found, ast.Lambda):  # each is put on a line of its own, where its code is found
@@ -58,6 +65,12 @@ class _File:
                 if code.co_firstlineno >= far:
                     self._lambdas[places[code.co_firstlineno // far - 1]] = code
         return self._lambdas.get(_span(node)[0])
+
+
+def rewrites(filename, rewrite):
+    """A file is compiled after `rewrite` has changed its syntax tree in place."""
+    _rewritten[filename] = rewrite
+    _files.pop(filename, None)
 
 
 def first_line(node):

@@ -1,0 +1,231 @@
+"""Loops round a tape's block: the block, and what follows it, become a function of their own.
+
+    for x, y in batches:                          def block(model, x, y):
+        with tf.GradientTape() as tape:               with tf.GradientTape() as tape:
+            loss = model.loss(x, y)          →            loss = model.loss(x, y)
+        grads = tape.gradient(loss, vs)               grads = tape.gradient(loss, vs)
+        optimizer.apply(grads, vs)                    optimizer.apply(grads, vs)
+        print(loss)                                   return loss
+
+                                                  for x, y in batches:
+                                                      loss = block(model, x, y)
+                                                      print(loss)
+
+So a script's main loop is treated like a step that was written as a function. What is read there of names that the loop changes, or that are local to the function, are arguments; what is
+bound there and read anywhere else is the result; what nothing else reads is local to the new function. That is done only where no program can tell: where each argument is sure to be bound
+before, and each result afterwards, no function looks at one of these names, or binds it, and control does not leave the statements but at their end. Else the loop stays as it is.
+"""
+
+import ast
+import sys
+
+from .names import bound_after, names_of, parameters
+
+__all__ = ["is_outlined", "outline"]
+
+_NAME = "<block at line {}>"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_LOOK_AT_NAMES = frozenset(["globals", "locals", "vars", "eval", "exec", "dir", "super", "__class__", "_getframe", "currentframe", "f_locals", "f_globals"])
+_NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *_FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
+               ast.NamedExpr, ast.AnnAssign)
+_UPDATES = frozenset(["apply_gradients", "apply", "assign", "assign_add", "assign_sub", "update_state", "minimize", "scatter_update", "scatter_add", "scatter_sub"])
+# A call behind a block that is a statement of its own is part of the step (a metric's, say), unless it shows, writes or keeps something.
+_OTHER = frozenset([
+    "print", "input", "next", "open", "write", "writelines", "append", "extend", "log", "info", "debug", "warning", "error", "save", "save_weights", "scalar", "image", "histogram", "flush",
+    "set_postfix", "set_description", "numpy", "item", "float", "int", "bool", "str", "format", "time", "perf_counter", "sleep"])
+
+
+def outline(tree, is_tape, is_main):
+    """Make functions of the blocks of tapes in a module's loops, in place.
+
+    is_tape: whether an expression makes a tape. is_main: whether nobody else uses the module's own names, so that its own loops may be changed, too.
+    """
+    if not _LOOK_AT_NAMES.isdisjoint(getattr(node, "id", None) or getattr(node, "attr", None) for node in ast.walk(tree)):
+        return
+    made, body, bound = [], [], set()
+    module = _Module(tree, is_tape, made)
+    for statement in tree.body:
+        n = len(made)
+        if is_main and not isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+            _Outliner(module, tree, ()).walk([statement], bound, None)
+        for function, around in _functions(statement, ()):
+            if not any(_is_outside_loops(node, module.is_block) for node in function.body):
+                outliner = _Outliner(module, function, around)
+                outliner.walk(function.body, outliner.bound_before(), None)
+        body += [*made[n:], statement]
+        bound = bound_after([statement], bound, module.passes)
+    tree.body = body
+
+
+def is_outlined(name):
+    """Whether this is the name of a function that was made of a block."""
+    return name.startswith(_NAME.partition("{")[0])
+
+
+def _functions(node, around):
+    """(function, the functions and classes around it) for the functions in a statement, but for those that TensorFlow traces."""
+    if isinstance(node, _FUNCTIONS):
+        if not any("function" in ast.dump(decorator) for decorator in node.decorator_list):
+            yield node, around
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        around = (*around, node)
+    for child in ast.iter_child_nodes(node):
+        yield from _functions(child, around)
+
+
+def _is_outside_loops(node, is_block):
+    """Whether there is a block in a statement of a function that is in none of its loops: the function as a whole is the step then."""
+    if is_block(node):
+        return True
+    if isinstance(node, (*_LOOPS, *_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+        return False
+    return any(_is_outside_loops(child, is_block) for child in ast.iter_child_nodes(node))
+
+
+class _Module:
+    """What is known of a whole module."""
+
+    def __init__(self, tree, is_tape, made):
+        self.made = made  # functions of blocks
+        self.declared = names_of(tree.body).declared
+        self._is_tape = is_tape
+
+    def is_block(self, node):
+        return isinstance(node, ast.With) and any(self._is_tape(item.context_expr) for item in node.items)
+
+    def passes(self, node):
+        """Whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
+        return isinstance(node, ast.With) and all(self._is_tape(item.context_expr) for item in node.items)
+
+
+class _Outliner:
+    """What makes functions of the blocks in the loops of one scope, a module's or a function's."""
+
+    def __init__(self, module, scope, around):
+        self._module, self._scope, self._around = module, scope, around
+        self._is_module = isinstance(scope, ast.Module)
+        self._own, self._outer = set(), set()
+        if not self._is_module:
+            names = names_of(scope.body)
+            self._own = names.stores | names.deletes | parameters(scope)
+        for function in around:
+            if isinstance(function, _FUNCTIONS):
+                self._outer |= names_of(function.body).stores | parameters(function)
+        self._outer -= self._own
+
+    def bound_before(self):
+        """The names that are sure to be bound when the function is called."""
+        bound = parameters(self._scope)
+        for function, inner in zip(self._around, (*self._around[1:], self._scope)):
+            if isinstance(function, _FUNCTIONS):
+                before = []
+                for statement in function.body:
+                    if any(node is inner for node in ast.walk(statement)):
+                        break
+                    before.append(statement)
+                bound |= (bound_after(before, parameters(function), self._module.passes) & self._outer)
+        return bound
+
+    def walk(self, statements, bound, loop, catching=()):
+        """Look for blocks in a list of statements.
+
+        bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. catching: the statements round them that may catch
+        exceptions, and whether each is in a loop itself.
+        """
+        k = 0
+        while k < len(statements):
+            node = statements[k]
+            if self._module.is_block(node):
+                n = self._extent(statements[k:]) if loop is not None else 0
+                call = self._function(statements[k:k + n], bound, loop, catching) if n else None
+                if call is not None:
+                    statements[k:k + n] = [node := call]
+            else:
+                self._look_inside(node, bound, loop, catching)
+            bound = bound_after([node], bound, self._module.passes)
+            k += 1
+
+    def _look_inside(self, node, bound, loop, catching):
+        if isinstance(node, _LOOPS):
+            inside = bound - names_of([node]).deletes | names_of([node.target] if hasattr(node, "target") else []).stores
+            self.walk(node.body, inside, loop or node, catching)
+        elif isinstance(node, ast.If):
+            self.walk(node.body, bound, loop, catching)
+            self.walk(node.orelse, bound, loop, catching)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            targets = names_of([item.optional_vars for item in node.items if item.optional_vars is not None]).stores
+            self.walk(node.body, bound | targets, loop, (*catching, (node, loop is not None)))
+        elif hasattr(node, "handlers"):
+            self.walk(node.body, bound, loop, (*catching, (node, loop is not None)))
+
+    def _extent(self, statements):
+        """How many of the statements that begin with a block belong to the step; 0 if they cannot be a function."""
+        tapes = names_of([item.optional_vars for item in statements[0].items if item.optional_vars is not None]).stores
+        n, bound = 0, set()
+        for k, statement in enumerate(statements):
+            if _leaves(statement) or any(isinstance(node, _NOT_INSIDE) for node in ast.walk(statement)):
+                break
+            names = names_of([statement])
+            calls = [getattr(node.func, "attr", None) or getattr(node.func, "id", None) for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            if k == 0 or not tapes.isdisjoint(names.loads | names.deletes) or not _UPDATES.isdisjoint(calls) or (
+                    isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and _OTHER.isdisjoint(calls) and not bound.isdisjoint(names.loads)):
+                n = k + 1
+            bound |= names.stores
+        return n
+
+    def _function(self, region, bound, loop, catching):
+        """Make a function of these statements: the statement that calls it. None if they cannot be one."""
+        names, read_first = names_of(region), set()
+        after = bound_after(region, (), self._module.passes, read_first)
+        local = names_of([loop]).stores if self._is_module else self._own | self._outer
+        touched = names.loads | names.stores | names.deletes
+        everything = [*self._scope.body, *self._module.made]
+        outside = names_of(everything, region)
+        if not self._module.declared.isdisjoint(touched & local | names.stores) or not names_of(everything).captured.isdisjoint(names.stores | names.deletes):
+            return None  # a function may look at it while the statements run, or bind it
+        if any(isinstance(part, ast.ClassDef) for part in self._around) and any(_is_private(node) for part in region for node in ast.walk(part)):
+            return None
+        read_outside = outside.loads | outside.deletes
+        results = names.stores & (read_outside | read_first)  # also those that the next iteration reads
+        arguments = (read_first & local) | (results - after)
+        handled = {node.name for part in region for node in ast.walk(part) if isinstance(node, ast.ExceptHandler)}
+        if not arguments <= bound or not names.deletes <= names.stores or not (names.deletes | handled).isdisjoint(read_first | arguments | read_outside) or not names.captured.isdisjoint(arguments | names.stores):
+            return None
+        for statement, is_in_loop in catching:  # an exception may leave the statements half-way, with some names bound
+            afterwards = names_of(everything, region if is_in_loop else statement.body)
+            if not names.stores.isdisjoint(afterwards.loads | afterwards.deletes | read_first):
+                return None
+        return self._write(region, sorted(arguments), sorted(results))
+
+    def _write(self, region, arguments, results):
+        first, last = region[0], region[-1]
+        name = _NAME.format(first.lineno)
+        body = [*region, ast.Return(_tuple([ast.Name(x, ast.Load()) for x in results], ast.Load()))] if results else region
+        args = ast.arguments(posonlyargs=[], args=[ast.arg(x, None) for x in arguments], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
+        function = ast.FunctionDef(name=name, args=args, body=body, decorator_list=[], returns=None, type_comment=None)
+        if sys.version_info >= (3, 12):
+            function.type_params = []
+        ast.copy_location(function, first)
+        function.end_lineno, function.end_col_offset = last.end_lineno, last.end_col_offset
+        self._module.made.append(ast.fix_missing_locations(function))
+        call = ast.Call(ast.Name(name, ast.Load()), [ast.Name(x, ast.Load()) for x in arguments], [])
+        call = ast.Assign([_tuple([ast.Name(x, ast.Store()) for x in results], ast.Store())], call) if results else ast.Expr(call)
+        return ast.fix_missing_locations(ast.copy_location(call, first.items[0].context_expr))
+
+
+def _tuple(names, context):
+    return names[0] if len(names) == 1 else ast.Tuple(names, context)
+
+
+def _leaves(node):
+    """Whether a `break` or `continue` in a statement is one of a loop around it."""
+    if isinstance(node, (ast.Break, ast.Continue)):
+        return True
+    inside = node.orelse if isinstance(node, _LOOPS) else ast.iter_child_nodes(node)
+    return any(map(_leaves, inside))
+
+
+def _is_private(node):
+    name = getattr(node, "id", None) or getattr(node, "attr", None)
+    return name is not None and name.startswith("__") and not name.endswith("__")
