@@ -194,6 +194,12 @@ def test_in_a_function_its_own_names_are_arguments_too():
         (["model", "optimizer", "x", "y"], [])]
 
 
+def test_lists_that_grow_are_no_arguments():
+    after = "seen.append(loss)\n    metric.update_state(y, p)"
+    assert outlined(within("def train(model, data, optimizer, seen, metric):", LOOP.format(after)))[1] == [(["model", "optimizer", "x", "y"], ["loss", "p"])]
+    assert outlined(LOOP.format(after))[1] == [(["x", "y"], [])]  # a global name, which is none
+
+
 CARRIED = """
     state = start()
     for x in data:

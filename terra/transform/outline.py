@@ -30,6 +30,7 @@ _LOOK_AT_NAMES = frozenset(["globals", "locals", "vars", "eval", "exec", "dir", 
 _NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *_FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
                ast.NamedExpr, ast.AnnAssign)
 _UPDATES = frozenset(["apply_gradients", "apply", "assign", "assign_add", "assign_sub", "update_state", "minimize", "scatter_update", "scatter_add", "scatter_sub"])
+_FILLING = frozenset(["append", "appendleft", "extend", "insert", "add", "update", "setdefault"])
 # A call behind a block that is a statement of its own is part of the step (a metric's, say), unless it shows, writes or keeps something.
 _OTHER = frozenset([
     "print", "input", "next", "open", "write", "writelines", "append", "extend", "log", "info", "debug", "warning", "error", "save", "save_weights", "scalar", "image", "histogram", "flush",
@@ -138,7 +139,7 @@ class _Outliner:
             node = statements[k]
             if self._module.is_block(node):
                 n = self._extent(statements[k:]) if loop is not None else 0
-                call = self._function(statements[k:k + n], bound, loop, catching) if n else None
+                n, call = self._function(statements[k:k + n], bound, loop, catching)
                 if call is not None:
                     statements[k:k + n] = [node := call]
             else:
@@ -175,7 +176,9 @@ class _Outliner:
         return n
 
     def _function(self, region, bound, loop, catching):
-        """Make a function of these statements: the statement that calls it. None if they cannot be one."""
+        """Make a function of these statements: (how many of them it has, the statement that calls it; None if they cannot be one)."""
+        if not region:
+            return 0, None
         names, read_first = names_of(region), set()
         after = bound_after(region, (), self._module.passes, read_first)
         local = names_of([loop]).stores if self._is_module else self._own | self._outer
@@ -183,20 +186,23 @@ class _Outliner:
         everything = [*self._scope.body, *self._module.made]
         outside = names_of(everything, region)
         if not self._module.declared.isdisjoint(touched & local | names.stores) or not names_of(everything).captured.isdisjoint(names.stores | names.deletes):
-            return None  # a function may look at it while the statements run, or bind it
+            return 0, None  # a function may look at it while the statements run, or bind it
         if any(isinstance(part, ast.ClassDef) for part in self._around) and any(_is_private(node) for part in region for node in ast.walk(part)):
-            return None
+            return 0, None
         read_outside = outside.loads | outside.deletes
         results = names.stores & (read_outside | read_first)  # also those that the next iteration reads
         arguments = (read_first & local) | (results - after)
         handled = {node.name for part in region for node in ast.walk(part) if isinstance(node, ast.ExceptHandler)}
         if not arguments <= bound or not names.deletes <= names.stores or not (names.deletes | handled).isdisjoint(read_first | arguments | read_outside) or not names.captured.isdisjoint(arguments | names.stores):
-            return None
+            return 0, None
+        grows = next((k for k, part in enumerate(region) if _fills(part, arguments)), None)
+        if grows is not None:  # a list that grows would be looked through at each call
+            return self._function(region[:grows], bound, loop, catching)
         for statement, is_in_loop in catching:  # an exception may leave the statements half-way, with some names bound
             afterwards = names_of(everything, region if is_in_loop else statement.body)
             if not names.stores.isdisjoint(afterwards.loads | afterwards.deletes | read_first):
-                return None
-        return self._write(region, sorted(arguments), sorted(results))
+                return 0, None
+        return len(region), self._write(region, sorted(arguments), sorted(results))
 
     def _write(self, region, arguments, results):
         first, last = region[0], region[-1]
@@ -224,6 +230,20 @@ def _leaves(node):
         return True
     inside = node.orelse if isinstance(node, _LOOPS) else ast.iter_child_nodes(node)
     return any(map(_leaves, inside))
+
+
+def _fills(statement, names):
+    """Whether a statement puts something into a container that one of these names stands for."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
+            held = node.func.value
+        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            held = node.value
+        else:
+            continue
+        if isinstance(held, ast.Name) and held.id in names:
+            return True
+    return False
 
 
 def _is_private(node):
