@@ -56,7 +56,10 @@ def run(tree):
             raise OverflowError
         return sum(v for v in values if type(v) is int) % 7
 
-    names = {"GradientTape": GradientTape, "Swallow": Swallow, "note": note, "apply": note, "kept": [], "__name__": "__main__"}
+    class tf:
+        cast = staticmethod(note)
+
+    names = {"tf": tf, "GradientTape": GradientTape, "Swallow": Swallow, "note": note, "apply": note, "kept": [], "__name__": "__main__"}
     try:
         exec(compile(tree, "<program>", "exec"), names)
         for function in names["kept"]:
@@ -96,6 +99,7 @@ def compound(children):
         st.tuples(name, inner).map(lambda t: [f"for {t[0]} in range(3):", *indented(t[1])]),
         st.tuples(name, inner).map(lambda t: [f"while note(7, {t[0]}) % 3:", *indented(t[1])]),
         st.tuples(inner, inner).map(lambda t: ["with GradientTape() as tape:", *indented(t[0]), *t[1], "apply(tape is None)"]),
+        st.tuples(name, value, inner).map(lambda t: [f"for {t[0]} in range(3):", f"    {t[0]} = tf.cast({t[1].split(' ')[0].split('(')[0]})", "    with GradientTape() as tape:", *indented(indented(t[2]))]),
         *4 * [st.tuples(name, inner, st.one_of(st.just([]), inner)).map(
             lambda t: [f"for {t[0]} in range(3):", "    with GradientTape() as tape:", *indented(indented(t[1])), *indented(t[2]), "    apply(tape is None)"])],
         st.tuples(inner).map(lambda t: ["with Swallow():", *indented(t[0])]),
@@ -198,6 +202,18 @@ def test_lists_that_grow_are_no_arguments():
     after = "seen.append(loss)\n    metric.update_state(y, p)"
     assert outlined(within("def train(model, data, optimizer, seen, metric):", LOOP.format(after)))[1] == [(["model", "optimizer", "x", "y"], ["loss", "p"])]
     assert outlined(LOOP.format(after))[1] == [(["x", "y"], [])]  # a global name, which is none
+
+
+def test_operations_before_a_block():
+    def first(*lines):
+        (arguments, _), = outlined(LOOP.format("pass").replace("    with", "".join(f"    {line}\n" for line in lines) + "    with").replace("model(x)", "model(x, z)"))[1]
+        return arguments
+    assert first("z = tf.random.normal((2, 3))") == ["x", "y"]
+    assert first("z = tf.cast(x, tf.float32) / 255.0", "x = tf.reshape(z, (-1, 2))") == ["x", "y"]
+    assert first("z = next(numbers)") == ["x", "y", "z"]
+    assert first("z = tf.data.Dataset.range(3)") == ["x", "y", "z"]
+    assert first("z = tf.constant(x)") == first("z = tf.cast(x[0], tf.int32)") == ["x", "y", "z"]
+    assert first("z = tf.random.normal(next(shapes))") == ["x", "y", "z"]
 
 
 CARRIED = """

@@ -30,6 +30,8 @@ _LOOK_AT_NAMES = frozenset(["globals", "locals", "vars", "eval", "exec", "dir", 
 _NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *_FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
                ast.NamedExpr, ast.AnnAssign)
 _UPDATES = frozenset(["apply_gradients", "apply", "assign", "assign_add", "assign_sub", "update_state", "minimize", "scatter_update", "scatter_add", "scatter_sub"])
+_NOT_OPERATIONS = frozenset([
+    "constant", "convert_to_tensor", "data", "io", "summary", "keras", "py_function", "numpy_function", "print", "config", "train", "saved_model", "distribute", "profiler", "function", "Variable"])
 _FILLING = frozenset(["append", "appendleft", "extend", "insert", "add", "update", "setdefault"])
 # A call behind a block that is a statement of its own is part of the step (a metric's, say), unless it shows, writes or keeps something.
 _OTHER = frozenset([
@@ -134,16 +136,23 @@ class _Outliner:
         bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. catching: the statements round them that may catch
         exceptions, and whether each is in a loop itself.
         """
-        k = 0
+        k, before = 0, []  # what is bound before each of the statements
         while k < len(statements):
             node = statements[k]
-            if self._module.is_block(node):
-                n = self._extent(statements[k:]) if loop is not None else 0
-                n, call = self._function(statements[k:k + n], bound, loop, catching)
-                if call is not None:
-                    statements[k:k + n] = [node := call]
-            else:
+            before.append(bound)
+            if not self._module.is_block(node):
                 self._look_inside(node, bound, loop, catching)
+            elif loop is not None:
+                first = k
+                while first and _computes(statements[first - 1]):
+                    first -= 1
+                region = statements[first:k + self._extent(statements[k:])]
+                n, call = self._function(region, k - first, before[first], loop, catching)
+                if call is not None:
+                    statements[first:first + n] = [node := call]
+                    k = first
+                    del before[k + 1:]
+                    bound = before[k]
             bound = bound_after([node], bound, self._module.passes)
             k += 1
 
@@ -175,9 +184,9 @@ class _Outliner:
             bound |= names.stores
         return n
 
-    def _function(self, region, bound, loop, catching):
-        """Make a function of these statements: (how many of them it has, the statement that calls it; None if they cannot be one)."""
-        if not region:
+    def _function(self, region, at, bound, loop, catching):
+        """Make a function of these statements, of which that at `at` is the block: (how many of them it has, the statement that calls it; None if they cannot be one)."""
+        if len(region) <= at:
             return 0, None
         names, read_first = names_of(region), set()
         after = bound_after(region, (), self._module.passes, read_first)
@@ -197,27 +206,47 @@ class _Outliner:
             return 0, None
         grows = next((k for k, part in enumerate(region) if _fills(part, arguments)), None)
         if grows is not None:  # a list that grows would be looked through at each call
-            return self._function(region[:grows], bound, loop, catching)
+            return self._function(region[:grows], at, bound, loop, catching)
         for statement, is_in_loop in catching:  # an exception may leave the statements half-way, with some names bound
             afterwards = names_of(everything, region if is_in_loop else statement.body)
             if not names.stores.isdisjoint(afterwards.loads | afterwards.deletes | read_first):
                 return 0, None
-        return len(region), self._write(region, sorted(arguments), sorted(results))
+        return len(region), self._write(region, at, sorted(arguments), sorted(results))
 
-    def _write(self, region, arguments, results):
-        first, last = region[0], region[-1]
-        name = _NAME.format(first.lineno)
+    def _write(self, region, at, arguments, results):
+        block, last = region[at], region[-1]
+        name = _NAME.format(block.lineno)
         body = [*region, ast.Return(_tuple([ast.Name(x, ast.Load()) for x in results], ast.Load()))] if results else region
         args = ast.arguments(posonlyargs=[], args=[ast.arg(x, None) for x in arguments], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
         function = ast.FunctionDef(name=name, args=args, body=body, decorator_list=[], returns=None, type_comment=None)
         if sys.version_info >= (3, 12):
             function.type_params = []
-        ast.copy_location(function, first)
+        ast.copy_location(function, block)
         function.end_lineno, function.end_col_offset = last.end_lineno, last.end_col_offset
         self._module.made.append(ast.fix_missing_locations(function))
         call = ast.Call(ast.Name(name, ast.Load()), [ast.Name(x, ast.Load()) for x in arguments], [])
         call = ast.Assign([_tuple([ast.Name(x, ast.Store()) for x in results], ast.Store())], call) if results else ast.Expr(call)
-        return ast.fix_missing_locations(ast.copy_location(call, first.items[0].context_expr))
+        return ast.fix_missing_locations(ast.copy_location(call, block.items[0].context_expr))
+
+
+def _computes(statement):
+    """Whether a statement does nothing but call functions of TensorFlow's, and binds a name to the result: it may as well be part of the step that it stands before.
+
+    Not one that fetches data, from an array, say: what it gets is better told from other tensors outside.
+    """
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, (ast.Call, ast.BinOp)) or not all(isinstance(target, ast.Name) for target in statement.targets):
+        return False
+    parts = list(ast.walk(statement.value))
+    calls = [node.func for node in parts if isinstance(node, ast.Call)]
+    return bool(calls) and not any(isinstance(node, ast.Subscript) for node in parts) and all(map(_is_tensorflows, calls))
+
+
+def _is_tensorflows(function):
+    names = []
+    while isinstance(function, ast.Attribute):
+        names.append(function.attr)
+        function = function.value
+    return isinstance(function, ast.Name) and function.id == "tf" and bool(names) and names[-1] not in _NOT_OPERATIONS
 
 
 def _tuple(names, context):
