@@ -211,6 +211,23 @@ def test_loops(name, options, interpreters, tmp_path):
     assert int(row["co-executed"]) >= 20 and int(row["skipped"]) >= (0 if options else SKIPPED[name]), ours.stderr
 
 
+def test_an_expression_that_is_nested_too_deeply(interpreters, tmp_path):
+    path = tmp_path / "deep.py"
+    path.write_text(f"""
+import tensorflow as tf
+v = tf.Variable(1.0)
+deep = lambda x: {" + ".join(["x"] * 900)}
+for k in range(20):
+    with tf.GradientTape() as tape:
+        loss = v * 2.0
+    v.assign_sub(0.1 * tape.gradient(loss, v))
+    print(float(loss), deep(k))
+""")
+    plain, ours, found = under_both(interpreters, path)
+    assert ours.stdout == plain.stdout and plain.returncode == ours.returncode == 0, ours.stderr
+    assert [int(row["steps"]) for row in found.values()] == [20]
+
+
 def test_an_error_names_the_line(interpreters, tmp_path):
     path = tmp_path / "fails.py"
     path.write_text(textwrap.dedent("""

@@ -141,10 +141,16 @@ def compiled(source, filename, is_main=True):
     """The code object of a module, given as bytes, with the decorators in place."""
     if b"GradientTape" not in source:
         return compile(source, filename, "exec", dont_inherit=True)
-    tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-    change = functools.partial(outline, is_tape=_is_tape, is_main=is_main)
-    change(tree)
-    rewrites(filename, change)
+    def parse():
+        return compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+
+    tree, change = parse(), functools.partial(outline, is_tape=_is_tape, is_main=is_main)
+    try:
+        change(tree)
+    except RecursionError:  # an expression is nested too deeply for code in Python
+        tree = parse()
+    else:
+        rewrites(filename, change)
     return compile(rewrite(tree), filename, "exec", dont_inherit=True)
 
 
