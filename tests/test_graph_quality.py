@@ -1,16 +1,22 @@
 """What TensorFlow's own passes may make of the generated graph: less to do, but the same values, bit by bit, and the same errors."""
 import collections
+import threading
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from harness import differ
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tensorflow.python.framework import op_def_registry
 
 import terra
 from terra.graph import harmless
+from terra.graph.functiondef import FunctionBuilder, node_of
+from terra.graph.order import shortest_first
 from terra.graph.trace import CONST, VALUE
+from terra.runtime.helper_threads import Task
 
 
 def floats(*shape, seed=0):
@@ -407,3 +413,61 @@ def test_an_operation_that_fails_and_is_computed_once():
         made(x, tf.constant(5))
         terra.sync()
     assert float(v) == before
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=30))
+def test_nodes_that_the_most_others_wait_for_come_last(reads):
+    """`reads`: what each operation reads, of those before it."""
+    builder = FunctionBuilder("f")
+    builder.arg("x", 1)
+    names = []
+    for k, read in enumerate(reads):
+        names.append(builder.node("AddN", [names[i % k] + ":sum:0" if k else "x" for i in read], {}, controls=names[:1] if k % 3 == 2 else ()))
+    fdef = builder.finish(["x"], [(names[-1] + ":sum:0", 1)])
+    before = fdef.SerializeToString(deterministic=True)
+    ordered = shortest_first(fdef)
+    assert fdef.SerializeToString(deterministic=True) == before
+    place = {node.name: k for k, node in enumerate(ordered.node_def)}
+    assert sorted(place) == sorted(names)
+    to_come = {}
+    for node in ordered.node_def:  # each after all that read it
+        readers = [other for other in fdef.node_def if any(node_of(ref) == node.name for ref in other.input)]
+        assert all(place[reader.name] < place[node.name] for reader in readers)
+        to_come[node.name] = 1 + max((to_come[reader.name] for reader in readers), default=0)
+    assert list(to_come.values()) == sorted(to_come.values())
+    del ordered.node_def[:]
+    ordered.node_def.extend(fdef.node_def)
+    assert ordered.SerializeToString(deterministic=True) == before
+
+
+def test_threads_that_make_graphs_are_kept():
+    seen = []
+    for _ in range(3):
+        task = Task(lambda: seen.append(threading.current_thread()))
+        task.join()
+        assert not task.runs
+    assert len(set(seen)) == 1 and seen[0].daemon
+
+    release = threading.Event()
+    slow, quick = Task(release.wait), Task(lambda: seen.append(threading.current_thread()))
+    quick.join()  # on another one
+    assert slow.runs and len(set(seen)) <= 2
+    release.set()
+    slow.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_fails_is_not_kept():
+    seen = []
+
+    def fail():
+        seen.append(threading.current_thread())
+        raise ValueError
+
+    task = Task(fail)
+    task.join()
+    seen[0].join(10)
+    after = Task(lambda: seen.append(threading.current_thread()))
+    after.join()
+    assert seen[1] is not seen[0] and not seen[0].is_alive()

@@ -142,7 +142,7 @@ def programs(draw):
 found = {"programs": 0, "functions": 0}
 
 
-@settings(max_examples=int(os.environ.get("TERRA_RANDOM_PROGRAMS", 300)), deadline=None, suppress_health_check=list(HealthCheck), derandomize="TERRA_RANDOM_PROGRAMS" not in os.environ)
+@settings(max_examples=int(os.environ.get("TERRA_RANDOM_PROGRAMS", 200)), deadline=None, suppress_health_check=list(HealthCheck), derandomize="TERRA_RANDOM_PROGRAMS" not in os.environ)
 @given(programs())
 def check_random_programs(source):
     try:
@@ -158,7 +158,7 @@ def check_random_programs(source):
 
 def test_random_programs():
     check_random_programs()
-    assert found["programs"] > 200 and found["functions"] > 50, found
+    assert found["programs"] > 120 and found["functions"] > 20, found
 
 
 # -- one by one ----------------------------------------------------------------------------------------------------------------
@@ -185,7 +185,11 @@ def test_what_a_block_needs_and_gives():
     assert outlined(LOOP.format("pass"))[1] == [(["x", "y"], [])]
     assert outlined(LOOP.format("metric.update_state(y, p)"))[1] == [(["x", "y"], [])]
     assert outlined(LOOP.format("metric(y, p)"))[1] == [(["x", "y"], [])]
+    for call in "metrics.log(loss)", "callback.on_batch_end(loss)", "bar.set_postfix(loss=loss)", "show_image(p)", "writers[0](loss)":
+        assert outlined(LOOP.format(call))[1] != [(["x", "y"], [])]
     assert outlined(LOOP.format("total += float(loss)"))[1] == [(["x", "y"], ["loss"])]
+    assert outlined(LOOP.format("print(vars(options), model.eval())"))[1] == [(["x", "y"], [])]
+    assert outlined(LOOP.replace("GradientTape()", "GradientTape(persistent=True)").replace("y, p", "y[0], p"))[1] == [(["x", "y"], [])]
     assert outlined(LOOP.format("del tape"))[1] == [(["x", "y"], [])]
 
 
@@ -250,6 +254,12 @@ def test_what_is_bound_sometimes():
 
 @pytest.mark.parametrize("program", [
     LOOP.format("print(globals())"),
+    "import sys\nmain = sys.modules['__main__']\n" + LOOP.format("pass"),
+    "import __main__\n" + LOOP.format("pass"),
+    LOOP.format("print(vars())"),
+    LOOP.replace("GradientTape()", "GradientTape(run_ahead=0)"),
+    LOOP.format("print(tape)") + "print(tape)",
+    within("def train(model, data, optimizer, rows):", LOOP.replace("model(x)", "model(rows[x])")),
     "def f(): return loss\n" + LOOP.format("f()"),  # it is a global name
     "def f():\n global x\n x = 1\n" + LOOP.format("f()"),
     within("def train(data, model, optimizer):\n def f(): return loss", LOOP.format("f()")),

@@ -141,6 +141,7 @@ def compiled(source, filename, is_main=True):
     """The code object of a module, given as bytes, with the decorators in place."""
     if b"GradientTape" not in source:
         return compile(source, filename, "exec", dont_inherit=True)
+
     def parse():
         return compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
 

@@ -26,7 +26,9 @@ __all__ = ["is_outlined", "outline"]
 _NAME = "<block at line {}>"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_LOOK_AT_NAMES = frozenset(["globals", "locals", "vars", "eval", "exec", "dir", "super", "__class__", "_getframe", "currentframe", "f_locals", "f_globals"])
+_LOOK_AT_NAMES = frozenset(["globals", "locals", "eval", "exec", "super", "__class__"])
+_LOOK_AT_FRAMES = frozenset(["_getframe", "currentframe", "f_locals", "f_globals", "modules"])  # (sys.modules["__main__"] has a script's names)
+_OF_TAPES = frozenset(["persistent", "watch_accessed_variables"])
 _NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *_FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
                ast.NamedExpr, ast.AnnAssign)
 _UPDATES = frozenset(["apply_gradients", "apply", "assign", "assign_add", "assign_sub", "update_state", "minimize", "scatter_update", "scatter_add", "scatter_sub"])
@@ -35,8 +37,9 @@ _NOT_OPERATIONS = frozenset([
 _FILLING = frozenset(["append", "appendleft", "extend", "insert", "add", "update", "setdefault"])
 # A call behind a block that is a statement of its own is part of the step (a metric's, say), unless it shows, writes or keeps something.
 _OTHER = frozenset([
-    "print", "input", "next", "open", "write", "writelines", "append", "extend", "log", "info", "debug", "warning", "error", "save", "save_weights", "scalar", "image", "histogram", "flush",
-    "set_postfix", "set_description", "numpy", "item", "float", "int", "bool", "str", "format", "time", "perf_counter", "sleep"])
+    "input", "next", "open", "append", "extend", "info", "debug", "warning", "error", "scalar", "image", "histogram", "flush", "numpy", "item", "float", "int", "bool", "str", "format",
+    "time", "perf_counter", "sleep"])
+_OTHERS = ("print", "write", "log", "save", "plot", "show", "set_", "on_")  # what their names begin with
 
 
 def outline(tree, is_tape, is_main):
@@ -44,7 +47,7 @@ def outline(tree, is_tape, is_main):
 
     is_tape: whether an expression makes a tape. is_main: whether nobody else uses the module's own names, so that its own loops may be changed, too.
     """
-    if not _LOOK_AT_NAMES.isdisjoint(getattr(node, "id", None) or getattr(node, "attr", None) for node in ast.walk(tree)):
+    if any(map(_looks_at_names, ast.walk(tree))):
         return
     made, body, bound = [], [], set()
     module = _Module(tree, is_tape, made)
@@ -64,6 +67,17 @@ def outline(tree, is_tape, is_main):
 def is_outlined(name):
     """Whether this is the name of a function that was made of a block."""
     return name.startswith(_NAME.partition("{")[0])
+
+
+def _looks_at_names(node):
+    """Whether some code may look at a scope's names in a way that is not seen in the source."""
+    if isinstance(node, ast.Name):
+        return node.id in _LOOK_AT_NAMES
+    if isinstance(node, ast.Attribute):
+        return node.attr in _LOOK_AT_FRAMES
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return any(alias.name in ("__main__", "builtins", *_LOOK_AT_FRAMES) for alias in node.names)
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("vars", "dir") and not node.args
 
 
 def _functions(node, around):
@@ -142,7 +156,7 @@ class _Outliner:
             before.append(bound)
             if not self._module.is_block(node):
                 self._look_inside(node, bound, loop, catching)
-            elif loop is not None:
+            elif loop is not None and not _has_options(node):
                 first = k
                 while first and _computes(statements[first - 1]):
                     first -= 1
@@ -164,22 +178,20 @@ class _Outliner:
             self.walk(node.body, bound, loop, catching)
             self.walk(node.orelse, bound, loop, catching)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
-            targets = names_of([item.optional_vars for item in node.items if item.optional_vars is not None]).stores
-            self.walk(node.body, bound | targets, loop, (*catching, (node, loop is not None)))
+            self.walk(node.body, bound | _bound_by(node), loop, (*catching, (node, loop is not None)))
         elif hasattr(node, "handlers"):
             self.walk(node.body, bound, loop, (*catching, (node, loop is not None)))
 
     def _extent(self, statements):
         """How many of the statements that begin with a block belong to the step; 0 if they cannot be a function."""
-        tapes = names_of([item.optional_vars for item in statements[0].items if item.optional_vars is not None]).stores
-        n, bound = 0, set()
+        tapes, n, bound = _bound_by(statements[0]), 0, set()
         for k, statement in enumerate(statements):
             if _leaves(statement) or any(isinstance(node, _NOT_INSIDE) for node in ast.walk(statement)):
                 break
             names = names_of([statement])
             calls = [getattr(node.func, "attr", None) or getattr(node.func, "id", None) for node in ast.walk(statement) if isinstance(node, ast.Call)]
             if k == 0 or not tapes.isdisjoint(names.loads | names.deletes) or not _UPDATES.isdisjoint(calls) or (
-                    isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and _OTHER.isdisjoint(calls) and not bound.isdisjoint(names.loads)):
+                    isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and not any(map(_is_other, calls)) and not bound.isdisjoint(names.loads)):
                 n = k + 1
             bound |= names.stores
         return n
@@ -190,7 +202,8 @@ class _Outliner:
             return 0, None
         names, read_first = names_of(region), set()
         after = bound_after(region, (), self._module.passes, read_first)
-        local = names_of([loop]).stores if self._is_module else self._own | self._outer
+        changed = names_of([loop]).stores
+        local = changed if self._is_module else self._own | self._outer
         touched = names.loads | names.stores | names.deletes
         everything = [*self._scope.body, *self._module.made]
         outside = names_of(everything, region)
@@ -204,6 +217,8 @@ class _Outliner:
         handled = {node.name for part in region for node in ast.walk(part) if isinstance(node, ast.ExceptHandler)}
         if not arguments <= bound or not names.deletes <= names.stores or not (names.deletes | handled).isdisjoint(read_first | arguments | read_outside) or not names.captured.isdisjoint(arguments | names.stores):
             return 0, None
+        if not results.isdisjoint(_bound_by(region[at])) or any(_takes_from(node, arguments - changed) for part in region for node in ast.walk(part)):
+            return 0, None  # a tape belongs to its step; what holds the data is looked through at each call
         grows = next((k for k, part in enumerate(region) if _fills(part, arguments)), None)
         if grows is not None:  # a list that grows would be looked through at each call
             return self._function(region[:grows], at, bound, loop, catching)
@@ -251,6 +266,24 @@ def _is_tensorflows(function):
 
 def _tuple(names, context):
     return names[0] if len(names) == 1 else ast.Tuple(names, context)
+
+
+def _is_other(name):
+    return name is None or name in _OTHER or name.startswith(_OTHERS)
+
+
+def _bound_by(block):
+    """The names that a `with` statement itself binds."""
+    return names_of([item.optional_vars for item in block.items if item.optional_vars is not None]).stores
+
+
+def _has_options(block):
+    """Whether a tape is given options of Terra's, which are those of its own steps."""
+    return any(keyword.arg not in _OF_TAPES for item in block.items if isinstance(item.context_expr, ast.Call) for keyword in item.context_expr.keywords)
+
+
+def _takes_from(node, names):
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in names
 
 
 def _leaves(node):
