@@ -2,7 +2,8 @@
 
 One that goes on with other variables (the next model of a cross-validation, of a search) needs none of those before. Merged with the new ones they would make a graph
 that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the old variables come back (models that take turns),
-they were needed: from then on all traces are merged. A few new variables at a time (metrics that are made for each epoch) are merged until `max_traces` is reached.
+they were needed: from then on all traces are merged. So it is with a few new variables that just take the places of others (metrics that are made for each epoch). Where they come with new operations, all are merged until `max_traces` is
+reached.
 
 Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, with arguments of the
 same shapes (the last batch of an epoch may be smaller), the next ones are traced anew, and the graph that is made of these traces alone, without branches, with more
@@ -62,13 +63,13 @@ class Turnover:
         self._to_trace = 0
 
     def is_due(self, store, raw, is_full):
-        """Whether what is in the TraceStore is to be forgotten: because most variables of the new trace `raw` are others; or some, and the store `is_full`."""
+        """Whether what is in the TraceStore is to be forgotten: most variables of the new trace `raw` are others; or some, and they have taken the places of others, or the store `is_full`."""
         if self.takes_turns:
             return False
         known = store.resources()
         used = {id(ref[1]): ref[1] for event in raw.events for ref in event.refs if ref[0] == RESOURCE}
         new = [handle for key, handle in used.items() if key not in known]
-        if not known or not new or (2 * len(new) <= len(used) and not is_full):
+        if not known or not new or (2 * len(new) <= len(used) and not is_full and not _are_in_places_of_others(store.latest, raw, used)):
             return False
         if 2 * sum(handle._id in self._forgotten for handle in new) >= len(new):
             self.takes_turns = True
@@ -77,3 +78,19 @@ class Turnover:
             self._forgotten.clear()
         self._forgotten.update([handle._id for key, handle in known.items() if key not in used])
         return True
+
+
+def _are_in_places_of_others(before, after, used):
+    """Whether a trace does what the one before did, but for variables that are used no more; `used`: those of the new one, by id."""
+    if before is None or len(before.events) != len(after.events):
+        return False
+    places = {}
+    for a, b in zip(before.events, after.events):
+        if a.info is not b.info or a.location is not b.location:
+            return False
+        for old, new in zip(a.refs, b.refs):
+            if old[0] != new[0] or (old[0] == RESOURCE and places.setdefault(id(old[1]), new[1]) is not new[1]):
+                return False
+            if old[0] == RESOURCE and old[1] is not new[1] and id(old[1]) in used:
+                return False
+    return True
