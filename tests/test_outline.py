@@ -179,6 +179,7 @@ def within(head, body, spaces=1):
 
 
 def test_what_a_block_needs_and_gives():
+    assert outlined("class Model(Base):\n def __init__(self): super().__init__()\n" + LOOP.format("print(loss)"))[1] == [(["x", "y"], ["loss"])]
     assert outlined(LOOP.format("print(loss)"))[1] == [(["x", "y"], ["loss"])]
     assert outlined(LOOP.format("print(float(loss), x)"))[1] == [(["x", "y"], ["loss"])]
     assert outlined(LOOP.format("history.append(loss)"))[1] == [(["x", "y"], ["loss"])]
@@ -272,6 +273,7 @@ def test_what_is_bound_sometimes():
     LOOP.replace("p = model(x)", "import keras"),
     within("def train(data, model, optimizer):", LOOP.replace("p = model(x)", "p = yield x")),
     within("class T:\n def train(self, data, optimizer):", LOOP.replace("model", "self.__model"), 2),  # its name is another one outside of the class
+    within("class T(U):\n def train(self, data, optimizer):", LOOP.replace("model(", "super().predict("), 2),
     within("try:", LOOP.format("pass")) + "finally:\n print(loss)",
     within("while True:\n try:", LOOP.format("pass"), 2) + " except ValueError:\n  print(loss)",
     within("@tf.function\ndef train(model, data, optimizer):", LOOP.format("pass")),

@@ -24,6 +24,15 @@ data = tf.data.Dataset.from_tensor_slices((X, Y))
 
 SCRIPTS = {
     "module": """
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.out(self.hidden(x))
+
+model = Net()
 for x, y in data:
     with tf.GradientTape() as tape:
         logits = model(x, training=True)

@@ -26,7 +26,7 @@ __all__ = ["is_outlined", "outline"]
 _NAME = "<block at line {}>"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_LOOK_AT_NAMES = frozenset(["globals", "locals", "eval", "exec", "super", "__class__"])
+_LOOK_AT_NAMES = frozenset(["globals", "locals", "eval", "exec"])
 _LOOK_AT_FRAMES = frozenset(["_getframe", "currentframe", "f_locals", "f_globals", "modules"])  # (sys.modules["__main__"] has a script's names)
 _OF_TAPES = frozenset(["persistent", "watch_accessed_variables"])
 _NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *_FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
@@ -209,7 +209,7 @@ class _Outliner:
         outside = names_of(everything, region)
         if not self._module.declared.isdisjoint(touched & local | names.stores) or not names_of(everything).captured.isdisjoint(names.stores | names.deletes):
             return 0, None  # a function may look at it while the statements run, or bind it
-        if any(isinstance(part, ast.ClassDef) for part in self._around) and any(_is_private(node) for part in region for node in ast.walk(part)):
+        if any(isinstance(part, ast.ClassDef) for part in self._around) and any(_needs_class(node) for part in region for node in ast.walk(part)):
             return 0, None
         read_outside = outside.loads | outside.deletes
         results = names.stores & (read_outside | read_first)  # also those that the next iteration reads
@@ -308,6 +308,7 @@ def _fills(statement, names):
     return False
 
 
-def _is_private(node):
+def _needs_class(node):
+    """Whether an expression means something else outside of its class."""
     name = getattr(node, "id", None) or getattr(node, "attr", None)
-    return name is not None and name.startswith("__") and not name.endswith("__")
+    return name is not None and (name in ("super", "__class__") or (name.startswith("__") and not name.endswith("__")))
