@@ -221,6 +221,17 @@ def test_operations_before_a_block():
     assert first("z = tf.random.normal(next(shapes))") == ["x", "y", "z"]
 
 
+def test_names_that_are_used_again():
+    two = LOOP.format("print(loss)") + LOOP.format("print(loss)").replace("error", "other_error")
+    for program in two, within("def train(model, data, optimizer):", two):
+        assert [results for _, results in outlined(program)[1]] == [["loss"], ["loss"]]
+    twice = LOOP.format("pass") + textwrap.indent(textwrap.dedent(LOOP.format("print(loss)")).partition("\n")[2], "")
+    assert [results for _, results in outlined(twice)[1]] == [["loss"]]  # one function, of both
+    assert outlined(LOOP.format("pass").replace("p = model(x)", "x = f(x); p = model(x)"))[1] == [(["x", "y"], [])]
+    kept = within("def train(model, data, optimizer):", LOOP.format("pass")) + " return loss"
+    assert outlined(kept)[1] == [(["model", "optimizer", "x", "y"], ["loss"])]
+
+
 CARRIED = """
     state = start()
     for x in data:

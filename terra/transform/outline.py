@@ -54,11 +54,11 @@ def outline(tree, is_tape, is_main):
     for statement in tree.body:
         n = len(made)
         if is_main and not isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
-            _Outliner(module, tree, ()).walk([statement], bound, None)
+            _Outliner(module, tree, ()).walk([statement], bound, following=[(tree.body, tree.body.index(statement) + 1)])
         for function, around in _functions(statement, ()):
             if not any(_is_outside_loops(node, module.is_block) for node in function.body):
                 outliner = _Outliner(module, function, around)
-                outliner.walk(function.body, outliner.bound_before(), None)
+                outliner.walk(function.body, outliner.bound_before())
         body += [*made[n:], statement]
         bound = bound_after([statement], bound, module.passes)
     tree.body = body
@@ -144,43 +144,53 @@ class _Outliner:
                 bound |= (bound_after(before, parameters(function), self._module.passes) & self._outer)
         return bound
 
-    def walk(self, statements, bound, loop, catching=()):
+    def walk(self, statements, bound, loop=None, following=(), catching=()):
         """Look for blocks in a list of statements.
 
-        bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. catching: the statements round them that may catch
-        exceptions, and whether each is in a loop itself.
+        bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. following: what may run after them, as (statements, the
+        first of those). catching: the same of what may run after an exception that some statement round them has caught.
         """
         k, before = 0, []  # what is bound before each of the statements
         while k < len(statements):
             node = statements[k]
             before.append(bound)
             if not self._module.is_block(node):
-                self._look_inside(node, bound, loop, catching)
+                again = (statements, k if isinstance(node, _LOOPS) else k + 1)
+                self._look_inside(node, bound, loop, (again, *following), catching)
             elif loop is not None and not _has_options(node):
                 first = k
                 while first and _computes(statements[first - 1]):
                     first -= 1
                 region = statements[first:k + self._extent(statements[k:])]
-                n, call = self._function(region, k - first, before[first], loop, catching)
+                call = self._function(region, k - first, before[first], loop, ((statements, first), *following), catching)
                 if call is not None:
-                    statements[first:first + n] = [node := call]
+                    statements[first:first + len(region)] = [node := call]
                     k = first
                     del before[k + 1:]
                     bound = before[k]
             bound = bound_after([node], bound, self._module.passes)
             k += 1
 
-    def _look_inside(self, node, bound, loop, catching):
+    def _look_inside(self, node, bound, loop, following, catching):
         if isinstance(node, _LOOPS):
             inside = bound - names_of([node]).deletes | names_of([node.target] if hasattr(node, "target") else []).stores
-            self.walk(node.body, inside, loop or node, catching)
+            self.walk(node.body, inside, loop or node, following, catching)
         elif isinstance(node, ast.If):
-            self.walk(node.body, bound, loop, catching)
-            self.walk(node.orelse, bound, loop, catching)
+            self.walk(node.body, bound, loop, following, catching)
+            self.walk(node.orelse, bound, loop, following, catching)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
-            self.walk(node.body, bound | _bound_by(node), loop, (*catching, (node, loop is not None)))
+            self.walk(node.body, bound | _bound_by(node), loop, following, (*catching, *following))
         elif hasattr(node, "handlers"):
-            self.walk(node.body, bound, loop, (*catching, (node, loop is not None)))
+            behind = ((node.finalbody, 0), *following)
+            caught = *[(handler.body, 0) for handler in node.handlers], *behind
+            self.walk(node.body, bound, loop, ((node.orelse, 0), *behind), (*catching, *caught))
+
+    def _may_be_read(self, following):
+        """The names that may be read in what may run, before it binds them."""
+        found = set()
+        for statements, first in following:
+            bound_after(statements[first:], (), self._module.passes, found)
+        return found
 
     def _extent(self, statements):
         """How many of the statements that begin with a block belong to the step; 0 if they cannot be a function."""
@@ -196,37 +206,40 @@ class _Outliner:
             bound |= names.stores
         return n
 
-    def _function(self, region, at, bound, loop, catching):
-        """Make a function of these statements, of which that at `at` is the block: (how many of them it has, the statement that calls it; None if they cannot be one)."""
+    def _function(self, region, at, bound, loop, following, catching):
+        """Make a function of these statements, of which that at `at` is the block, or of the first of them, which stay in `region`: the statement that calls it; None if they cannot be one."""
         if len(region) <= at:
-            return 0, None
+            return None
         names, read_first = names_of(region), set()
         after = bound_after(region, (), self._module.passes, read_first)
         changed = names_of([loop]).stores
         local = changed if self._is_module else self._own | self._outer
-        touched = names.loads | names.stores | names.deletes
-        everything = [*self._scope.body, *self._module.made]
-        outside = names_of(everything, region)
-        if not self._module.declared.isdisjoint(touched & local | names.stores) or not names_of(everything).captured.isdisjoint(names.stores | names.deletes):
-            return 0, None  # a function may look at it while the statements run, or bind it
+        bound_here = names.stores | names.deletes
+        if not self._module.declared.isdisjoint((names.loads & local) | bound_here) or not names_of([*self._scope.body, *self._module.made]).captured.isdisjoint(bound_here):
+            return None  # a function may look at it while the statements run, or bind it
         if any(isinstance(part, ast.ClassDef) for part in self._around) and any(_needs_class(node) for part in region for node in ast.walk(part)):
-            return 0, None
-        read_outside = outside.loads | outside.deletes
-        results = names.stores & (read_outside | read_first)  # also those that the next iteration reads
+            return None
+        (statements, first), *others = following
+        read_after = self._may_be_read([(statements, first + len(region)), *others])
+        results = names.stores & read_after
+        if not self._is_module:  # what else reads a name of the function must not take it for a name outside of it
+            elsewhere = names_of(self._scope.body, region)
+            results |= names.stores & (elsewhere.loads | elsewhere.deletes) - elsewhere.stores - parameters(self._scope)
         arguments = (read_first & local) | (results - after)
         handled = {node.name for part in region for node in ast.walk(part) if isinstance(node, ast.ExceptHandler)}
-        if not arguments <= bound or not names.deletes <= names.stores or not (names.deletes | handled).isdisjoint(read_first | arguments | read_outside) or not names.captured.isdisjoint(arguments | names.stores):
-            return 0, None
+        if not arguments <= bound or not names.captured.isdisjoint(arguments | names.stores):
+            return None
+        if not names.deletes <= names.stores or not (names.deletes | handled).isdisjoint(read_first | arguments | read_after):
+            return None
+        if not names.stores.isdisjoint(self._may_be_read(catching)):
+            return None  # an exception may leave the statements half-way, with some names bound
         if not results.isdisjoint(_bound_by(region[at])) or any(_takes_from(node, arguments - changed) for part in region for node in ast.walk(part)):
-            return 0, None  # a tape belongs to its step; what holds the data is looked through at each call
+            return None  # a tape belongs to its step; what holds the data is looked through at each call
         grows = next((k for k, part in enumerate(region) if _fills(part, arguments)), None)
         if grows is not None:  # a list that grows would be looked through at each call
-            return self._function(region[:grows], at, bound, loop, catching)
-        for statement, is_in_loop in catching:  # an exception may leave the statements half-way, with some names bound
-            afterwards = names_of(everything, region if is_in_loop else statement.body)
-            if not names.stores.isdisjoint(afterwards.loads | afterwards.deletes | read_first):
-                return 0, None
-        return len(region), self._write(region, at, sorted(arguments), sorted(results))
+            del region[grows:]
+            return self._function(region, at, bound, loop, following, catching)
+        return self._write(region, at, sorted(arguments), sorted(results))
 
     def _write(self, region, at, arguments, results):
         block, last = region[at], region[-1]
