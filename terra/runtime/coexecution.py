@@ -492,7 +492,7 @@ class Coexecuted(OfInstances):
             self._begin_anew()
             if self.begins_anew:
                 return
-            fell_back = False  # what was unknown before tells nothing of this path
+            fell_back = fell_back and is_due and self.turnover.is_known  # else what was unknown before tells nothing of this path
         with self.generation.lock:
             may_grow = self.store.n_traces < self.options.max_traces and len(self.store.graph) < max(MOST_NODES, 3 * len(raw.events))
             changed = self.store.add(raw, may_grow=may_grow)

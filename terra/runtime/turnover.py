@@ -24,6 +24,7 @@ class Turnover:
 
     def __init__(self):
         self.takes_turns = False  # whether variables that were forgotten have come back
+        self.is_known = False  # whether the trace that was due last does what the one before did, with other variables: it need not come again
         self._forgotten = set()  # what tells their handles from all others, also when they are gone
         self._path = None  # of the last step
         self._steps = 0  # in a row along it
@@ -69,7 +70,10 @@ class Turnover:
         known = store.resources()
         used = {id(ref[1]): ref[1] for event in raw.events for ref in event.refs if ref[0] == RESOURCE}
         new = [handle for key, handle in used.items() if key not in known]
-        if not known or not new or (2 * len(new) <= len(used) and not is_full and not _are_in_places_of_others(store.latest, raw, used)):
+        if not known or not new:
+            return False
+        self.is_known = _are_in_places_of_others(store.latest, raw, used)
+        if 2 * len(new) <= len(used) and not is_full and not self.is_known:
             return False
         if 2 * sum(handle._id in self._forgotten for handle in new) >= len(new):
             self.takes_turns = True

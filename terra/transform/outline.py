@@ -12,7 +12,7 @@
                                                       print(loss)
 
 So a script's main loop is treated like a step that was written as a function. What is read there of names that the loop changes, or that are local to the function, are arguments; what is
-bound there and read anywhere else is the result; what nothing else reads is local to the new function. That is done only where no program can tell: where each argument is sure to be bound
+bound there and may be read later, before it is bound again, is the result; the rest is local to the new function. That is done only where no program can tell: where each argument is sure to be bound
 before, and each result afterwards, no function looks at one of these names, or binds it, and control does not leave the statements but at their end. Else the loop stays as it is.
 """
 
