@@ -1,7 +1,7 @@
 """What it costs to make a step's graph: `python -m examples.generation [PROGRAM ...]`.
 
-For each program: writing Terra's graph function and the program that the skeleton walks, against tf.function's tracing of the same step; then, with grappler's
-rewrites off (the default, bitwise equal to eager) and on (`optimize=True`), the instantiation by the runtime and the time of the graph alone.
+For each program: writing Terra's graph function and the program that the skeleton walks, against tf.function's tracing of the same step; then, with grappler
+off (the default, bitwise equal to eager) and on (`optimize=True`), the instantiation by the runtime, of a graph that is not the first one, and the time of the graph alone.
 """
 
 import os
@@ -53,15 +53,15 @@ def tracing_ms(name):
 def main(names):
     print(f"{'program':24}{'nodes':>7}{'Terra ms':>10}{'tf.function ms':>16}{'ratio':>7}   instantiation and graph alone, ms: exact, optimize=True")
     for name in names:
-        step, batch = ready(name)
+        step, _ = ready(name)
 
         def write():
-            Program(step.store, GraphGenerator(step.store, step.program.early, Queue).generate(), step.program.early)
+            Program(step.store, GraphGenerator(step.store, step.program.early, Queue).generate())
 
         ours, theirs = milliseconds(write, 9), tracing_ms(name)
         figures = []
         for optimize in (False, True):
-            made, arguments = (step, batch) if not optimize else ready(name, optimize=True)
+            made, arguments = ready(name, optimize=optimize)  # TensorFlow has looked up the kernels, for the graph before
             made.run_graph_alone(*arguments)
             whole = 1e3 * made.stats().generation_s
             figures.append(f"{whole - ours:6.0f} {milliseconds(lambda: made.run_graph_alone(*arguments), 50):6.2f}")

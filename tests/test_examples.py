@@ -7,6 +7,7 @@ import random
 import re
 import runpy
 import sys
+import types
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from examples import check, conditions, embeddings, fit, fit_models, functionals, numbers, programs, shapes
+from examples import check, conditions, embeddings, fit, fit_models, functionals, generation, main_loops, numbers, programs, shapes
 from examples.benchmark import loops, report
 from examples.benchmark.__main__ import main as benchmark
 from examples.benchmark.__main__ import parse, plan_of
@@ -457,3 +458,17 @@ def test_fit_knows_its_models(capsys):
     with pytest.raises(SystemExit):
         fit.main(["perceptron"])
     assert "no model 'perceptron'" in capsys.readouterr().err
+
+
+def test_what_it_costs_to_make_a_graph(capsys, monkeypatch):
+    build = programs.load("hand_written_variables").build
+    monkeypatch.setattr(generation, "load", lambda name: types.SimpleNamespace(build=lambda seed: build(seed, "test")))
+    generation.main(["hand_written_variables"])
+    _, row = capsys.readouterr().out.splitlines()
+    name, *figures = row.split()
+    assert name == "hand_written_variables" and len(figures) == 8 and all(float(x) > 0 for x in figures)
+
+
+def test_main_loops(capsys):
+    assert main_loops.main(["hand-written", "--steps", "60", "--rounds", "1"]) == 0
+    assert "other losses" not in capsys.readouterr().out
