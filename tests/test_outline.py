@@ -13,14 +13,10 @@ from terra.transform import is_outlined, outline
 NAMES = ("a", "b", "c", "d")
 
 
-def is_tape(node):
-    return isinstance(node, ast.Call) and "GradientTape" in (getattr(node.func, "attr", None), getattr(node.func, "id", None))
-
-
 def outlined(source, is_main=True):
     """(the changed source's tree, names of the arguments and of the results of its new functions)."""
     tree = ast.parse(textwrap.dedent(source))
-    outline(tree, is_tape, is_main)
+    outline(tree, is_main)
     made = [node for node in tree.body if isinstance(node, ast.FunctionDef) and is_outlined(node.name)]
     signatures = []
     for node in made:

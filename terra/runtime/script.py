@@ -27,7 +27,7 @@ from terra.runtime import dispatch, gradient_tape
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.graph_runner import runner
-from terra.transform import instrument, is_outlined, outline, policy, rewrites
+from terra.transform import instrument, is_block, is_outlined, outline, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -88,12 +88,12 @@ def block(function):
 
 def rewrite(tree):
     """Add the decorators to a module's syntax tree, in place. Positions stay the user's."""
-    everything = any(_is_block(node) for node, _ in _own(tree))
+    everything = any(is_block(node) for node, _ in _own(tree))
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or not all(map(_harmless, node.decorator_list)):
             continue
         own = list(_own(node))
-        blocks = [in_loop for n, in_loop in own if _is_block(n)]
+        blocks = [in_loop for n, in_loop in own if is_block(n)]
         suspends = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n, _ in own)
         if is_outlined(node.name):
             source = "__import__('terra.runtime.script', fromlist=['block']).block"
@@ -129,14 +129,6 @@ def _own(scope):
         todo.extend((child, inside) for child in ast.iter_child_nodes(node))
 
 
-def _is_block(node):
-    return isinstance(node, ast.With) and any(_is_tape(item.context_expr) for item in node.items)
-
-
-def _is_tape(node):
-    return isinstance(node, ast.Call) and "GradientTape" in (getattr(node.func, "attr", None), getattr(node.func, "id", None))
-
-
 def compiled(source, filename, is_main=True):
     """The code object of a module, given as bytes, with the decorators in place."""
     if b"GradientTape" not in source:
@@ -145,7 +137,7 @@ def compiled(source, filename, is_main=True):
     def parse():
         return compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
 
-    tree, change = parse(), functools.partial(outline, is_tape=_is_tape, is_main=is_main)
+    tree, change = parse(), functools.partial(outline, is_main=is_main)
     try:
         change(tree)
     except RecursionError:  # an expression is nested too deeply for code in Python

@@ -25,8 +25,8 @@ At run time, instrumented code talks to :mod:`terra.runtime.location` only.
 
 from .api import instrument, is_instrumented, reason, to_code
 from .classes import restore as restore_classes
-from .outline import is_outlined, outline
+from .outline import is_block, is_outlined, outline
 from .policy import configure
 from .source import rewrites
 
-__all__ = ["instrument", "is_instrumented", "is_outlined", "outline", "reason", "rewrites", "to_code", "configure", "restore_classes"]
+__all__ = ["instrument", "is_block", "is_instrumented", "is_outlined", "outline", "reason", "rewrites", "to_code", "configure", "restore_classes"]

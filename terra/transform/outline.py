@@ -21,7 +21,7 @@ import sys
 
 from .names import bound_after, names_of, parameters
 
-__all__ = ["is_outlined", "outline"]
+__all__ = ["is_block", "is_outlined", "outline"]
 
 _NAME = "<block at line {}>"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -42,26 +42,39 @@ _OTHER = frozenset([
 _OTHERS = ("print", "write", "log", "save", "plot", "show", "set_", "on_")  # what their names begin with
 
 
-def outline(tree, is_tape, is_main):
+def outline(tree, is_main):
     """Make functions of the blocks of tapes in a module's loops, in place.
 
-    is_tape: whether an expression makes a tape. is_main: whether nobody else uses the module's own names, so that its own loops may be changed, too.
+    is_main: whether nobody else uses the module's own names, so that its own loops may be changed, too.
     """
     if any(map(_looks_at_names, ast.walk(tree))):
         return
-    made, body, bound = [], [], set()
-    module = _Module(tree, is_tape, made)
-    for statement in tree.body:
+    declared, made, body, bound = names_of(tree.body).declared, [], [], set()
+    for k, statement in enumerate(tree.body):
         n = len(made)
         if is_main and not isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
-            _Outliner(module, tree, ()).walk([statement], bound, following=[(tree.body, tree.body.index(statement) + 1)])
+            _Outliner(tree, (), declared, made).walk([statement], bound, following=[(tree.body, k + 1)])
         for function, around in _functions(statement, ()):
-            if not any(_is_outside_loops(node, module.is_block) for node in function.body):
-                outliner = _Outliner(module, function, around)
+            if not any(map(_is_outside_loops, function.body)):
+                outliner = _Outliner(function, around, declared, made)
                 outliner.walk(function.body, outliner.bound_before())
         body += [*made[n:], statement]
-        bound = bound_after([statement], bound, module.passes)
+        bound = bound_after([statement], bound, _passes)
     tree.body = body
+
+
+def is_block(node):
+    """Whether it is a `with` statement with a tape."""
+    return isinstance(node, ast.With) and any(_is_tape(item.context_expr) for item in node.items)
+
+
+def _passes(node):
+    """Whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
+    return isinstance(node, ast.With) and all(_is_tape(item.context_expr) for item in node.items)
+
+
+def _is_tape(node):
+    return isinstance(node, ast.Call) and "GradientTape" in (getattr(node.func, "attr", None), getattr(node.func, "id", None))
 
 
 def is_outlined(name):
@@ -91,36 +104,23 @@ def _functions(node, around):
         yield from _functions(child, around)
 
 
-def _is_outside_loops(node, is_block):
+def _is_outside_loops(node):
     """Whether there is a block in a statement of a function that is in none of its loops: the function as a whole is the step then."""
     if is_block(node):
         return True
     if isinstance(node, (*_LOOPS, *_FUNCTIONS, ast.ClassDef, ast.Lambda)):
         return False
-    return any(_is_outside_loops(child, is_block) for child in ast.iter_child_nodes(node))
-
-
-class _Module:
-    """What is known of a whole module."""
-
-    def __init__(self, tree, is_tape, made):
-        self.made = made  # functions of blocks
-        self.declared = names_of(tree.body).declared
-        self._is_tape = is_tape
-
-    def is_block(self, node):
-        return isinstance(node, ast.With) and any(self._is_tape(item.context_expr) for item in node.items)
-
-    def passes(self, node):
-        """Whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
-        return isinstance(node, ast.With) and all(self._is_tape(item.context_expr) for item in node.items)
+    return any(map(_is_outside_loops, ast.iter_child_nodes(node)))
 
 
 class _Outliner:
-    """What makes functions of the blocks in the loops of one scope, a module's or a function's."""
+    """What makes functions of the blocks in the loops of one scope, a module's or a function's: they are appended to `made`.
 
-    def __init__(self, module, scope, around):
-        self._module, self._scope, self._around = module, scope, around
+    declared: the names that some function of the module declares.
+    """
+
+    def __init__(self, scope, around, declared, made):
+        self._scope, self._around, self._declared, self._made = scope, around, declared, made
         self._is_module = isinstance(scope, ast.Module)
         self._own, self._outer = set(), set()
         if not self._is_module:
@@ -141,7 +141,7 @@ class _Outliner:
                     if any(node is inner for node in ast.walk(statement)):
                         break
                     before.append(statement)
-                bound |= (bound_after(before, parameters(function), self._module.passes) & self._outer)
+                bound |= (bound_after(before, parameters(function), _passes) & self._outer)
         return bound
 
     def walk(self, statements, bound, loop=None, following=(), catching=()):
@@ -154,7 +154,7 @@ class _Outliner:
         while k < len(statements):
             node = statements[k]
             before.append(bound)
-            if not self._module.is_block(node):
+            if not is_block(node):
                 again = (statements, k if isinstance(node, _LOOPS) else k + 1)
                 self._look_inside(node, bound, loop, (again, *following), catching)
             elif loop is not None and not _has_options(node):
@@ -168,7 +168,7 @@ class _Outliner:
                     k = first
                     del before[k + 1:]
                     bound = before[k]
-            bound = bound_after([node], bound, self._module.passes)
+            bound = bound_after([node], bound, _passes)
             k += 1
 
     def _look_inside(self, node, bound, loop, following, catching):
@@ -189,7 +189,7 @@ class _Outliner:
         """The names that may be read in what may run, before it binds them."""
         found = set()
         for statements, first in following:
-            bound_after(statements[first:], (), self._module.passes, found)
+            bound_after(statements[first:], (), _passes, found)
         return found
 
     def _extent(self, statements):
@@ -211,11 +211,11 @@ class _Outliner:
         if len(region) <= at:
             return None
         names, read_first = names_of(region), set()
-        after = bound_after(region, (), self._module.passes, read_first)
+        after = bound_after(region, (), _passes, read_first)
         changed = names_of([loop]).stores
         local = changed if self._is_module else self._own | self._outer
         bound_here = names.stores | names.deletes
-        if not self._module.declared.isdisjoint((names.loads & local) | bound_here) or not names_of([*self._scope.body, *self._module.made]).captured.isdisjoint(bound_here):
+        if not self._declared.isdisjoint((names.loads & local) | bound_here) or not names_of([*self._scope.body, *self._made]).captured.isdisjoint(bound_here):
             return None  # a function may look at it while the statements run, or bind it
         if any(isinstance(part, ast.ClassDef) for part in self._around) and any(_needs_class(node) for part in region for node in ast.walk(part)):
             return None
@@ -251,7 +251,7 @@ class _Outliner:
             function.type_params = []
         ast.copy_location(function, block)
         function.end_lineno, function.end_col_offset = last.end_lineno, last.end_col_offset
-        self._module.made.append(ast.fix_missing_locations(function))
+        self._made.append(ast.fix_missing_locations(function))
         call = ast.Call(ast.Name(name, ast.Load()), [ast.Name(x, ast.Load()) for x in arguments], [])
         call = ast.Assign([_tuple([ast.Name(x, ast.Store()) for x in results], ast.Store())], call) if results else ast.Expr(call)
         return ast.fix_missing_locations(ast.copy_location(call, block.items[0].context_expr))
