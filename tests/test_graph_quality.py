@@ -1,6 +1,5 @@
 """What TensorFlow's own passes may make of the generated graph: less to do, but the same values, bit by bit, and the same errors."""
 import collections
-import threading
 
 import keras
 import numpy as np
@@ -16,7 +15,6 @@ from terra.graph import harmless
 from terra.graph.functiondef import FunctionBuilder, node_of
 from terra.graph.order import shortest_first
 from terra.graph.trace import CONST, VALUE
-from terra.runtime.helper_threads import Task
 
 
 def floats(*shape, seed=0):
@@ -439,35 +437,3 @@ def test_nodes_that_the_most_others_wait_for_come_last(reads):
     del ordered.node_def[:]
     ordered.node_def.extend(fdef.node_def)
     assert ordered.SerializeToString(deterministic=True) == before
-
-
-def test_threads_that_make_graphs_are_kept():
-    seen = []
-    for _ in range(3):
-        task = Task(lambda: seen.append(threading.current_thread()))
-        task.join()
-        assert not task.runs
-    assert len(set(seen)) == 1 and seen[0].daemon
-
-    release = threading.Event()
-    slow, quick = Task(release.wait), Task(lambda: seen.append(threading.current_thread()))
-    quick.join()  # on another one
-    assert slow.runs and len(set(seen)) <= 2
-    release.set()
-    slow.join()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_fails_is_not_kept():
-    seen = []
-
-    def fail():
-        seen.append(threading.current_thread())
-        raise ValueError
-
-    task = Task(fail)
-    task.join()
-    seen[0].join(10)
-    after = Task(lambda: seen.append(threading.current_thread()))
-    after.join()
-    assert seen[1] is not seen[0] and not seen[0].is_alive()
