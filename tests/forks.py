@@ -56,3 +56,9 @@ class Interpreters:
         status = int(self._parent.stdout.readline())
         assert status != -signal.SIGALRM, "it hangs"
         return types.SimpleNamespace(returncode=status, stdout=names[0].read_text(), stderr=names[1].read_text())
+
+    def run_script(self, *argv, options=None):
+        """The same of a script with its arguments, under `python`, or under `python -m terra run` with these options. `first` has imported runpy and sys."""
+        if options is None:
+            return self.run(f"sys.argv[:] = {[*map(str, argv)]!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')")
+        return self.run(f"sys.argv[:] = {['terra', 'run', *options, *map(str, argv)]!r}\nrunpy.run_module('terra', run_name='__main__', alter_sys=True)")

@@ -200,8 +200,8 @@ def interpreters(tmp_path_factory):
 
 def under_both(interpreters, path, *options):
     """(what a script prints, what it does under `python -m terra run`, the statistics, by name)."""
-    plain = interpreters.run(f"sys.argv[:] = [{str(path)!r}]\nrunpy.run_path(sys.argv[0], run_name='__main__')")
-    ours = interpreters.run(f"sys.argv[:] = {['terra', 'run', '--stats', '--wait-for-graph', *options, str(path)]!r}\nrunpy.run_module('terra', run_name='__main__', alter_sys=True)")
+    plain = interpreters.run_script(path)
+    ours = interpreters.run_script(path, options=["--stats", "--wait-for-graph", *options])
     rows = [line.split(maxsplit=10) for line in ours.stderr.splitlines() if line.startswith(" ")]
     header = next((row for row in rows if row[:1] == ["steps"]), [])
     found = {row[-1]: dict(zip(header, row)) for row in rows if len(row) == len(header) == 11 and row is not header and row[0].isdecimal()}

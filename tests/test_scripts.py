@@ -22,8 +22,7 @@ def interpreters(tmp_path_factory):
         yield made
 
 
-def finish(interpreters, argv, run):
-    done = interpreters.run(f"sys.argv[:] = {argv!r}\n{run}")
+def finish(done):
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -31,9 +30,8 @@ def finish(interpreters, argv, run):
 @pytest.mark.parametrize("script", SHARES)
 def test_same_output_and_co_executed(script, interpreters):
     arguments = ARGUMENTS.get(script, [])
-    expected, _ = finish(interpreters, [script, *arguments], "runpy.run_path(sys.argv[0], run_name='__main__')")
-    terra = ["terra", "run", "--stats", "--wait-for-graph", script, *arguments]  # a busy machine may take long for the graph
-    actual, statistics = finish(interpreters, terra, "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
+    expected, _ = finish(interpreters.run_script(script, *arguments))
+    actual, statistics = finish(interpreters.run_script(script, *arguments, options=["--stats", "--wait-for-graph"]))  # a busy machine may take long for the graph
     assert actual == expected
     assert len(expected.splitlines()) >= 4
     steps, done = map(int, re.search(r"^terra: (\d+) steps, (\d+) of them co-executed", statistics, re.MULTILINE).groups())
@@ -63,8 +61,8 @@ if __name__ == "__main__":
 def test_a_function_round_a_tape_is_skipped_as_a_whole(interpreters, tmp_path):
     script = tmp_path / "loop.py"
     script.write_text(LOOP)
-    expected, _ = finish(interpreters, [str(script)], "runpy.run_path(sys.argv[0], run_name='__main__')")
-    actual, statistics = finish(interpreters, ["terra", "run", "--stats", "--wait-for-graph", str(script)], "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
+    expected, _ = finish(interpreters.run_script(script))
+    actual, statistics = finish(interpreters.run_script(script, options=["--stats", "--wait-for-graph"]))
     assert actual == expected
     header, row, *_ = [line.split() for line in statistics.splitlines() if line.startswith(" ")]
     found = dict(zip(header, row))
