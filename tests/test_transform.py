@@ -282,6 +282,16 @@ def test_lambdas_on_a_line_are_told_apart_without_columns(monkeypatch):
             source.find(f)
 
 
+def test_lambdas_on_a_line_that_give_constants():
+    """Python 3.12 gives no columns of them; nor is what they compile to the same if they begin on another line than their body."""
+    functions = lambda: 0.0, lambda: None, lambda: -0.0, lambda: (lambda: 2), lambda: op(3)
+    bodies = [ast.unparse(source.find(f)[0].body).replace("lambda :", "lambda:") for f in (*functions, functions[3]())]
+    assert bodies == ["0.0", "None", "-0.0", "lambda: 2", "op(3)", "2"]
+    over_lines = {"a": lambda: 1, "b": lambda x: (
+        x), "c": lambda: 2}
+    assert [ast.unparse(source.find(f)[0].body) for f in over_lines.values()] == ["1", "x", "2"]
+
+
 def test_decorators_run_once_and_wrapped_functions_are_reached():
     made = []
 

@@ -57,10 +57,13 @@ class _File:
             tree = self._parse()  # another one, since it is changed
             far, places, self._lambdas = self.text.count("\n") + 2, [], {}
             for found in ast.walk(tree):
-                if isinstance(found, ast.Lambda):  # each is put on a line of its own, where its code is found
-                    places.append(_span(found)[0])
-                    found.lineno += far * len(places)
-                    found.end_lineno += far * len(places)
+                if isinstance(found, ast.Lambda):  # each is put on lines of its own, where its code is found
+                    line, column = _span(found)[0]
+                    places.append((line % far, column))
+                    for part in ast.walk(found):  # with its body, or an instruction would mark the way to another line
+                        if "lineno" in part._attributes:
+                            part.lineno = part.lineno % far + far * len(places)
+                            part.end_lineno = part.end_lineno % far + far * len(places)
             for code in codes_within(compiled(tree, self._filename, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
                 if code.co_firstlineno >= far:
                     self._lambdas[places[code.co_firstlineno // far - 1]] = code
@@ -108,7 +111,7 @@ def _narrowest(code, candidates):
         return candidates
     low, high = min(starts), max(ends)
     around = [(node, ancestors) for node, ancestors in candidates
-              if _span(node)[0] <= low and high <= _span(node)[1]]
+              if _span(node.body)[0] <= low and high <= _span(node.body)[1]]
     innermost = [c for c in around if not any(c[0] is not o[0] and _span(c[0])[0] <= _span(o[0])[0]
                                               and _span(o[0])[1] <= _span(c[0])[1] for o in around)]
     return innermost
