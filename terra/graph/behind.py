@@ -172,7 +172,7 @@ class Checks:
         depth = _depth(node) if is_of_elements(info.op_type) else None
         if depth is not None or len(checked) > 1:
             self._check_shapes(write, given, info.attrs["Tindices"], enum, depth, size)
-        if not tfi.n_gpus():  # these ignore indices that are out of range
+        if not tfi.n_gpus() or tfi.is_deterministic():  # GPUs ignore indices that are out of range, but scatter elements on the CPU if they are to do it in order
             self._check_range(write, node, given["indices"], info.attrs["Tindices"], tuple(size[:1 if depth is None else depth]), harmless)
 
     @staticmethod

@@ -84,7 +84,9 @@ class Commits:
         may_fail, sinks = builder.may_fail(top.harmless, names, top.checks)
         for name in set(sinks).difference(names):
             builder.must(name)  # or grappler would drop it, and its error
-        barrier = builder.node("NoOp", (), {}, "barrier", may_fail if self.forgiving else sinks)
+        # What calls functions gives its results before all that is in them has passed.
+        waits_for = may_fail if self.forgiving else dict.fromkeys([*sinks, *builder.fdef.control_ret])
+        barrier = builder.node("NoOp", (), {}, "barrier", waits_for)
         builder.must(barrier)
         if not slots and not self._behind and not out.undo:
             return

@@ -103,7 +103,10 @@ def stateless_random(builder, op_type, refs, attrs, label):
         twin_attrs = {dtype_attr: attrs[dtype_attr], "Tseed": dtype(INT64)}
     for name, given in _TWIN_TYPES.get(twin, (("Tshape", "T"),)):
         twin_attrs[name] = attrs[given] if given in attrs else dtype(INT32)
-    return builder.node(twin, inputs, twin_attrs, label) + ":output:0"
+    name = builder.node(twin, inputs, twin_attrs, label)
+    if op_type in _DRAWN_ON_CPU and tfi.n_gpus():
+        builder.fdef.node_def[-1].device = "/device:CPU:0"
+    return name + ":output:0"
 
 
 def draws_harmlessly(op_type, kinds):
@@ -113,6 +116,7 @@ def draws_harmlessly(op_type, kinds):
     return op_type == opschema.SHUFFLE or op_type in opschema.SAMPLERS or kinds[1 if op_type == "Multinomial" else 0][0] == CONST  # the size
 
 
+_DRAWN_ON_CPU = frozenset(["RandomGamma"])  # GPUs have no kernel for it, but one for its twin, which gives other last bits
 _SEED_PLACE = {"StatelessRandomPoisson": 1, "StatelessMultinomial": 2}
 _TWIN_TYPES = {  # attributes of twins that are called otherwise than those of the operations
     "StatelessRandomGammaV3": (("shape_dtype", "S"),),

@@ -326,6 +326,8 @@ class GraphGenerator(Commits):
         group = feed.group
         if group.refs is None:
             enums = [other.enum for other in group.feeds]
+            if RESOURCE_ENUM in enums and tfi.n_gpus():  # channels are on the CPU, and TensorFlow hands no variable of a GPU to an operation there
+                raise GenerationError("a variable that the step makes would be handed to a graph that runs already, which a GPU's cannot be")
             group.queue = self.new_queue(enums)
             group.refs = self._dequeue(scope, group.queue, enums, label, [scope.last_fetch] if scope.last_fetch else ())
         return group.refs[group.feeds.index(feed)]

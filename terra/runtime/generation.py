@@ -8,7 +8,7 @@ import time
 from terra import errors
 from terra.graph import alternatives, conditions
 from terra.graph.generator import GraphGenerator
-from terra.graph.order import shortest_first
+from terra.graph.order import to_register
 from terra.runtime import dispatch, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
@@ -146,7 +146,7 @@ class Generation:
         self._others, self._failures = 0, runner.failures
         for form in program.forms:
             for fdef in form.fdefs:
-                self.registered.add(shortest_first(fdef))
+                self.registered.add(to_register(fdef))
         if self._function.pieces is None and not compiles and self._lacks_early_form(program):
             program.early_form = self._make_early_form(program, store)
         current = self._function.program
@@ -231,7 +231,7 @@ class Generation:
         form = generator.generate()
         program.handles.update(generator.handles)
         for fdef in form.fdefs:
-            self.registered.add(shortest_first(fdef))
+            self.registered.add(to_register(fdef))
         return form
 
     def _add_form(self, program, make, keep):

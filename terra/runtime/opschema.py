@@ -51,9 +51,11 @@ _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUnifo
 _READING_FILES = frozenset(["ImmutableConst", "MatchingFiles", "ReadFile"])  # not registered as stateful: what they give may be something else each time
 _PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
 
+# cuDNN's recurrent layers: stateful because they may drop out units, with masks that only their kernel knows.
+_RECURRENT = frozenset(f"CudnnRNN{name}{version}" for name in ("", "Backprop") for version in ("", "V2", "V3"))
 CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
 
-_COMPUTING = CHECKS | {"Empty"}  # stateful by name only: the other one gives zeros, or, if it is not asked for them, what nobody may rely on
+_COMPUTING = CHECKS | _RECURRENT | {"Empty"}  # stateful by name only: the last one gives zeros, or, if it is not asked for them, what nobody may rely on
 
 # Output shapes depend on data: Python has to fetch them if it asks.
 DATA_DEPENDENT_SHAPE = frozenset([
@@ -73,7 +75,8 @@ _INDEX_DATA = {
 }
 _DATA_NAMES = frozenset([  # of inputs of any op
     "seed", "key", "counter", "alg", "labels", "segment_ids", "a_indices", "b_indices", "sp_indices", "input_indices", "sparse_indices", "reverse_index_map",
-    "row_partition_tensors", "rt_nested_splits", "params_nested_splits", "true_classes", "sampled_candidates"])
+    "row_partition_tensors", "rt_nested_splits", "params_nested_splits", "true_classes", "sampled_candidates", "sequence_lengths",
+    "host_reserved"])
 _VALUE_DECIDES = frozenset(["Range", "LinSpace"])
 SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank", "VariableShape"])
 _HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
@@ -114,7 +117,7 @@ class Schema:
             self.value_inputs = function_value_inputs(fdef)
         else:
             self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
-        self.plain = self.category == GRAPH and not self.is_function and name not in SHAPE_OPS  # nothing about it needs a second look
+        self.plain = self.category == GRAPH and not self.is_function and name not in SHAPE_OPS and name not in _RECURRENT  # nothing about it needs a second look
         self.infos = {}  # (attributes as they were passed, device) -> OpInfo
         self.calls = {}  # how the fast path was called -> (OpInfo, all attributes)
         self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
@@ -188,6 +191,10 @@ class Schema:
                     self.calls.clear()
                 self.calls[key] = known
         return known
+
+    def is_imperative(self, attrs):
+        """Whether a call with these attributes, as they are passed, runs imperatively."""
+        return self.category == HOST or (self.name in _RECURRENT and bool(dict(zip(attrs[::2], attrs[1::2])).get("dropout")))
 
     @property
     def draws(self):
@@ -365,7 +372,7 @@ def function_effects(fdef, depth=0):
         elif node.op in FORWARDABLE or node.op in _RAW_WRITES or node.op.startswith(_RAW_WRITE_PREFIXES):
             for k in resources:
                 effects[k] = "write"
-        elif node.op not in _COMPUTING and node.op != "NoOp" and node.op != "Assert":
+        elif (node.op not in _COMPUTING and node.op != "NoOp" and node.op != "Assert") or node.attr["dropout"].f:
             return None
     return tuple(effects) if any(effects) else ()
 

@@ -126,7 +126,7 @@ class PythonRunner(Communication, Endings):
                 return self.step.mode.fast(ctx, op, name, *read, *attrs)
         category = schema.category
         seeded = self.step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs
-        if category == opschema.HOST or seeded is None:
+        if seeded is None or schema.is_imperative(attrs):
             return self._host(schema, ctx, op, name, inputs, flat, attrs, args)
         attrs = seeded
         known = host_static(schema, op, flat, self)
@@ -164,7 +164,7 @@ class PythonRunner(Communication, Endings):
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
         seeded = self.step.seeded(schema, inputs, attrs) if category == opschema.RANDOM else attrs
-        if category == opschema.HOST or seeded is None:
+        if seeded is None or schema.is_imperative(attrs):
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         attrs = seeded
         known = host_static(schema, name, inputs, self)

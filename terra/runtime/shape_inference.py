@@ -14,7 +14,7 @@ from terra.runtime.open_shapes import shape_of
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 # Operations that give something for their own gradient's use, whose shape is the kernel's affair: the shape function leaves it open, but TensorFlow's code for the gradient asks for it.
-_SHAPED_BY_KERNELS = frozenset(["FusedBatchNormV3"])
+_SHAPED_BY_KERNELS = frozenset(["FusedBatchNormV3", "CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"])
 
 
 class _Scratch:
@@ -57,7 +57,7 @@ def output_shapes(info, enums, keys, handles, n_out):
         return shapes
     if info.schema is None or info.schema.is_function or info.category not in (opschema.GRAPH, opschema.VARIABLE, opschema.RANDOM):
         return None
-    if info.op_type in _SHAPED_BY_KERNELS and all(type(key) is tuple for key in keys) and tfi.has_one_device():
+    if info.op_type in _SHAPED_BY_KERNELS and all(type(key) is tuple for key in keys):
         return _run(info, enums, keys, n_out)
     graph = _scratch.fresh()
     try:
@@ -81,9 +81,12 @@ def output_shapes(info, enums, keys, handles, n_out):
 def _run(info, enums, keys, n_out):
     """The same by running the operation, on zeros; the kernel, and so the shapes, follow from types and shapes."""
     shapes = [key[1] if is_value(key) else key for key in keys]
-    zeros = [tfi.eager_constant(np.zeros(shape, tfi.INTERN_DTYPES[enum].as_numpy_dtype), tfi.INTERN_DTYPES[enum]) for enum, shape in zip(enums, shapes, strict=True)]
+    inputs = [tfi.eager_constant(np.zeros(shape, tfi.INTERN_DTYPES[enum].as_numpy_dtype), tfi.INTERN_DTYPES[enum]) for enum, shape in zip(enums, shapes, strict=True)]
+    if info.op_type == "CudnnRNNV3":  # no sequence may be empty
+        length = shapes[0][0 if info.attrs.get("time_major", True) else 1]
+        inputs[-1] = tfi.eager_constant(np.full(shapes[-1], length, np.int32), tfi.INTERN_DTYPES[enums[-1]])
     try:
-        outputs = tfi.execute(tfi.context_handle(), "", info.op_type, zeros, info.exec_attrs, n_out)
+        outputs = tfi.execute(tfi.context_handle(), info.device, info.op_type, inputs, info.exec_attrs, n_out)
     except (tfi.NotOkStatusException, tfi.OpError):  # eager execution will say what is wrong with it
         return None
     return tuple([x._shape_tuple() for x in outputs])

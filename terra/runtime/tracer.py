@@ -161,7 +161,7 @@ class Tracer:
         if not schema.plain:
             category = schema.category
             seeded = step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs
-            if category == opschema.HOST or seeded is None:
+            if seeded is None or schema.is_imperative(attrs):
                 return self._host(schema, ctx, op, name, inputs, flat, attrs)
             attrs = seeded
         if not (schema.plain and computed):
@@ -217,7 +217,7 @@ class Tracer:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
         seeded = self.step.seeded(schema, inputs, attrs) if category == opschema.RANDOM else attrs
-        if category == opschema.HOST or seeded is None:
+        if seeded is None or schema.is_imperative(attrs):
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         attrs = seeded
         known = host_static(schema, name, inputs, self)
