@@ -1,6 +1,5 @@
 """What is otherwise on a machine with a GPU. Most of it is tested on any machine, by a Terra that takes it for such a one; the rest needs a GPU."""
 
-import collections
 import time
 
 import harness
@@ -114,7 +113,19 @@ def test_what_follows_from_constants_is_computed_where_eager_execution_does(as_o
     fdef = order.to_register(made.program.generated.fdefs[-1])
     kept = {node.op for node in fdef.node_def if order._UNFOLDED in node.attr}
     assert kept == {"Fill", "Mul", "Pow"}, kept  # Tanh, Exp and AddV2 follow from these
-    assert all(not node.attr[order._UNFOLDED].list.i for node in fdef.node_def if node.op in kept)
+    assert all(not node.attr[order._UNFOLDED].list.i for node in fdef.node_def if order._UNFOLDED in node.attr)
+
+
+def test_integers_are_the_same_anywhere():
+    with tf.Graph().as_default() as graph:
+        numbers = tf.range(3, name="range") * 2
+        x = tf.compat.v1.placeholder(tf.float32, [3])
+        tf.sin(tf.cast(numbers, tf.float32, name="cast"), name="sin")
+        tf.add(x, tf.constant(1.0), name="add")
+        tf.less(tf.constant(1.0), tf.constant(2.0), name="less")
+    nodes = graph.as_graph_def().node
+    order.keep_unfolded(nodes)
+    assert {node.name for node in nodes if order._UNFOLDED in node.attr} == {"cast", "less"}
 
 
 def test_operations_are_not_folded_with_the_attribute():
@@ -129,7 +140,7 @@ def test_operations_are_not_folded_with_the_attribute():
             tf.identity(tf.reduce_sum(y) * x, "result")
         definition = graph.as_graph_def()
         if keep:
-            order.keep_unfolded(collections.namedtuple("Function", "node_def")(definition.node))
+            order.keep_unfolded(definition.node)
         function = tf.compat.v1.wrap_function(
             lambda x: tf.graph_util.import_graph_def(definition, input_map={"x": x}, return_elements=["result:0"])[0], [tf.TensorSpec([], tf.float32)])
         times = []

@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 import terra
 from terra.graph import harmless
 from terra.graph.functiondef import FunctionBuilder, node_of
-from terra.graph.order import shortest_first
+from terra.graph.order import to_register
 from terra.graph.trace import CONST, VALUE
 
 
@@ -424,7 +424,7 @@ def test_nodes_that_the_most_others_wait_for_come_last(reads):
         names.append(builder.node("AddN", [names[i % k] + ":sum:0" if k else "x" for i in read], {}, controls=names[:1] if k % 3 == 2 else ()))
     fdef = builder.finish(["x"], [(names[-1] + ":sum:0", 1)])
     before = fdef.SerializeToString(deterministic=True)
-    ordered = shortest_first(fdef)
+    ordered = to_register(fdef)
     assert fdef.SerializeToString(deterministic=True) == before
     place = {node.name: k for k, node in enumerate(ordered.node_def)}
     assert sorted(place) == sorted(names)
