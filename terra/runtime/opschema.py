@@ -372,7 +372,9 @@ def function_effects(fdef, depth=0):
         elif node.op in FORWARDABLE or node.op in _RAW_WRITES or node.op.startswith(_RAW_WRITE_PREFIXES):
             for k in resources:
                 effects[k] = "write"
-        elif (node.op not in _COMPUTING and node.op != "NoOp" and node.op != "Assert") or node.attr["dropout"].f:
+        elif node.op not in _COMPUTING and node.op != "NoOp" and node.op != "Assert":
+            return None
+        elif node.op in _RECURRENT and "dropout" in node.attr and node.attr["dropout"].f:
             return None
     return tuple(effects) if any(effects) else ()
 
