@@ -29,13 +29,13 @@ WAYS = {
     "cyclegan": (9, 3, 1),  # a picture comes from the generator or from the pool, at each of two places
     "melgan": (10, 2, 1),  # the discriminators are trained from a later step on
     "lstm_stateful": (10, 3, 0),  # no state at first, then that of the step before, then a new one where a text begins
-    "beam_search": (STEPS, 2, 1),  # searches are shorter once it is learned that names end: with which step depends on the names in this Python's standard library
+    "beam_search": (10, 2, 1),  # searches are shorter once it is learned that names end: with which step depends on the names in this Python's standard library
     "lines_of_text": (16, 2, 4),  # as many rounds as the batch has characters in a line
     "dynamic_rnn": (16, 2, 3),  # another number of rounds of the loop in each step
     "tree_rnn": (18, 3, 2),  # another tree in each step
     "tree_lstm": (18, 3, 2),
     "rntn": (18, 3, 2),
-    "topdown_tree_lstm": (18, 3, 6),  # values decide what the tree becomes
+    "topdown_tree_lstm": (18, 4, 6),  # values decide what the tree becomes
 }
 
 # What tf.function gives for the programs that the paper on Terra lists as beyond AutoGraph: the reason why it fails, or what is wrong without any error.

@@ -229,6 +229,7 @@ def run_with_handler_at(k, function, handler):
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for bytecodes only if it is told so before
     sys.settrace(trace)
     try:
         return function(), bool(called)
