@@ -188,6 +188,8 @@ def test_what_a_block_needs_and_gives():
     assert outlined(LOOP.format("print(vars(options), model.eval())"))[1] == [(["x", "y"], [])]
     assert outlined(LOOP.replace("GradientTape()", "GradientTape(persistent=True)").replace("y, p", "y[0], p"))[1] == [(["x", "y"], [])]
     assert outlined(LOOP.format("del tape"))[1] == [(["x", "y"], [])]
+    inside = LOOP.format("pass").replace("    grads", "        grads").replace("    optimizer", "        optimizer")
+    assert outlined(inside.replace("tf.GradientTape()", "profiler.Trace(name='train'), tf.GradientTape()"))[1] == [(["x", "y"], [])]
 
 
 def test_in_a_function_its_own_names_are_arguments_too():

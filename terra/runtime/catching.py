@@ -16,6 +16,7 @@ from terra.graph.trace import CONST, VALUE
 from terra.runtime import frames, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
+from terra.transform.names import TRIES
 
 SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
 _TRY, _LOOP, _SCOPE = "try", "loop", "scope"
@@ -23,7 +24,6 @@ _ANYWHERE, _IN_LOOP, _ALONE = "anywhere", "in a loop", "alone"  # where in a sta
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _SUPPRESSING = frozenset(["suppress", "raises", "assertRaises", "assertRaisesRegex"])  # functions that make context managers which catch what they are given
 _files = {}  # name -> (its lines, what `_statements` found in them)
 _places = {}  # what `_is_caught` was asked -> (what it has told, the code object whose id is part of the question)
@@ -156,7 +156,7 @@ def _statements(lines):
     except (SyntaxError, ValueError, RecursionError):  # a cell of a notebook with magic in it
         return found
     for node in ast.walk(tree):
-        if isinstance(node, _TRIES) and node.handlers:
+        if isinstance(node, TRIES) and node.handlers:
             caught = [handler.type for handler in node.handlers]
             found.append((_TRY, node.body[0].lineno, node.body[-1].end_lineno, caught))
         elif isinstance(node, (ast.With, ast.AsyncWith)):

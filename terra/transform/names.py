@@ -2,9 +2,9 @@
 
 import ast
 
-__all__ = ["Names", "bound_after", "names_of", "parameters"]
+__all__ = ["TRIES", "Names", "bound_after", "names_of", "parameters"]
 
-_TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
+TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _BINDING = (ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _CONSUMERS = frozenset(["sum", "list", "tuple", "dict", "set", "sorted", "max", "min", "any", "all", "join", "apply_gradients", "apply", "add_n", "extend"])
 
@@ -176,7 +176,7 @@ def bound_after(statements, bound, passes, unbound=None):
                 reads(case.guard, captures)
                 ends.append(inside(case.body, captures))
             bound = set.intersection(*ends)
-        elif isinstance(node, _TRIES):
+        elif isinstance(node, TRIES):
             deleted = names_of(node.body).deletes
             ends = [inside(node.body + node.orelse)]
             for handler in node.handlers:

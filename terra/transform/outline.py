@@ -292,7 +292,7 @@ def _bound_by(block):
 
 def _has_options(block):
     """Whether a tape is given options of Terra's, which are those of its own steps."""
-    return any(keyword.arg not in _OF_TAPES for item in block.items if isinstance(item.context_expr, ast.Call) for keyword in item.context_expr.keywords)
+    return any(keyword.arg not in _OF_TAPES for item in block.items if _is_tape(item.context_expr) for keyword in item.context_expr.keywords)
 
 
 def _takes_from(node, names):
