@@ -7,6 +7,7 @@ own, which catches the failure of this step and goes on with the next, or in a l
 
 import ast
 import builtins
+import dis
 import linecache
 import sys
 from types import ModuleType
@@ -16,6 +17,7 @@ from terra.graph.trace import CONST, VALUE
 from terra.runtime import frames, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
+from terra.transform import source
 from terra.transform.names import TRIES
 
 SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
@@ -28,6 +30,7 @@ _SUPPRESSING = frozenset(["suppress", "raises", "assertRaises", "assertRaisesReg
 _files = {}  # name -> (its lines, what `_statements` found in them)
 _places = {}  # what `_is_caught` was asked -> (what it has told, the code object whose id is part of the question)
 _LONGEST = 100_000  # lines of a file that is looked into
+_ANY_STATEMENT = _TRY, float("inf"), float("inf"), [None]  # one that catches everything, wherever it is
 
 
 def would_catch(step, schema, flat):
@@ -139,11 +142,20 @@ def _around(frame):
     if line is None:
         return []
     code = frame.f_code
+    if source.has_changed(code.co_filename):
+        return [_ANY_STATEMENT] if _has_handlers(code) else []
     lines = linecache.getlines(code.co_filename, frame.f_globals)
     known = _files.get(code.co_filename)
     if known is None or known[0] is not lines:
         known = _files[code.co_filename] = lines, _statements(lines)
     return [found for found in known[1] if found[1] <= line <= found[2]]
+
+
+def _has_handlers(code):
+    """Whether some statement of a function catches, or only cleans up: all that can be told if the file is another one now."""
+    if hasattr(code, "co_exceptiontable"):
+        return bool(code.co_exceptiontable)
+    return any(instruction.opname.startswith("SETUP_") for instruction in dis.get_instructions(code))  # Python 3.10
 
 
 def _statements(lines):

@@ -7,15 +7,34 @@ decide what private names and ``__class__`` mean). One parsed file is kept per f
 
 import ast
 import linecache
+import os
+import time
 import types
 import warnings
 
-__all__ = ["NoSource", "compiled", "find", "find_code", "rewrites"]
+__all__ = ["NoSource", "compiled", "find", "find_code", "has_changed", "rewrites"]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MAX_FILES = 64
 _files = {}
 _rewritten = {}  # file name -> what was done to its tree before it was compiled
+_changed = set()  # names of files that may not say what runs
+_SHAPE_OF_CODE = 0x3FF  # the flags of a code object that say what kind of function it is of, not how it was compiled
+_SLACK = 2.0  # seconds that the clock of a file system may be off
+
+
+def _started():
+    """When this process began, in seconds since the epoch; or some time before."""
+    try:
+        with open("/proc/self/stat") as own, open("/proc/stat") as all_of_them:
+            ticks = int(own.read().rpartition(")")[2].split()[19])
+            booted = next(int(line.split()[1]) for line in all_of_them if line.startswith("btime"))
+        return booted + ticks / os.sysconf("SC_CLK_TCK") - _SLACK
+    except (OSError, ValueError, StopIteration):  # no Linux
+        return time.time() - max(time.process_time(), 60.0)
+
+
+_STARTED = _started()
 
 
 class NoSource(Exception):
@@ -28,7 +47,7 @@ class _File:
     def __init__(self, text, filename):
         self.text = text
         self._filename = filename
-        self._lambdas = None
+        self._lambdas = self._codes = None
         self.by_line = {}
         try:
             tree = self._parse()
@@ -50,6 +69,14 @@ class _File:
                     self.by_line.setdefault(first_line(child), []).append((child, ancestors))
                 inside = ancestors + (child,)
             self._collect(child, inside)
+
+    def holds(self, code):
+        """Whether the file, as it is, compiles to a function like this one on the same line."""
+        if self._codes is None:
+            self._codes = {}
+            for found in codes_within(compiled(self._parse(), self._filename, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+                self._codes.setdefault((found.co_name, found.co_firstlineno), []).append(found)
+        return any(_alike(found, code) for found in self._codes.get((code.co_name, code.co_firstlineno), ()))
 
     def code_of_lambda(self, node):
         """What Python compiles a lambda of the file to, at another line; None if it does not compile it (a constant condition)."""
@@ -90,6 +117,8 @@ def _parsed(filename, module_globals):
     text = "".join(lines)
     entry = _files.get(filename)
     if entry is None or entry.text != text:
+        if entry is not None:
+            _changed.add(filename)
         if len(_files) >= _MAX_FILES:
             _files.clear()
         entry = _files[filename] = _File(text, filename)
@@ -139,7 +168,8 @@ def _alike(a, b):
     """Whether two code objects do the same, wherever they are."""
     if type(a) is not types.CodeType or type(b) is not types.CodeType:
         return type(a) is type(b) and repr(a) == repr(b)  # 0.0 is not -0.0
-    return (a.co_code, a.co_names, a.co_varnames, a.co_freevars, a.co_cellvars, a.co_flags) == (b.co_code, b.co_names, b.co_varnames, b.co_freevars, b.co_cellvars, b.co_flags) \
+    return (a.co_code, a.co_names, a.co_varnames, a.co_freevars, a.co_cellvars, a.co_flags & _SHAPE_OF_CODE) == (
+        b.co_code, b.co_names, b.co_varnames, b.co_freevars, b.co_cellvars, b.co_flags & _SHAPE_OF_CODE) \
         and len(a.co_consts) == len(b.co_consts) and all(map(_alike, a.co_consts, b.co_consts))
 
 
@@ -148,9 +178,30 @@ def find(function):
     return find_code(function.__code__, function.__globals__)
 
 
+def has_changed(filename):
+    """Whether the file was found to have been edited: what was compiled of it is perhaps no longer there."""
+    return filename in _changed
+
+
+def _is_older(filename):
+    """Whether the file is as it was when this process began; so is what is no file."""
+    try:
+        status = os.stat(filename)
+    except OSError:
+        return True
+    return max(status.st_mtime, status.st_ctime) < _STARTED
+
+
 def find_code(code, module_globals):
-    """The same of the function that has this code, and was defined in a module with these globals."""
+    """The same of the function that has this code, and was defined in a module with these globals.
+
+    What is older than the process is taken at its word, since import hooks (pytest's, for one) compile something else than what is there. A file that was written since then
+    may have been edited after Python has read it.
+    """
     file = _parsed(code.co_filename, module_globals)
+    if not _is_older(code.co_filename) and not file.holds(code):
+        _changed.add(code.co_filename)
+        raise NoSource(f"{code.co_filename} was changed after it was imported")
     candidates = file.by_line.get(code.co_firstlineno, [])
     name = code.co_name
     if name == "<lambda>":
