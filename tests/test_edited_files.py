@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.runtime import catching
 from terra.transform import source
 
 TEXT = textwrap.dedent('''
@@ -89,6 +90,24 @@ def test_a_file_that_is_loaded_anew(tmp_path):
         step = terra.coexecute(module.step, wait_for_graph=True)
         assert run(step) == run(module.step)
         assert terra.transform.is_instrumented(terra.transform.instrument(module.helper)) == instrumented
+
+
+def test_statements_around_are_those_of_what_runs(tmp_path):
+    """A file that is edited and loaded anew, as by IPython's %autoreload, is looked into like others; what is left of the old one is not."""
+    text = "import sys\n\ndef look():\n    try:\n        return sys._getframe()\n    except ValueError:\n        pass\n\ndef bare():\n    return sys._getframe()\n"
+    path = tmp_path / "looking.py"
+    spaces = []
+    for edit in ("ValueError", "KeyError"):
+        path.write_text(text.replace("ValueError", edit) + f"# {edit}\n")
+        spaces.append({"__name__": "looking"})
+        exec(compile(path.read_text(), str(path), "exec"), spaces[-1])
+        instrumented = terra.transform.instrument(spaces[-1]["look"])
+        assert terra.transform.is_instrumented(instrumented)
+    assert source.has_changed(str(path))
+    for look in (spaces[1]["look"], instrumented):
+        assert [(kind, [ast.unparse(x) for x in caught or []]) for kind, _, _, caught in catching._around(look())][0] == (catching._TRY, ["KeyError"])
+    assert catching._around(spaces[0]["look"]()) == [catching._ANY_STATEMENT]
+    assert [found[0] for found in catching._around(spaces[0]["bare"]())] == [catching._SCOPE]  # it is still there
 
 
 def test_what_the_user_is_told(tmp_path):

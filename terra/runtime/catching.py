@@ -17,7 +17,7 @@ from terra.graph.trace import CONST, VALUE
 from terra.runtime import frames, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
-from terra.transform import source
+from terra.transform import convert, source
 from terra.transform.names import TRIES
 
 SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
@@ -142,7 +142,7 @@ def _around(frame):
     if line is None:
         return []
     code = frame.f_code
-    if source.has_changed(code.co_filename):
+    if source.has_changed(code.co_filename) and not any(source.says(own, frame.f_globals) for own in convert.own_codes(code)):
         return [_ANY_STATEMENT] if _has_handlers(code) else []
     lines = linecache.getlines(code.co_filename, frame.f_globals)
     known = _files.get(code.co_filename)

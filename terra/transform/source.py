@@ -12,7 +12,7 @@ import time
 import types
 import warnings
 
-__all__ = ["NoSource", "compiled", "find", "find_code", "has_changed", "rewrites"]
+__all__ = ["NoSource", "compiled", "find", "find_code", "has_changed", "rewrites", "says"]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MAX_FILES = 64
@@ -181,6 +181,14 @@ def find(function):
 def has_changed(filename):
     """Whether the file was found to have been edited: what was compiled of it is perhaps no longer there."""
     return filename in _changed
+
+
+def says(code, module_globals):
+    """Whether the file of a function, as it is now, compiles to this code."""
+    try:
+        return _parsed(code.co_filename, module_globals).holds(code)
+    except NoSource:
+        return False
 
 
 def _is_older(filename):
