@@ -144,6 +144,36 @@ for k in range(30):
 '''
 
 
+def test_an_import_hook_compiles_something_else(tmp_path, monkeypatch):
+    """One that checks types at run time, say."""
+    path = tmp_path / "hooked.py"
+    path.write_text(TEXT)
+    tree = ast.parse(TEXT)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return):
+            node.value = ast.parse(f"checked({ast.unparse(node.value)})", mode="eval").body
+    module, seen = {"__name__": "hooked", "checked": lambda x: seen.append(1) or x}, []
+    exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), module)
+    monkeypatch.setattr(source, "_STARTED", float("inf"))  # it is older than this process
+    outcomes = []
+    for step in (module["step"], terra.coexecute(module["step"], wait_for_graph=True)):
+        seen.clear()
+        outcomes.append((run(step), len(seen)))
+    assert outcomes[0] == outcomes[1] and step.stats().coexecuted_steps >= 5 and len(seen) > 24
+
+
+def test_assertions_that_pytest_has_rewritten(monkeypatch):
+    """Their messages are all that is different: such functions are instrumented."""
+    monkeypatch.setattr(source, "_STARTED", float("inf"))  # this file is older than the process
+
+    def step(x):
+        assert x.shape == (2,), x
+        return x * 2.0
+
+    assert "@pytest_ar" in step.__code__.co_names
+    assert terra.transform.is_instrumented(terra.transform.instrument(step))
+
+
 def test_a_script_is_edited_while_it_starts(tmp_path):
     script, outcomes = tmp_path / "train.py", []
     with forks.Interpreters(tmp_path, "import runpy, sys, numpy, tensorflow, keras", ".") as interpreters:

@@ -12,6 +12,8 @@ import time
 import types
 import warnings
 
+from . import policy
+
 __all__ = ["NoSource", "compiled", "find", "find_code", "has_changed", "rewrites", "says"]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -20,7 +22,7 @@ _files = {}
 _rewritten = {}  # file name -> what was done to its tree before it was compiled
 _changed = set()  # names of files that may not say what runs
 _SHAPE_OF_CODE = 0x3FF  # the flags of a code object that say what kind of function it is of, not how it was compiled
-_SLACK = 2.0  # seconds that the clock of a file system may be off
+_SLACK = 1.0  # seconds that the clock of a file system may be off
 
 
 def _started():
@@ -191,25 +193,26 @@ def says(code, module_globals):
         return False
 
 
-def _is_older(filename):
-    """Whether the file is as it was when this process began; so is what is no file."""
+def _is_trusted(code, module_globals):
+    """Whether the file need not be compiled to know that it says what runs: of a library, it is as it was when this process began, and so is what is no file; or all that pytest changes are the messages of assertions."""
     try:
-        status = os.stat(filename)
+        status = os.stat(code.co_filename)
     except OSError:
         return True
-    return max(status.st_mtime, status.st_ctime) < _STARTED
+    if max(status.st_mtime, status.st_ctime) >= _STARTED:
+        return False
+    return not policy.is_user_module(module_globals.get("__name__"), code.co_filename) or any("@pytest_ar" in part.co_names for part in codes_within(code))
 
 
 def find_code(code, module_globals):
     """The same of the function that has this code, and was defined in a module with these globals.
 
-    What is older than the process is taken at its word, since import hooks (pytest's, for one) compile something else than what is there. A file that was written since then
-    may have been edited after Python has read it.
+    The file may have been edited after Python has read it, and an import hook may have compiled something else than what is there.
     """
     file = _parsed(code.co_filename, module_globals)
-    if not _is_older(code.co_filename) and not file.holds(code):
+    if not _is_trusted(code, module_globals) and not file.holds(code):
         _changed.add(code.co_filename)
-        raise NoSource(f"{code.co_filename} was changed after it was imported")
+        raise NoSource(f"{code.co_filename} was changed after it was imported, or something else was compiled of it")
     candidates = file.by_line.get(code.co_firstlineno, [])
     name = code.co_name
     if name == "<lambda>":
