@@ -173,6 +173,13 @@ def test_assertions_that_pytest_has_rewritten(monkeypatch):
     assert "@pytest_ar" in step.__code__.co_names
     assert terra.transform.is_instrumented(terra.transform.instrument(step))
 
+    def other(x):
+        assert x.shape == (3,), x
+        return x * 2.0
+
+    monkeypatch.setattr(source, "_STARTED", 0.0)  # it was written a moment ago: it cannot be told whether anything else is different
+    assert not terra.transform.is_instrumented(terra.transform.instrument(other)) and not source.has_changed(__file__)
+
 
 def test_a_script_is_edited_while_it_starts(tmp_path):
     script, outcomes = tmp_path / "train.py", []

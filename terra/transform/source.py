@@ -201,7 +201,11 @@ def _is_trusted(code, module_globals):
         return True
     if max(status.st_mtime, status.st_ctime) >= _STARTED:
         return False
-    return not policy.is_user_module(module_globals.get("__name__"), code.co_filename) or any("@pytest_ar" in part.co_names for part in codes_within(code))
+    return not policy.is_user_module(module_globals.get("__name__"), code.co_filename) or _has_assertions_of_pytest(code)
+
+
+def _has_assertions_of_pytest(code):
+    return any("@pytest_ar" in part.co_names for part in codes_within(code))
 
 
 def find_code(code, module_globals):
@@ -211,7 +215,8 @@ def find_code(code, module_globals):
     """
     file = _parsed(code.co_filename, module_globals)
     if not _is_trusted(code, module_globals) and not file.holds(code):
-        _changed.add(code.co_filename)
+        if not _has_assertions_of_pytest(code):
+            _changed.add(code.co_filename)
         raise NoSource(f"{code.co_filename} was changed after it was imported, or something else was compiled of it")
     candidates = file.by_line.get(code.co_firstlineno, [])
     name = code.co_name
