@@ -41,6 +41,7 @@ EDITS = {
     "the step": ("+ 1.0\n", "+ 100.0\n"), "a function": ("x * 2.0", "x * 200.0"), "a lambda": ("x * 3.0", "x * 300.0"), "a method": ("inner(x) * 4.0", "inner(x) * 400.0"),
     "a function within": ("y - 1.0", "y - 100.0"), "a name": ("helper(x)\n", "scale(x)\n"), "what is caught": ("tf.errors.InvalidArgumentError", "ZeroDivisionError"),
     "what follows": ("        y = y * 0.0\n", "        y = y * 0.0\n        y = y + 50.0\n"), "no try": ("    except tf.errors.InvalidArgumentError:\n        y = y * 0.0", "    finally:\n        pass"),
+    "what does not compile": ("    y = helper(x)\n", "    y = helper(x)\n    nonlocal y\n"),
 }
 GIVEN = [tf.constant([0.5, k + 1.0]) for k in range(3)] + [tf.constant([1.5, 2.0])]
 

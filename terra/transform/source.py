@@ -63,6 +63,9 @@ class _File:
             _rewritten[self._filename](tree)
         return tree
 
+    def _compiled(self, tree):
+        return codes_within(compiled(tree, self._filename, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+
     def _collect(self, node, ancestors):
         for child in ast.iter_child_nodes(node):
             inside = ancestors
@@ -76,7 +79,11 @@ class _File:
         """Whether the file, as it is, compiles to a function like this one on the same line."""
         if self._codes is None:
             self._codes = {}
-            for found in codes_within(compiled(self._parse(), self._filename, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+            try:
+                codes = list(self._compiled(self._parse()))
+            except (SyntaxError, ValueError):  # it can be parsed, but not compiled: it was edited
+                codes = ()
+            for found in codes:
                 self._codes.setdefault((found.co_name, found.co_firstlineno), []).append(found)
         return any(_alike(found, code) for found in self._codes.get((code.co_name, code.co_firstlineno), ()))
 
@@ -93,7 +100,7 @@ class _File:
                         if "lineno" in part._attributes:
                             part.lineno = part.lineno % far + far * len(places)
                             part.end_lineno = part.end_lineno % far + far * len(places)
-            for code in codes_within(compiled(tree, self._filename, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+            for code in self._compiled(tree):
                 if code.co_firstlineno >= far:
                     self._lambdas[places[code.co_firstlineno // far - 1]] = code
         return self._lambdas.get(_span(node)[0])
