@@ -33,24 +33,14 @@ def test_programs(spec, as_on_gpu):
 
 def test_a_step_that_branches_otherwise_than_expected_updates_nothing_twice(as_on_gpu):
     """The form with conditions fails in a branch, whose result an operation reads that has passed already."""
+    program = corpus.PROGRAMS["nested_branches_that_rejoin"]
+
     def make():
-        v = tf.Variable(tf.ones([3]))
+        made = program.build()
+        return made.step, made.state
 
-        def step(x):
-            h = x * v
-            if tf.reduce_mean(h) > 1.0:
-                h = tf.sqrt(h)
-                h = h + 1.0 if h[0] > 1.8 else tf.exp(-h)
-            elif bool(tf.reduce_any(h < 0.0)):
-                h = tf.abs(h)
-            v.assign(tf.clip_by_value(v * 0.99, 0.5, 1.0))
-            return tf.reduce_sum(h)
-
-        return step, lambda: v
-
-    large, small = tf.constant([2.0, 4.0, 6.0]), tf.constant([0.1, 0.2, 0.3])
-    given = [large, small, -large, large / 2.5]
-    stats = harness.differ(make, lambda i: (given[i % 4],), 40)
+    given = program.build().inputs
+    stats = harness.differ(make, lambda i: given[i % 4], 40)
     assert stats.coexecuted_steps >= 30 and stats.early_steps < 30, stats
 
 
