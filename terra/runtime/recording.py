@@ -1,7 +1,6 @@
 """Recording: a call of framework code that is made is noted as a region, so that the same call can be jumped over (see `regions`)."""
 
 import collections
-import random
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from terra.runtime.kinds import is_output, is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.open_shapes import Unread
 from terra.runtime.program import ValueKey
+from terra.runtime.random_state import random_state
 from terra.runtime.regions import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds, Unskippable, known_to_host, mask_of,
 )
@@ -25,12 +25,6 @@ from terra.runtime.varying import NOTHING_VARIES, may_vary
 
 EagerTensor = tfi.EagerTensor
 _ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask", "_unconditional_loss"])  # what `tf.zeros`, activations and layers of Keras attach to their results
-
-
-def random_state():
-    """What draws of Python's and numpy's own generators change."""
-    name, key, *rest = np.random.get_state()
-    return random.getstate(), name, key.tobytes(), rest
 
 
 class Recording:
