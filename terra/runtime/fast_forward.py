@@ -308,13 +308,22 @@ def _enter(runner, call):
     return call()
 
 
+def _enter_first(runner, place, call):
+    """The same for one that is recorded and has not been before: if that succeeds, nobody will ask for what it calls, else that is recorded the next time."""
+    runner.recorded_within = runner.program.failures(place) == 0
+    try:
+        return _enter(runner, call)
+    finally:
+        runner.recorded_within = False
+
+
 def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_be_empty=False):
     """The same for a place that is looked up already: returns (the call's result, the region if one was recorded).
 
     more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
     may_be_empty: whether a call that issues no operation is skipped, too.
     """
-    if known is None and len(place) == 4 and not runner.program.may_have_owner(place):
+    if known is None and (runner.recorded_within or (len(place) == 4 and not runner.program.may_have_owner(place))):
         return _enter(runner, call), None
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
@@ -365,7 +374,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             if changes:  # (these are effects of a run around it)
                 program.only_within.add(place)
     elif guard is not None:
-        result, alone, warned = user_code.watch(lambda: _enter(runner, call))
+        result, alone, warned = user_code.watch(lambda: _enter_first(runner, place, call) if known is None else _enter(runner, call))
         if not alone:
             guard, why = None, "runs functions of the user's that were not looked for"
         elif warned:

@@ -68,6 +68,7 @@ class PythonRunner(Communication, Endings):
         self.received = {}  # node -> the value that it has fetched
         self.read_twice = []  # keys of values that were read after they had been fetched
         self.late_reads = {}  # what is `held`, see `LateReads`, of the numbers that the framework has read
+        self.recorded_within = False  # whether a call is being recorded for the first time, of which those that it makes are part
         self.attempted = set()  # the user's functions whose calls are being observed or jumped over
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
         self.chosen = []  # what Case Select was told
