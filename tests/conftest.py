@@ -1,15 +1,21 @@
-"""Quiet TensorFlow, importable test helpers, and a watchdog that turns a deadlock into a stack dump."""
+"""Quiet TensorFlow, importable test helpers, a watchdog that turns a deadlock into a stack dump, and the choice of variants.
+
+Tests that are marked `in_turn` have many variants alike: one of two runs, the same one each time. TERRA_TESTS=all runs them all, and so does asking for a test by its name.
+"""
 import faulthandler
 import gc
 import os
 import signal
 import sys
+import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 sys.path.insert(0, os.path.dirname(__file__))
 
 import pytest  # noqa: E402
+
+import variants  # noqa: E402
 
 SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "110"))   # seconds: dump the stacks, fail the test
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
@@ -24,11 +30,26 @@ _file = None  # of the last test
 def pytest_configure(config):
     global _stderr
     _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
+    config.addinivalue_line("markers", "in_turn: one of two variants runs, see conftest.py")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     order = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    if not variants.ALL and not config.option.keyword and not any("::" in argument for argument in config.args):
+        functions = {}
+        for item in items:
+            if item.get_closest_marker("in_turn"):
+                functions.setdefault((item.path, item.originalname), []).append(item)
+        left_out = {item for found in functions.values() for k, item in enumerate(found) if not _is_its_turn(k, item)}
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_its_turn(k, item):
+    """Of a table of variants, in which this one is the k-th, every other one in each row and column; of a list, whichever the name says."""
+    lengths = [len(mark.args[1]) for mark in item.iter_markers("parametrize")]
+    return ((k // lengths[-1] + k % lengths[-1]) if len(lengths) > 1 else zlib.crc32(item.name.encode())) % 2 == 0
 
 
 def pytest_unconfigure(config):

@@ -423,7 +423,7 @@ def test_check_says_what_is_wrong(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("module, titles", [
-    (conditions, list(conditions.PROGRAMS)[1::2]), (functionals, list(functionals.PROGRAMS)[1::2]), (shapes, list(shapes.programs())[::3]), (numbers, list(numbers.PROGRAMS)[::3]),
+    (conditions, list(conditions.PROGRAMS)[1::3]), (functionals, list(functionals.PROGRAMS)[1::3]), (shapes, list(shapes.programs())[::5]), (numbers, list(numbers.PROGRAMS)[::5]),
     (embeddings, list(embeddings.PROGRAMS)[2::4]),
 ], ids=["conditions", "functionals", "shapes", "numbers", "embeddings"])
 def test_steps_that_take_turns(module, titles, capsys, monkeypatch):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime import piece_gradient, recurring
+from variants import ALL
 
 STEPS = 24
 
@@ -623,7 +624,7 @@ def structures_recur_too_seldom(monkeypatch):
 
 
 @pytest.mark.parametrize("cls, late", [pytest.param(cls, late, id=f"{cls.__name__}-{'late' if late else 'now'}") for k, cls in enumerate(PROGRAMS)
-                                       for late in ([False, True] if k % 3 == 0 else [k % 3 == 1])])
+                                       for late in ([False, True] if ALL else [k % 2 == 1])])
 def test_equal_to_eager(cls, late):
     expected = eager_run(cls)
     actual = run(cls, lambda step: terra.coexecute(step, wait_for_graph=True), late)

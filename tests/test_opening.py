@@ -60,6 +60,7 @@ def trained(model, optimizer="sgd", loss=None):
 
 # -- operations ------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", [*BLIND, *SEEING])
 def test_operations(name):
     operation = {**BLIND, **SEEING}[name]

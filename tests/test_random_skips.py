@@ -12,7 +12,7 @@ import tensorflow as tf
 import terra
 from terra.runtime import express_steps
 
-PROGRAMS = int(os.environ.get("TERRA_FUZZ", 24))
+PROGRAMS = int(os.environ.get("TERRA_FUZZ", 14))
 LISTS, ARRAY = 'S["lists"]', 'S["arr"]'
 
 HEAD = '''
