@@ -1,13 +1,12 @@
 """Quiet TensorFlow, importable test helpers, a watchdog that turns a deadlock into a stack dump, and the choice of variants.
 
-Tests that are marked `in_turn` have many variants alike: one of two runs, the same one each time. TERRA_TESTS=all runs them all, and so does asking for a test by its name.
+Tests that are marked `in_turn` have many variants alike: of each two one runs, always the same. TERRA_TESTS=all runs them all, and so does asking for a test by its name.
 """
 import faulthandler
 import gc
 import os
 import signal
 import sys
-import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -37,19 +36,20 @@ def pytest_collection_modifyitems(config, items):
     order = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     if not variants.ALL and not config.option.keyword and not any("::" in argument for argument in config.args):
-        functions = {}
+        functions, left_out = {}, set()
         for item in items:
             if item.get_closest_marker("in_turn"):
                 functions.setdefault((item.path, item.originalname), []).append(item)
-        left_out = {item for found in functions.values() for k, item in enumerate(found) if not _is_its_turn(k, item)}
+        for found in functions.values():
+            left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item))
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
 def _is_its_turn(k, item):
-    """Of a table of variants, in which this one is the k-th, every other one in each row and column; of a list, whichever the name says."""
+    """Of a table of variants, of which this one is the k-th, every other one in each row and column; of a list, one of each two, now the first, now the second (the sequence of Thue and Morse)."""
     lengths = [len(mark.args[1]) for mark in item.iter_markers("parametrize")]
-    return ((k // lengths[-1] + k % lengths[-1]) if len(lengths) > 1 else zlib.crc32(item.name.encode())) % 2 == 0
+    return ((k // lengths[-1] + k % lengths[-1]) if len(lengths) > 1 else k.bit_count()) % 2 == 0
 
 
 def pytest_unconfigure(config):

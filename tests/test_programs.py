@@ -75,6 +75,7 @@ def test_co_executed_equals_eager(name):
     assert (stats.traces, stats.fallbacks) <= (traces, fallbacks) and stats.fallbacks <= fallbacks, terra.explain(ours.step)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", [name for name in programs.NAMES if name not in LARGE])
 def test_blocks_equal_eager(name, monkeypatch):
     """The same with `terra.GradientTape` in a step that is not decorated."""
