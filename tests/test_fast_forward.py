@@ -1174,3 +1174,22 @@ def test_metrics_that_are_called(K, change, monkeypatch):
     stats = run.stats()
     assert stats.coexecuted_steps >= 18, stats
     assert stats.whole_steps >= 4 or K is tf_keras, stats
+
+
+def test_what_a_recorded_call_calls():
+    """The operators in an optimizer's own code, say, are not recorded for themselves."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation="relu"), keras.layers.Dense(2)])
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer.build(model.trainable_variables)
+
+    @terra.coexecute(wait_for_graph=True, fast_forward="framework")
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return loss
+
+    for _ in range(6):
+        step(tf.ones((2, 3)))
+    recorded = [next(part for part in place if callable(part)) for place, known in step.program.regions.items() if known]
+    assert sorted(function.__name__ for function in recorded) == ["__call__", "apply_gradients", "binary_op_wrapper", "gradient", "reduce_sum"]
