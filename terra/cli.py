@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import logging
 import os
 import sys
 import types
@@ -96,7 +97,8 @@ def _run(options):
     if not words:
         options.parser.error("name a script, or a module after -m.")
     start = script.run_path if options.module is None else script.run_module
-    code = 0
+    code, log = 0, logging.getLogger("terra")
+    propagates, log.propagate = log.propagate, False  # what the script logs, and where, is its own matter: warnings of Terra's go to standard error
     try:
         chosen = _step_options(options)
         start(words[0], words[1:], chosen, keras_support.preparations(chosen))
@@ -109,6 +111,7 @@ def _run(options):
         errors.show(error)
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
+        log.propagate = propagates
         sys.stdout.flush()
         if options.stats:
             print(statistics(), file=sys.stderr)

@@ -507,3 +507,33 @@ def test_functions_made_anew_are_steps_from_their_first_call_on(tmp_path, terra_
     assert run.stdout == printed_here(tmp_path / "folds.py") and run.returncode == 0
     rows = {line.split("  ")[-1]: int(line.split()[0]) for line in run.stderr.splitlines() if line.strip()[:1].isdigit()}
     assert rows == {"fold.<locals>.train (5 functions)": 29, "the block at folds.py:8": 1}, run.stderr
+
+
+def test_what_the_script_logs_is_its_own_matter(tmp_path, terra_run):
+    """Fallbacks are told to nobody who has not asked Terra's own logger for them; that can still be asked."""
+    write(tmp_path, train='''
+        import logging, sys
+        import tensorflow as tf
+
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s")
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        if "asked" in sys.argv:
+            logging.getLogger("terra").addHandler(logging.StreamHandler(sys.stdout))
+        v = tf.Variable(1.0)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = (v * x - 3.0) ** 2
+                if float(loss) > 4:
+                    loss = loss * 0.5
+            v.assign_sub(0.001 * tape.gradient(loss, v))
+            return loss
+
+        for i in range(40):
+            step(tf.constant(float(i % 7)))
+        logging.info("v = %r", float(v))
+    ''')
+    run = terra_run(tmp_path, *OPTIONS, "train.py")
+    assert run.returncode == 0 and coexecuted_steps(run) >= 20
+    assert run.stdout == python(tmp_path, "train.py").stdout and run.stdout.startswith("INFO:root:v = ")
+    assert " fell back: " in terra_run(tmp_path, *OPTIONS, "train.py", "asked").stdout
