@@ -537,3 +537,25 @@ def test_what_the_script_logs_is_its_own_matter(tmp_path, terra_run):
     assert run.returncode == 0 and coexecuted_steps(run) >= 20
     assert run.stdout == python(tmp_path, "train.py").stdout and run.stdout.startswith("INFO:root:v = ")
     assert " fell back: " in terra_run(tmp_path, *OPTIONS, "train.py", "asked").stdout
+
+
+@pytest.mark.parametrize("path", ["./train.py", "sub/../train.py"])
+def test_the_name_of_the_file_is_as_it_was_given(path, tmp_path, terra_run):
+    (tmp_path / "sub").mkdir()
+    write(tmp_path, train='''
+        import sys
+        import tensorflow as tf
+
+        v = tf.Variable(1.0)
+
+        def train(x):
+            with tf.GradientTape() as tape:
+                loss = (v * x - 3.0) ** 2
+            v.assign_sub(0.01 * tape.gradient(loss, v))
+            return float(loss)
+
+        print(__file__, sys.argv, sys.path[0], [train(2.0) for _ in range(20)])
+    ''')
+    run = terra_run(tmp_path, *OPTIONS, path)
+    assert run.stdout == python(tmp_path, path).stdout and str(path) in run.stdout
+    assert coexecuted_steps(run) >= 14

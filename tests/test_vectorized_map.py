@@ -353,6 +353,30 @@ def test_in_a_step_that_prints(capsys):
     assert capsys.readouterr().out == "step\n" * 32
 
 
+def test_jacobians_differ_by_what_grappler_makes_of_constants():
+    """Without it they have eager's bits."""
+    t = tf.linspace(tf.constant(0.0, tf.float64), 6.0, 50)
+
+    def make():
+        p = tf.Variable([0.1, 2.0], dtype=tf.float64)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                y = tf.exp(-p[0] * t) * tf.cos(p[1] * t)
+            jacobian = tape.jacobian(y, p)
+            p.assign_add(0.001 * x)
+            return jacobian
+        return step, lambda: p
+
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        stats = harness.differ(make, lambda i: (tf.cos(float(i) + tf.range(2, dtype=tf.float64)),), 14)
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})
+    assert stats.coexecuted_steps >= 11
+
+
 def test_jacobians_as_before():
     """`tape.jacobian` runs through the same function of TensorFlow's."""
     def make():

@@ -208,7 +208,7 @@ def run_path(path, arguments, options, preparations):
             source = file.read()
     except OSError as error:
         raise ScriptError(f"cannot read {path}: {error.strerror}.") from None
-    filename = os.path.abspath(path)
+    filename = os.path.join(os.getcwd(), path)  # as Python does: not made shorter
     sys.argv[:] = [path, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
