@@ -557,5 +557,5 @@ def test_the_name_of_the_file_is_as_it_was_given(path, tmp_path, terra_run):
         print(__file__, sys.argv, sys.path[0], [train(2.0) for _ in range(20)])
     ''')
     run = terra_run(tmp_path, *OPTIONS, path)
-    assert run.stdout == python(tmp_path, path).stdout and str(path) in run.stdout
+    assert run.stdout == python(tmp_path, path).stdout and path in run.stdout
     assert coexecuted_steps(run) >= 14

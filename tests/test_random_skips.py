@@ -11,8 +11,9 @@ import tensorflow as tf
 
 import terra
 from terra.runtime import express_steps
+from variants import ALL
 
-PROGRAMS = int(os.environ.get("TERRA_FUZZ", 14))
+PROGRAMS = int(os.environ.get("TERRA_FUZZ", 24 if ALL else 14))
 LISTS, ARRAY = 'S["lists"]', 'S["arr"]'
 
 HEAD = '''
