@@ -207,6 +207,16 @@ def test_lists_that_grow_are_no_arguments():
     assert outlined(LOOP.format(after))[1] == [(["x", "y"], [])]  # a global name, which is none
 
 
+def test_lists_that_begin_empty_with_each_step():
+    def episode(first, last="pass"):
+        return outlined(within("def train(data, model, optimizer, seen):", LOOP.replace("p = model(x)", "p = model(x); losses.append(p)").replace("    with", f"    {first}\n    with").format(last)))[1]
+    for first in "losses = []", "x, losses = x + 1, []", "n = losses = list()", "losses = collections.deque(maxlen=9)", "[y, (losses, n)] = y, ([], 0)", "losses = []; n = 0", "losses = collections.defaultdict(list)":
+        assert [arguments for arguments, _ in episode(first)] == [["losses", "model", "optimizer", "x", "y"]]
+    for first in "losses = seen", "losses = list(seen)", "pass; losses = []; losses = seen", "losses, n = seen", "losses = [0]", "n, losses = [], seen":
+        assert episode(first) == []
+    assert episode("losses = []", "seen.append(loss)") == [(["losses", "model", "optimizer", "x", "y"], ["loss"])]
+
+
 def test_operations_before_a_block():
     def first(*lines):
         (arguments, _), = outlined(LOOP.format("pass").replace("    with", "".join(f"    {line}\n" for line in lines) + "    with").replace("model(x)", "model(x, z)"))[1]

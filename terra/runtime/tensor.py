@@ -32,6 +32,7 @@ class TerraTensor(tfi.EagerTensorBase):
     __slots__ = ("dtype", "_id", "_value", "_hidden", "_owner", "_key", "_shp", "_tensor_shape", "_enum")
 
     __class__ = EagerTensor  # a plain class attribute: isinstance() looks at it thousands of times a step, a property would cost a call each
+    __module__, __qualname__ = EagerTensor.__module__, EagerTensor.__qualname__  # programs print its type, and libraries tell by the module what a tensor is
     _handle_data = None
     _keras_mask = None  # Keras asks each tensor for it, and an attribute that is missing costs 1 us
     is_packed = False
@@ -147,6 +148,8 @@ class TerraTensor(tfi.EagerTensorBase):
     def __format__(self, spec):
         return format(self._eager(), spec)
 
+
+TerraTensor.__name__ = EagerTensor.__name__
 
 def has_open_shape(x):
     """Whether `x` is a tensor of a step whose shape depends on data."""

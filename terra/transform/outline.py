@@ -35,6 +35,7 @@ _UPDATES = frozenset(["apply_gradients", "apply", "assign", "assign_add", "assig
 _NOT_OPERATIONS = frozenset([
     "constant", "convert_to_tensor", "data", "io", "summary", "keras", "py_function", "numpy_function", "print", "config", "train", "saved_model", "distribute", "profiler", "function", "Variable"])
 _FILLING = frozenset(["append", "appendleft", "extend", "insert", "add", "update", "setdefault"])
+_CONTAINERS = frozenset(["list", "dict", "set", "deque", "OrderedDict", "Counter"])
 # A call behind a block that is a statement of its own is part of the step (a metric's, say), unless it shows, writes or keeps something.
 _OTHER = frozenset([
     "input", "next", "open", "append", "extend", "info", "debug", "warning", "error", "scalar", "image", "histogram", "flush", "numpy", "item", "float", "int", "bool", "str", "format",
@@ -235,8 +236,9 @@ class _Outliner:
             return None  # an exception may leave the statements half-way, with some names bound
         if not results.isdisjoint(_bound_by(region[at])) or any(_takes_from(node, arguments - changed) for part in region for node in ast.walk(part)):
             return None  # a tape belongs to its step; what holds the data is looked through at each call
-        grows = next((k for k, part in enumerate(region) if _fills(part, arguments)), None)
-        if grows is not None:  # a list that grows would be looked through at each call
+        filled = arguments - _empty_after(statements[:first])
+        grows = next((k for k, part in enumerate(region) if _fills(part, filled)), None)
+        if grows is not None:  # a list that grows from step to step would be looked through at each call
             del region[grows:]
             return self._function(region, at, bound, loop, following, catching)
         return self._write(region, at, sorted(arguments), sorted(results))
@@ -319,6 +321,34 @@ def _fills(statement, names):
         if isinstance(held, ast.Name) and held.id in names:
             return True
     return False
+
+
+def _empty_after(statements):
+    """The names that these statements, which come before a block each time, bind to new containers with nothing in them."""
+    empty = set()
+    for statement in statements:
+        empty -= names_of([statement]).stores
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                empty |= _bound_to_empty(target, statement.value)
+    return empty
+
+
+def _bound_to_empty(target, value):
+    if isinstance(target, ast.Name):
+        return {target.id} if _is_empty(value) else set()
+    if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)) and len(target.elts) == len(value.elts):
+        return set().union(*map(_bound_to_empty, target.elts, value.elts))
+    return set()
+
+
+def _is_empty(value):
+    if isinstance(value, (ast.List, ast.Dict)):
+        return not (value.elts if isinstance(value, ast.List) else value.keys)
+    if not isinstance(value, ast.Call):
+        return False
+    name = getattr(value.func, "attr", None) or getattr(value.func, "id", None)
+    return name == "defaultdict" or (name in _CONTAINERS and not value.args)
 
 
 def _needs_class(node):

@@ -56,6 +56,24 @@ def _():
     return Program(step, tensors(6, 3), lambda: w)
 
 
+@program("type_of_a_tensor_looked_at")
+def _():
+    w, seen = tf.Variable(floats(3, 2)), []
+
+    def step(x):
+        h = x @ w
+        print(type(h), type(h).__name__)
+        seen.append(f"{type(h).__module__}.{type(h).__qualname__}")
+        try:
+            open(h)
+        except TypeError as error:
+            seen.append(str(error))
+        w.assign_add(0.1 * tf.ones([3, 2]))
+        return h
+
+    return Program(step, tensors(4, 3), lambda: [w, seen])
+
+
 @program("numpy_arguments_overwritten_by_the_caller")
 def _():
     v = tf.Variable(tf.zeros([3]))
