@@ -32,6 +32,7 @@ from terra.runtime.jumps import jump
 from terra.runtime.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, scalar
+from terra.runtime.sums import located_sum
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -542,6 +543,9 @@ def install():
         if made is not None:
             there.callee, there.target = callee, made
             return made
+        if callee is sum and there is not location.OUTSIDE:
+            there.callee, there.target = callee, located_sum
+            return located_sum
         form = inner(there, callee)
         if form is callee:
             return _form_of_derived(callee) or form

@@ -54,7 +54,7 @@ class Builtins:
         if callee is hasattr or callee is getattr:
             return functools.partial(self._get_attribute, callee)
         if id(callee) in _REDUCING:
-            return functools.partial(self._reduce, callee)
+            return functools.partial(self._reduce, callee, form)
         if id(callee) in _ITERATING or id(callee) in _FORMATTING or callee is callable:
             return functools.partial(self._on_one, callee)
         if id(callee) in _CALCULATING or id(callee) in FUNCTIONS or owner is math:
@@ -191,7 +191,7 @@ class Builtins:
             for x in it:
                 self._element(x)
 
-    def _reduce(self, callee, /, *args, **kwargs):
+    def _reduce(self, callee, form, /, *args, **kwargs):
         """Call sum, min, any and the like."""
         if not kwargs and (callee is min or callee is max):
             value = self.calculates(callee, args)
@@ -215,7 +215,7 @@ class Builtins:
                 kwargs["key"] = functools.partial(self._key, self.builtin(x))
             else:
                 self._element(x)
-        result = callee(*given, **kwargs)
+        result = form(*given, **kwargs)
         return self._made(result) if callee is sorted else result
 
     def _make_record(self, callee, /, *args, **kwargs):

@@ -6,6 +6,7 @@ __all__ = ["TRIES", "Names", "bound_after", "names_of", "parameters"]
 
 TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _BINDING = (ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _CONSUMERS = frozenset(["sum", "list", "tuple", "dict", "set", "sorted", "max", "min", "any", "all", "join", "apply_gradients", "apply", "add_n", "extend"])
 
 
@@ -158,7 +159,7 @@ def bound_after(statements, bound, passes, unbound=None):
             bound = after if passes(node) else bound & after
         elif isinstance(node, ast.If):
             reads(node.test)
-            bound = inside(node.body) & inside(node.orelse)
+            bound = _after_all([(node.body, inside(node.body)), (node.orelse, inside(node.orelse))])
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             reads(node.iter)
             targets = reads(node.target).stores
@@ -170,24 +171,30 @@ def bound_after(statements, bound, passes, unbound=None):
             bound = inside(node.body, less=gone) & inside(node.orelse, less=gone) & bound
         elif isinstance(node, ast.Match):
             reads(node.subject)
-            ends = [bound]
+            ends = [([], bound)]
             for case in node.cases:
                 captures = reads(case.pattern).stores
                 reads(case.guard, captures)
-                ends.append(inside(case.body, captures))
-            bound = set.intersection(*ends)
+                ends.append((case.body, inside(case.body, captures)))
+            bound = _after_all(ends)
         elif isinstance(node, TRIES):
             deleted = names_of(node.body).deletes
-            ends = [inside(node.body + node.orelse)]
+            ends = [(node.body + node.orelse, inside(node.body + node.orelse))]
             for handler in node.handlers:
                 reads(handler.type)
                 name = {handler.name} - {None}
-                ends.append(inside(handler.body, name, deleted - name) - name)
+                ends.append((handler.body, inside(handler.body, name, deleted - name) - name))
             inside(node.finalbody, less=names_of([node]).deletes)
-            bound = bound_after(node.finalbody, set.intersection(*ends), passes)
+            bound = bound_after(node.finalbody, _after_all(ends), passes)
         else:
             names = reads(node)
             if isinstance(node, _BINDING):
                 bound |= names.stores
             bound -= names.deletes
     return bound
+
+
+def _after_all(ends):
+    """What is bound behind statements of which one list ran. ends: each list, and what is bound at its end, which those that leave never reach."""
+    reached = [bound for statements, bound in ends if not any(isinstance(node, _LEAVING) for node in statements)]
+    return set.intersection(*(reached or [bound for _, bound in ends]))

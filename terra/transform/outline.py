@@ -234,11 +234,11 @@ class _Outliner:
             return None
         if not names.stores.isdisjoint(self._may_be_read(catching)):
             return None  # an exception may leave the statements half-way, with some names bound
-        if not results.isdisjoint(_bound_by(region[at])) or any(_takes_from(node, arguments - changed) for part in region for node in ast.walk(part)):
+        lasting = arguments - _empty_after(statements[:first]) - _cleared_in(statements)  # the others have nothing in them when a step begins
+        if not results.isdisjoint(_bound_by(region[at])) or any(_takes_from(node, lasting - changed) for part in region for node in ast.walk(part)):
             return None  # a tape belongs to its step; what holds the data is looked through at each call
-        filled = arguments - _empty_after(statements[:first])
-        grows = next((k for k, part in enumerate(region) if _fills(part, filled)), None)
-        if grows is not None:  # a list that grows from step to step would be looked through at each call
+        grows = next((k for k, part in enumerate(region) if _fills(part, lasting)), None)
+        if grows is not None:  # a list that grows would be looked through at each call
             del region[grows:]
             return self._function(region, at, bound, loop, following, catching)
         return self._write(region, at, sorted(arguments), sorted(results))
@@ -332,6 +332,17 @@ def _empty_after(statements):
             for target in statement.targets:
                 empty |= _bound_to_empty(target, statement.value)
     return empty
+
+
+def _cleared_in(statements):
+    """The names of containers that are emptied each time these statements run."""
+    found = set()
+    for statement in statements:
+        if _passes(statement):
+            found |= _cleared_in(statement.body)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and getattr(statement.value.func, "attr", None) == "clear":
+            found |= names_of([statement.value.func.value]).loads if isinstance(statement.value.func.value, ast.Name) else set()
+    return found
 
 
 def _bound_to_empty(target, value):
