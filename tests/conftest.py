@@ -1,6 +1,7 @@
 """Quiet TensorFlow, importable test helpers, a watchdog that turns a deadlock into a stack dump, and the choice of variants.
 
-Tests that are marked `in_turn` have many variants alike: of each two one runs, always the same. TERRA_TESTS=all runs them all, and so does asking for a test by its name.
+Of tests with several variants alike, one of each two runs, always the same: the suite is to take a quarter of an hour on two cores. TERRA_TESTS=all runs them all, and so does
+asking for a test by its name. Tests that are marked `all_variants` are what the others build on.
 """
 import faulthandler
 import gc
@@ -19,6 +20,8 @@ import variants  # noqa: E402
 SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "110"))   # seconds: dump the stacks, fail the test
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
 
+SEVERAL = 4  # variants, of which half may do
+
 # Files that take a minute or more.
 LONGEST = ("test_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_loops", "test_finalizers")
 
@@ -29,7 +32,7 @@ _file = None  # of the last test
 def pytest_configure(config):
     global _stderr
     _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
-    config.addinivalue_line("markers", "in_turn: one of two variants runs, see conftest.py")
+    config.addinivalue_line("markers", "all_variants: not only one of each two runs, see conftest.py")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -38,10 +41,11 @@ def pytest_collection_modifyitems(config, items):
     if not variants.ALL and not config.option.keyword and not any("::" in argument for argument in config.args):
         functions, left_out = {}, set()
         for item in items:
-            if item.get_closest_marker("in_turn"):
+            if item.get_closest_marker("parametrize") and not item.get_closest_marker("all_variants"):
                 functions.setdefault((item.path, item.originalname), []).append(item)
         for found in functions.values():
-            left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item))
+            if len(found) >= SEVERAL:
+                left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item))
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 

@@ -279,7 +279,6 @@ def test_values_that_matter(make):
     compare(make, other_tensor, whole=0, express=0, n=40)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("options", [{}, {"run_ahead": 0}, {"jit_compile": False, "optimize": True}, {"verify": True}], ids=["", "no run-ahead", "optimize", "verify"])
 @pytest.mark.parametrize("make", [Trainer, Average, InPlace, Nested, Shifts, ReadsAgain, ForgetsNow, TwoOwners, Accumulates, KeepsWhatItGives, AppendsWhatItGives])
 def test_equals_eager(make, options):

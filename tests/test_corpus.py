@@ -35,6 +35,7 @@ def modes_of(spec, k):
 CASES = [pytest.param(spec, mode, id=f"{spec.module}-{spec.name}-{mode}") for k, spec in enumerate(PROGRAMS.values()) for mode in modes_of(spec, k)]
 
 
+@pytest.mark.all_variants
 @pytest.mark.parametrize("spec, mode", CASES)
 def test_same_as_eager(spec, mode):
     harness.check(spec, mode)

@@ -444,7 +444,6 @@ CHANGED = {  # what of the trainer is another one, and the kinds that have to do
     descriptor: [*PURE, *SOMETIMES, Nested], own_setattr: [*PURE, *SOMETIMES, Nested]}
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("kind, change", [(kind, change) for change, kinds in CHANGED.items() for kind in kinds], ids=lambda f: f.__name__)
 def test_changes(kind, change, monkeypatch):
     def make():
@@ -749,7 +748,6 @@ QUESTIONS += [(kind, asked_for_more) for kind in (AsksBefore, AsksAfter, AsksBot
 QUESTIONS += [(kind, as_property) for kind in (AsksBefore, AsksBoth, AsksInALayer)]
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("kind, change", QUESTIONS, ids=lambda f: f.__name__)
 def test_questions(kind, change):
     def make():

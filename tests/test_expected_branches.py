@@ -500,7 +500,6 @@ def expecting(monkeypatch):
     monkeypatch.setattr(express_steps.Express, "_expects", lambda express, number: True)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("kind, trial", [(kind, False) for kind in CASES] + [(kind, True) for kind in (If, Elif, Counting, GeneratorOfTensorflow, Optimizer)])
 def test_results_are_eagers(kind, trial, request):
     if not trial:

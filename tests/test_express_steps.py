@@ -566,7 +566,6 @@ def eager_run(kind, reads):
     return run(kind, lambda step: step, "inside" if reads else "each")[0]
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("kind, read", [pytest.param(kind, read, id=f"{kind.__name__}-{read}")
                                         for k, kind in enumerate(CASES) for read in READ if read != READ[k % 3]])
 def test_equals_eager(kind, read):

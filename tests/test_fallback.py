@@ -367,7 +367,6 @@ def patience(monkeypatch):
     monkeypatch.setattr(policy, "TOO_MANY", policy.WINDOW)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("how", QUIET + LOUD)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_disturbed_at_every_operation(name, how):

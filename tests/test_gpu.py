@@ -25,7 +25,6 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr(internals, "n_gpus", lambda: 1)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("spec", PROGRAMS, ids=[spec.name for spec in PROGRAMS])
 def test_programs(spec, as_on_gpu):
     harness.check(spec, "now")

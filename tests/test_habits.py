@@ -876,7 +876,6 @@ IMPURE = [
 TOLERANCES = {"jacobians": 1e-5, "gradients_of_jacobians": 1e-4}  # TensorFlow's functions are rounded in other places
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name, change", CASES)
 def test_steps_are_skipped_until_something_changes(name, change):
     skipped = check(HABITS[name], change, TOLERANCES.get(name, 0.0))

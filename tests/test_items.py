@@ -254,7 +254,6 @@ def run(kind, wrap, change, n=30):
     return seen, step
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", PURE + OTHERS)
 def test_equals_eager(kind, change):

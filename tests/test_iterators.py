@@ -243,7 +243,6 @@ def optional(job, dataset):
 OTHER_LOOPS = [next_then_two_steps, epochs, until_exhausted, optional]
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name, body", [*[(name, plain_loop) for name in ALL], *[(name, OTHER_LOOPS[(k + turn) % 4]) for k, name in enumerate(ALL) for turn in (0, 1)]])
 def test_loops_equal_eager(name, body):
     equals_eager(ALL[name], body, coexecuted=1)

@@ -129,7 +129,6 @@ def callback(K, change):
     return Changes()
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("change, K", [*[(f, keras) for f in (rate, dropout, activation, frozen, assigned, regularizer, epsilon, seeds, own_step)],
                                        *[(f, tf_keras) for f in (rate, dropout, frozen, own_step)]], ids=lambda x: x.__name__.split(".")[0])
 def test_something_changes_between_two_batches(change, K):

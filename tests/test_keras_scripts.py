@@ -182,7 +182,6 @@ def failures_of_batches_are_caught(K):
     return seen, int(model.optimizer.iterations), model.get_weights()
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("K", KERAS)
 @pytest.mark.parametrize("run", SCRIPTS)
 def test_odd_scripts(run, K, request):

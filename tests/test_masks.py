@@ -50,7 +50,6 @@ MODELS = {
 }
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name, K, impure", [
     *[(name, keras, False) for name in MODELS], *[(name, tf_keras, True) for name in MODELS], ("functional", keras, True), ("pooled", tf_keras, False)],
     ids=lambda x: x.__name__ if x in (keras, tf_keras) else None)

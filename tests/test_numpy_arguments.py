@@ -38,7 +38,6 @@ MODELS = {
 }
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("K, kind", EACH)
 @pytest.mark.parametrize("name", MODELS)
 def test_models(K, name, kind):

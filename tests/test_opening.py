@@ -60,7 +60,6 @@ def trained(model, optimizer="sgd", loss=None):
 
 # -- operations ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", [*BLIND, *SEEING])
 def test_operations(name):
     operation = {**BLIND, **SEEING}[name]

@@ -62,6 +62,7 @@ def eager_run(name):
     return run(programs.load(name), "test", SEED, steps, lambda step: step)
 
 
+@pytest.mark.all_variants
 @pytest.mark.parametrize("name", programs.NAMES)
 def test_co_executed_equals_eager(name):
     steps, traces, fallbacks = WAYS.get(name, (STEPS, 2, 0))
@@ -75,7 +76,6 @@ def test_co_executed_equals_eager(name):
     assert (stats.traces, stats.fallbacks) <= (traces, fallbacks) and stats.fallbacks <= fallbacks, terra.explain(ours.step)
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", [name for name in programs.NAMES if name not in LARGE])
 def test_blocks_equal_eager(name, monkeypatch):
     """The same with `terra.GradientTape` in a step that is not decorated."""

@@ -96,7 +96,6 @@ CHANGES = {
 }
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("K", KERAS)
 def test_something_changes(K, name):

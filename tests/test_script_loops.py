@@ -253,7 +253,6 @@ def under_both(interpreters, path, *options):
     return plain, ours, found
 
 
-@pytest.mark.in_turn
 @pytest.mark.parametrize("name, options", [*[(name, ()) for name in SCRIPTS], ("module", ("--verify",)), ("best", ("--verify",))])
 def test_loops(name, options, interpreters, tmp_path):
     path = tmp_path / f"{name}.py"

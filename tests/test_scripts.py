@@ -27,6 +27,7 @@ def finish(done):
     return done.stdout, done.stderr
 
 
+@pytest.mark.all_variants
 @pytest.mark.parametrize("script", SHARES)
 def test_same_output_and_co_executed(script, interpreters):
     arguments = ARGUMENTS.get(script, [])
