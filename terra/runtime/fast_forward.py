@@ -28,11 +28,11 @@ import numpy as np
 
 from terra.runtime import added_losses, dispatch, guards, jacobians, location, replaced, stock
 from terra.runtime import internals as tfi
+from terra.runtime.builtin_loops import LOCATED
 from terra.runtime.jumps import jump
 from terra.runtime.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, MOST_REGIONS, SCALARS, Alternatives, CallContext, Inputs, Unskippable, scalar
-from terra.runtime.sums import located_sum
 from terra.runtime.tensor import TerraTensor
 
 EagerTensor = tfi.EagerTensor
@@ -543,9 +543,9 @@ def install():
         if made is not None:
             there.callee, there.target = callee, made
             return made
-        if callee is sum and there is not location.OUTSIDE:
-            there.callee, there.target = callee, located_sum
-            return located_sum
+        if (callee is sum or callee is map) and there is not location.OUTSIDE:
+            there.callee, there.target = callee, LOCATED[callee]
+            return there.target
         form = inner(there, callee)
         if form is callee:
             return _form_of_derived(callee) or form

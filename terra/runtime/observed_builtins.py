@@ -11,6 +11,7 @@ import numpy as np
 from terra.runtime import internals as tfi
 from terra.runtime import live_calls, observed_libraries, stock
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
+from terra.runtime.builtin_loops import Calls, is_builtin, located_map
 from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.runtime.observed_objects import is_plain_class
@@ -326,7 +327,7 @@ class Builtins:
         if callee in _CONVERSIONS:
             return functools.partial(self._convert, callee)
         if callee is map or callee is filter:
-            return functools.partial(self._map, callee)
+            return functools.partial(self._map, callee, form)
         if callee is functools.partial:
             return functools.partial(self._anew, form)
         if callee is super:
@@ -384,10 +385,12 @@ class Builtins:
             return it
         return self.builtin(getattr(variable, method))()
 
-    def _map(self, callee, function, /, *args):
+    def _map(self, callee, form, function, /, *args):
         """Call map or filter."""
         for x in args:
             self.iterated(x)
+        if form is located_map and not is_builtin(function):
+            return self.fresh(map(Calls(function, self.enter_at), *args))
         if function is not None:
             function = self.builtin(function)
         if callee is filter:

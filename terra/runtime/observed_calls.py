@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, observed_libraries, quiet_functions, stock, user_layers
+from terra.runtime import added_losses, builtin_loops, fast_calls, fast_forward, live_calls, observed_libraries, quiet_functions, stock, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
@@ -36,6 +36,11 @@ class Calls:
     def enter(self, cursor, call_id, callee):
         """What to call at an instrumented call site."""
         form = cursor.enter(call_id, callee)
+        return form if self._is_over() else self._callee(callee, form, True)
+
+    def enter_at(self, there, callee):
+        """What to call at a location, where no call site does."""
+        form = builtin_loops.form_at(there, callee)
         return form if self._is_over() else self._callee(callee, form, True)
 
     def _is_over(self):

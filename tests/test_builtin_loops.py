@@ -1,5 +1,7 @@
-"""`sum` of tensors is a loop like any other, and otherwise Python's own: lengths that vary make no new paths."""
+"""`sum` and `map` are loops like any other, and otherwise Python's own: lengths that vary make no new paths."""
 
+import copy
+import functools
 import operator
 
 import numpy as np
@@ -8,7 +10,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime import recurring
-from terra.runtime.sums import located_sum
+from terra.runtime.builtin_loops import located_map, located_sum
 
 RNG = np.random.default_rng(0)
 ROWS = tf.constant(RNG.normal(size=(16, 4)).astype("f"))
@@ -37,6 +39,46 @@ def rows(n):
     return [ROWS[k] * (k + 1.0) for k in range(n)]
 
 
+class Scaled:
+    def __init__(self, w):
+        self.w = w
+        self.calls = 0
+
+    def method(self, row):
+        self.calls += 1
+        return tf.tanh(row * self.w)
+
+    __call__ = method
+
+
+def depth(row, n):
+    """Recursion through `map`."""
+    if n < 2:
+        return row
+    return tf.tanh(row + tf.add_n(list(map(depth, [row * 0.5, row * 0.25], [n // 2, n - n // 2]))))
+
+
+def looped(row):
+    for k in range(3):
+        row = tf.tanh(row * (k + 0.5))
+    return row
+
+
+MAPS = {
+    "lambda": lambda n, w: tf.add_n(list(map(lambda row: row * w, rows(n)))),
+    "function with a loop": lambda n, w: sum(map(looped, rows(n))) * w,
+    "two lists": lambda n, w: tf.add_n([*map(lambda a, b: tf.tanh(a) * b, rows(n), [w] * n)]),
+    "method": lambda n, w: sum(map(Scaled(w).method, rows(n))),
+    "object": lambda n, w: sum(map(Scaled(w), rows(n))),
+    "partial": lambda n, w: sum(map(functools.partial(operator.mul, w), rows(n))),
+    "a function of TensorFlow's": lambda n, w: sum(map(tf.tanh, rows(n))) * w,
+    "an operator": lambda n, w: sum(map(operator.mul, rows(n), [w] * n)),
+    "numbers": lambda n, w: sum(map(float, range(n))) * w + sum(map(str.count, ["aa"] * n, "a" * n)),
+    "lazily": lambda n, w: sum(a * b for a, b in zip(rows(n), map(lambda row: row + w, rows(16)))),
+    "twice": lambda n, w: sum(map(looped, map(lambda row: row * w, rows(n)))),
+    "recursion": lambda n, w: depth(ROWS[0] * w, n),
+    "reads": lambda n, w: sum(map(lambda row: row * w if float(row[0] * w[0]) > -0.3 else row, rows(n))),
+}
 SUMS = {
     "list": lambda n, w: sum(rows(n)) * w,
     "tuple with a start": lambda n, w: sum(tuple(rows(n)), w),
@@ -54,15 +96,16 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("name", [*SUMS, *MAPS])
 def test_lengths_vary(name):
+    function = SUMS.get(name) or MAPS[name]
     found = []
     for wrap in (lambda step: step), lambda step: terra.coexecute(step, wait_for_graph=True):
         w = tf.Variable([0.5, -1.0, 2.0, 0.25])
 
         def step(n):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(SUMS[name](n, tf.convert_to_tensor(w)) ** 2) * 1e-3
+                loss = tf.reduce_sum(function(n, tf.convert_to_tensor(w)) ** 2) * 1e-3
             w.assign_sub(0.001 * tf.clip_by_norm(tape.gradient(loss, w), 1.0))
             return loss
 
@@ -74,14 +117,14 @@ def test_lengths_vary(name):
     np.testing.assert_allclose(own_end, end, rtol=1e-5)
     stats = step.stats()
     assert stats.coexecuted_steps >= STEPS * 0.6, stats
-    if name in ("list", "tuple with a start", "start by name"):
-        assert stats.rolled_loops >= 2 and stats.coexecuted_steps >= STEPS - 8 and stats.fallbacks <= 2, stats
+    if name in ("list", "tuple with a start", "start by name", "lambda", "two lists", "method", "an operator"):
+        assert stats.rolled_loops >= 1 and stats.coexecuted_steps >= STEPS - 10 and stats.fallbacks <= 2, stats
 
 
 def test_forward_bits():
     """Without gradients, whose sums may be in another order, all is bit for bit."""
     def step(n, x):
-        return sum(rows(n)) * x + sum((row * x for row in rows(n)), 1.0)
+        return sum(rows(n)) * x + sum((row * x for row in rows(n)), 1.0) + sum(map(lambda row: tf.tanh(row) * x, rows(n)))
 
     steps = terra.coexecute(step, wait_for_graph=True)
     for k in range(STEPS):
@@ -91,9 +134,9 @@ def test_forward_bits():
 
 
 def test_constant_lengths_are_unrolled():
-    steps = terra.coexecute(lambda x: sum([x * k for k in range(5)]), wait_for_graph=True)
+    steps = terra.coexecute(lambda x: sum([x * k for k in range(5)]) + sum(map(lambda k: x * k, range(5))), wait_for_graph=True)
     for k in range(12):
-        assert float(steps(tf.constant(float(k)))) == 10.0 * k
+        assert float(steps(tf.constant(float(k)))) == 20.0 * k
     assert steps.stats().rolled_loops == 0 and steps.stats().coexecuted_steps >= 8 and steps.stats().whole_steps >= 4, steps.stats()
 
 
@@ -130,3 +173,61 @@ def test_sum_is_replaced(monkeypatch):
     for k in range(10):
         assert float(steps(tf.constant(2.0))) == 12.0
     assert steps.stats().coexecuted_steps >= 20, steps.stats()
+
+
+def test_maps_are_maps():
+    """Seen by the program, also after the step, and on its way out of it."""
+    kept, seen = [], []
+
+    def step(x):
+        found = map(lambda k: x * k, [1.0, 2.0, 3.0])
+        seen.append((type(found) is map, next(found) is not None, operator.length_hint(found, 7)))
+        kept.append(map(lambda row: row + 1.0, [x, x * 2.0]))
+        return next(found) + next(found)
+
+    steps = terra.coexecute(step, wait_for_graph=True)
+    for k in range(10):
+        assert float(steps(tf.constant(float(k)))) == 5.0 * k
+        assert list(map(float, kept.pop())) == [k + 1.0, 2.0 * k + 1.0]
+    assert set(seen) == {(True, True, 7)} and steps.stats().coexecuted_steps >= 6, steps.stats()
+
+
+@pytest.mark.parametrize("arguments", [(), (len,), (None, [1]), (5, [1]), (lambda a: a, 3), (lambda: 1, [1]), (lambda a: 1 / a, [0])])
+def test_errors_of_map(arguments):
+    errors = []
+    for make in map, located_map:
+        with pytest.raises(Exception) as error:
+            list(make(*arguments))
+        errors.append((error.type, str(error.value)))
+    assert errors[0] == errors[1]
+
+
+def test_map_ends_early():
+    """What its function raises ends it, StopIteration as well; then the step's location is right again."""
+    def stops(row):
+        if len(seen) % 5 == 4:
+            raise StopIteration
+        seen.append(1)
+        return row * 2.0
+
+    def raises(row):
+        raise KeyError("here")
+
+    seen = []
+
+    def step(x):
+        total = sum(map(stops, [x] * 4), x)
+        seen.append(0)
+        try:
+            list(map(raises, [x]))
+        except KeyError as error:
+            total = total + len(str(error))
+        return total * 3.0
+
+    def run(function):
+        seen.clear()
+        return [float(function(tf.constant(float(k)))) for k in range(20)], copy.copy(seen)
+
+    steps = terra.coexecute(step, wait_for_graph=True)
+    assert run(steps) == run(step)
+    assert steps.stats().coexecuted_steps >= 8, steps.stats()

@@ -1,0 +1,90 @@
+"""`sum` and `map`, as the loops that they are.
+
+Python's own run in C: what they issue would have one executed location, and each length of what they are given would be a path of its own. Instrumented call sites call these
+instead, which have a location for each item, as code with a `for` has: where the lengths vary, the loop is rolled like any other. The functions that `map` is given are
+instrumented, too.
+"""
+
+import itertools
+from types import BuiltinFunctionType
+
+from terra.runtime import location
+from terra.runtime.suspension import LazyEach
+from terra.runtime.tracer import is_tensor
+
+_NOTHING = object()
+_loops = {}  # id of a call site -> (that of the loop in its call, of the calls in that)
+_METHODS = type(str.strip), type([].__len__), type(dict.__dict__["fromkeys"])  # of builtin types
+
+
+def located_sum(iterable, /, start=0):
+    """The builtin `sum`, at the current location."""
+    items = iter(iterable)
+    if isinstance(start, (str, bytes, bytearray)):
+        return sum(items, start)  # raises
+    item = next(items, _NOTHING)
+    if item is _NOTHING:
+        return start
+    if not is_tensor(item):
+        return sum(itertools.chain((item,), items), start)
+    cursor = location.tls.cursor
+    here = cursor.current
+    loop, total = here.loop(_ids(here)[0]), start
+    while item is not _NOTHING:
+        cursor.current = loop = loop.next or loop.grow()
+        total = total + item
+        cursor.current = here  # where a generator's items are computed
+        item = next(items, _NOTHING)
+    return total
+
+
+def located_map(*args):
+    """The builtin `map`, whose calls have locations of their own."""
+    if len(args) < 2 or is_builtin(args[0]):
+        return map(*args)
+    return map(Calls(args[0]), *args[1:])
+
+
+def is_builtin(function):
+    """Whether what `map` is given is no function of anybody's, whose calls need a location."""
+    return function is None or issubclass(type(function), (type, BuiltinFunctionType, *_METHODS))
+
+
+def form_at(there, callee):
+    """What to call at a location in place of `callee`, as an instrumented call site there would."""
+    return there.target if callee is there.callee else location._resolve(there, callee)
+
+
+class Calls:
+    """The calls of a function that `map` makes, each on top of the location where its item is asked for. `enter` gives what to call at a location."""
+
+    __slots__ = ("function", "enter", "items", "call_id")
+
+    def __init__(self, function, enter=form_at):
+        self.function = function
+        self.enter = enter
+        loop_id, self.call_id = _ids(location.tls.cursor.current)
+        self.items = LazyEach(location.tls, loop_id)
+
+    def __call__(self, /, *args):
+        cursor = location.tls.cursor
+        here = cursor.current
+        self.items.advance(None)
+        cursor.current = there = cursor.current.call(self.call_id)
+        result = self.enter(there, self.function)(*args)
+        cursor.current = here
+        return result
+
+
+def _ids(here):
+    """The ids of the loop in a call of a builtin, and of the calls that are made there."""
+    made = _loops.get(here.id)
+    if made is None:
+        place = location.site(here.id)
+        at = ("", 0) if place is None else (place.filename, place.lineno)
+        # A function of its own for each: in another call of it on the way, the program recurses.
+        made = _loops.setdefault(here.id, tuple([location.register_site(kind, *at, f"builtin {here.id}") for kind in ("loop", "call")]))
+    return made
+
+
+LOCATED = {sum: located_sum, map: located_map}
