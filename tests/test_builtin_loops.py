@@ -1,4 +1,4 @@
-"""`sum` and `map` are loops like any other, and otherwise Python's own: lengths that vary make no new paths."""
+"""`sum`, `map` and `functools.reduce` are loops like any other, and otherwise Python's own: lengths that vary make no new paths."""
 
 import copy
 import functools
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime import recurring
-from terra.runtime.builtin_loops import located_map, located_sum
+from terra.runtime.builtin_loops import located_map, located_reduce, located_sum
 
 RNG = np.random.default_rng(0)
 ROWS = tf.constant(RNG.normal(size=(16, 4)).astype("f"))
@@ -77,6 +77,11 @@ MAPS = {
     "lazily": lambda n, w: sum(a * b for a, b in zip(rows(n), map(lambda row: row + w, rows(16)))),
     "twice": lambda n, w: sum(map(looped, map(lambda row: row * w, rows(n)))),
     "recursion": lambda n, w: depth(ROWS[0] * w, n),
+    "reduced": lambda n, w: functools.reduce(lambda a, b: tf.tanh(a + b), rows(n)) * w,
+    "reduced by an operator": lambda n, w: functools.reduce(operator.add, rows(n), w),
+    "reduced by a function of TensorFlow's": lambda n, w: functools.reduce(tf.maximum, rows(n), w),
+    "reduced numbers": lambda n, w: functools.reduce(operator.mul, range(1, n)) * w,
+    "functions composed": lambda n, w: functools.reduce(lambda f, g: lambda x: g(f(x)), [tf.tanh, looped] * (n // 3 + 1))(ROWS[0] * w),
     "reads": lambda n, w: sum(map(lambda row: row * w if float(row[0] * w[0]) > -0.3 else row, rows(n))),
 }
 SUMS = {
@@ -117,7 +122,7 @@ def test_lengths_vary(name):
     np.testing.assert_allclose(own_end, end, rtol=1e-5)
     stats = step.stats()
     assert stats.coexecuted_steps >= STEPS * 0.6, stats
-    if name in ("list", "tuple with a start", "start by name", "lambda", "two lists", "method", "an operator"):
+    if name in ("list", "tuple with a start", "start by name", "lambda", "two lists", "method", "an operator", "reduced", "reduced by an operator"):
         assert stats.rolled_loops >= 1 and stats.coexecuted_steps >= STEPS - 10 and stats.fallbacks <= 2, stats
 
 
@@ -134,7 +139,7 @@ def test_forward_bits():
 
 
 def test_constant_lengths_are_unrolled():
-    steps = terra.coexecute(lambda x: sum([x * k for k in range(5)]) + sum(map(lambda k: x * k, range(5))), wait_for_graph=True)
+    steps = terra.coexecute(lambda x: sum([x * k for k in range(5)]) + functools.reduce(operator.add, map(lambda k: x * k, range(5))), wait_for_graph=True)
     for k in range(12):
         assert float(steps(tf.constant(float(k)))) == 20.0 * k
     assert steps.stats().rolled_loops == 0 and steps.stats().coexecuted_steps >= 8 and steps.stats().whole_steps >= 4, steps.stats()
@@ -190,6 +195,17 @@ def test_maps_are_maps():
         assert float(steps(tf.constant(float(k)))) == 5.0 * k
         assert list(map(float, kept.pop())) == [k + 1.0, 2.0 * k + 1.0]
     assert set(seen) == {(True, True, 7)} and steps.stats().coexecuted_steps >= 6, steps.stats()
+
+
+@pytest.mark.parametrize("arguments", [(), (None,), (operator.add,), (None, [1]), (None, [1, 2]), (operator.add, []), (operator.add, 3), (lambda a: a, [1, 2])])
+def test_errors_of_reduce(arguments):
+    errors = []
+    for make in functools.reduce, located_reduce:
+        try:
+            errors.append(make(*arguments))
+        except Exception as error:
+            errors.append((type(error), str(error)))
+    assert errors[0] == errors[1]
 
 
 @pytest.mark.parametrize("arguments", [(), (len,), (None, [1]), (5, [1]), (lambda a: a, 3), (lambda: 1, [1]), (lambda a: 1 / a, [0])])

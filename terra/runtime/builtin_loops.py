@@ -1,10 +1,11 @@
-"""`sum` and `map`, as the loops that they are.
+"""`sum`, `map` and `functools.reduce`, as the loops that they are.
 
 Python's own run in C: what they issue would have one executed location, and each length of what they are given would be a path of its own. Instrumented call sites call these
-instead, which have a location for each item, as code with a `for` has: where the lengths vary, the loop is rolled like any other. The functions that `map` is given are
+instead, which have a location for each item, as code with a `for` has: where the lengths vary, the loop is rolled like any other. The functions that they are given are
 instrumented, too.
 """
 
+import functools
 import itertools
 from types import BuiltinFunctionType
 
@@ -45,6 +46,11 @@ def located_map(*args):
     return map(Calls(args[0]), *args[1:])
 
 
+def located_reduce(*args):
+    """The builtin `functools.reduce`, whose calls have locations of their own."""
+    return functools.reduce(*args) if not args or args[0] is None else functools.reduce(Calls(args[0]), *args[1:])
+
+
 def is_builtin(function):
     """Whether what `map` is given is no function of anybody's, whose calls need a location."""
     return function is None or issubclass(type(function), (type, BuiltinFunctionType, *_METHODS))
@@ -56,7 +62,7 @@ def form_at(there, callee):
 
 
 class Calls:
-    """The calls of a function that `map` makes, each on top of the location where its item is asked for. `enter` gives what to call at a location."""
+    """The calls of a function that a builtin makes, each on top of the location where its item is asked for. `enter` gives what to call at a location."""
 
     __slots__ = ("function", "enter", "items", "call_id")
 
@@ -87,4 +93,9 @@ def _ids(here):
     return made
 
 
-LOCATED = {sum: located_sum, map: located_map}
+_located = {id(sum): located_sum, id(map): located_map, id(functools.reduce): located_reduce}
+
+
+def located(callee):
+    """What instrumented call sites call in place of a builtin that is a loop; None for anything else."""
+    return _located.get(id(callee))

@@ -28,7 +28,7 @@ import numpy as np
 
 from terra.runtime import added_losses, dispatch, guards, jacobians, location, replaced, stock
 from terra.runtime import internals as tfi
-from terra.runtime.builtin_loops import LOCATED
+from terra.runtime.builtin_loops import located
 from terra.runtime.jumps import jump
 from terra.runtime.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.recording import Recording
@@ -543,9 +543,10 @@ def install():
         if made is not None:
             there.callee, there.target = callee, made
             return made
-        if (callee is sum or callee is map) and there is not location.OUTSIDE:
-            there.callee, there.target = callee, LOCATED[callee]
-            return there.target
+        made = located(callee)
+        if made is not None and there is not location.OUTSIDE:
+            there.callee, there.target = callee, made
+            return made
         form = inner(there, callee)
         if form is callee:
             return _form_of_derived(callee) or form

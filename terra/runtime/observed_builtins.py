@@ -11,7 +11,7 @@ import numpy as np
 from terra.runtime import internals as tfi
 from terra.runtime import live_calls, observed_libraries, stock
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
-from terra.runtime.builtin_loops import Calls, is_builtin, located_map
+from terra.runtime.builtin_loops import Calls, is_builtin, located_map, located_reduce
 from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.runtime.observed_objects import is_plain_class
@@ -63,7 +63,7 @@ class Builtins:
         if callee is id:
             return self._identity
         if callee is functools.reduce:
-            return self._fold
+            return functools.partial(self._fold, form)
         made = self.operator_function(callee)
         if made is not None:
             return made
@@ -128,9 +128,9 @@ class Builtins:
         self.values(key)
         return key
 
-    def _fold(self, function, items, /, *initial):
+    def _fold(self, form, function, items, /, *initial):
         """Call `functools.reduce`."""
-        function, items = self.builtin(function), iter(self.iterated(items))
+        function, items = Calls(function, self.enter_at) if form is located_reduce else self.builtin(function), iter(self.iterated(items))
         total = initial[0] if initial else next(items, _NOTHING)
         if total is _NOTHING:
             return functools.reduce(function, ())  # which raises
