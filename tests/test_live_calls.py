@@ -419,3 +419,72 @@ def test_a_generator_that_is_replaced():
             return step(X[k % 3])
         return trainer.step, call, lambda: trainer.rng.random()
     compare_steps(make)
+
+
+@pytest.mark.parametrize("name", ["generators", "one of each kind"])
+def test_one_bit_generator_of_two(name):
+    """What is drawn of it is put back, where the run's answer is another one, as it was before the first draw."""
+    def make():
+        bits = np.random.MT19937(3)
+        return np.random.Generator(bits), np.random.Generator(bits) if name == "generators" else np.random.RandomState(bits)
+
+    def program(wrap):
+        (a, b), v = make(), tf.Variable(0.0)
+
+        def step():
+            n, u = a.normal(), b.normal()
+            if u < -0.3:
+                v.assign_add(1.0)
+            return v * u + n
+
+        step = wrap(step)
+        return [float(step()) for _ in range(60)], a.normal(), step
+
+    *expected, _ = program(lambda step: step)
+    *found, step = program(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert expected == found and step.stats().whole_steps >= 30, terra.explain(step)
+
+
+@tf.function
+def _next_in_graph(it):
+    return next(it)
+
+
+def _saved(it, folder):
+    saved = tf.train.Checkpoint(it=it)
+    path = saved.save(str(folder / "it"))
+    found = float(next(it)), float(next(it))
+    saved.restore(path)
+    return found
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("use", [
+    lambda it, _: float(_next_in_graph(it)),
+    lambda it, _: float(tf.raw_ops.IteratorGetNext(iterator=it._iterator_resource, output_types=[tf.float32], output_shapes=[[]])[0]),
+    _saved,
+], ids=["tf.function", "operation", "checkpoint"])
+@pytest.mark.parametrize("by", ["draw", "argument"])
+def test_an_element_is_taken_only_where_the_step_takes_it(use, by, tmp_path):
+    """Others than Python's iterator look at the dataset, too."""
+    def program(wrap):
+        random.seed(3)
+        v, it, found = tf.Variable(0.0), iter(tf.data.Dataset.range(1000).map(lambda q: tf.cast(q, tf.float32))), []
+
+        def step(n):
+            if (random.random() if by == "draw" else n % 10 / 10) < 0.2:
+                v.assign_add(0.5)
+                return v * 1.0
+            v.assign_add(next(it))
+            return v * 2.0
+
+        step = wrap(step)
+        for k in range(100):
+            found.append(float(step(1000 + k * k)))
+            if k % 4 == 3:
+                found.append(use(it, tmp_path))
+        return found, step
+
+    expected, _ = program(lambda step: step)
+    found, step = program(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert expected == found and step.stats().whole_steps >= 50, terra.explain(step)

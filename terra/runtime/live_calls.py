@@ -134,7 +134,7 @@ class Made(NamedTuple):
         """Have it that the calls were not made."""
         for iterator, element in reversed(self.taken):
             put_back(iterator, element)
-        for owner, state in self.states:
+        for owner, state in reversed(self.states):  # two may draw from one bit generator
             _set_state(owner, state)
 
 
@@ -143,56 +143,58 @@ NOTHING_MADE = Made((), (), ())
 
 def make_for(region, given, arrays):
     """(what the live calls of a region give, the numbers that vary, see `varying.evaluate`), where the step has the arguments `given`, with these arrays among them; None if they are not as they
-    were, and it is as if nothing was made."""
-    made = make(region.calls, given, arrays, region.numbers)
-    numbers = None if made is None else evaluate(region.numbers, given, made.values)
-    if numbers is not None:
-        return made, numbers
-    if made is not None:
-        made.undo()
-    return None
+    were, and it is as if nothing was made.
 
-
-def make(calls, given, arrays, sources):
-    """What these calls give, if that is of the kinds that it was; else None, and it is as if they were not made. `sources`: of the numbers that vary.
-
-    The elements come first: they may be of other kinds.
+    The elements of iterators come last, once it is known that the step takes them: what is put back only Python finds in the iterator, no function of TensorFlow's, and no checkpoint.
     """
-    if not calls:
-        return NOTHING_MADE
-    with strictly() if any(type(call) is Calculation for call in calls) else NOT_STRICTLY:
-        return _make(calls, given, arrays, sources)
+    if not region.calls:
+        numbers = evaluate(region.numbers, given, ())
+        return None if numbers is None else (NOTHING_MADE, numbers)
+    with strictly() if any(type(call) is Calculation for call in region.calls) else NOT_STRICTLY:
+        return _make_for(region, given, arrays)
 
 
-def _make(calls, given, arrays, sources):
-    values = {}
-    number = functools.partial(number_at, sources=sources, given=given, drawn=values)
-    first, places = 0, []
-    for call in calls:
-        places.append(first)
-        first += call.size
-    made = Made([], [], [])
-    for k in sorted(range(len(calls)), key=lambda k: not calls[k].takes):
-        call = calls[k]
-        if call.draws and not any(call.owner is owner for owner, _ in made.states):
-            made.states.append((call.owner, _state_of(call.owner)))
-        try:
-            value = call.make(values, arrays, number)
-        except BaseException as error:
-            if call.takes and not isinstance(error, StopIteration):  # (that comes again)
-                put_back(call.owner, None, error)
-            made.undo()  # (what is put back last comes first)
-            if not isinstance(error, Exception):
-                raise
-            return None
+def _make_for(region, given, arrays):
+    values, made = {}, Made([], [], [])
+    number = functools.partial(number_at, sources=region.numbers, given=given, drawn=values)
+    taking, place = [], 0
+    for call in region.calls:
         if call.takes:
-            made.taken.append((call.owner, value))
-        if kind_of(value) != call.kind:
-            made.undo()
+            taking.append((call, place))
+        elif not _make(call, place, made, values, arrays, number):
             return None
-        values.update(enumerate(flat(value), places[k]))
+        place += call.size
+    numbers = evaluate(region.numbers, given, values)
+    if numbers is None:
+        made.undo()
+        return None
+    for call, place in taking:
+        if not _make(call, place, made, values, arrays, number):
+            return None
     made.values.extend(values[k] for k in range(len(values)))
-    return made
+    return made, numbers
+
+
+def _make(call, place, made, values, arrays, number):
+    """Whether a call gives what is of the kind that it was; if not, it is as if none was made."""
+    if call.draws and not any(call.owner is owner for owner, _ in made.states):
+        made.states.append((call.owner, _state_of(call.owner)))
+    try:
+        value = call.make(values, arrays, number)
+    except BaseException as error:
+        if call.takes and not isinstance(error, StopIteration):  # (that comes again)
+            put_back(call.owner, None, error)
+        made.undo()  # (what is put back last comes first)
+        if not isinstance(error, Exception):
+            raise
+        return False
+    if call.takes:
+        made.taken.append((call.owner, value))
+    if kind_of(value) != call.kind:
+        made.undo()
+        return False
+    values.update(enumerate(flat(value), place))
+    return True
 
 
 def _state_of(owner):

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import operator
 from types import FunctionType, MethodWrapperType
-from typing import NamedTuple
 
 from terra.runtime import observed_libraries
 from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
@@ -120,7 +119,7 @@ class Objects:
         if callee.cache_info().hits == before:
             self.impure("calls a function with a cache, which does not know the answer yet", True)
         else:
-            self.reads.asked(_Lookup(args, tuple(kwargs.items())), callee, value)
+            self.reads.asked(_Lookup(callee, args, kwargs), callee, value)
         return value
 
     # -- contexts --------------------------------------------------------------------------------------------------------------
@@ -149,14 +148,33 @@ class Objects:
         return _Context(self, it, self._user_function(enter, enter), self._user_function(leave, leave))
 
 
-class _Lookup(NamedTuple):
-    """A look into a cache."""
+class _Lookup:
+    """A look into a cache, for something that is in it. Where that may have been forgotten since, nobody asks: the function itself would run."""
 
-    args: tuple
-    kwargs: tuple
+    __slots__ = ("args", "kwargs", "misses", "size")
+
+    def __init__(self, cached, args, kwargs):
+        self.args, self.kwargs = args, kwargs
+        _, self.misses, _, self.size = cached.cache_info()
 
     def __call__(self, cached):
-        return cached(*self.args, **dict(self.kwargs))
+        _, misses, _, size = cached.cache_info()
+        if misses < self.misses or misses - self.misses != size - self.size:
+            return _FORGOTTEN
+        self.misses, self.size = misses, size
+        return cached(*self.args, **self.kwargs)
+
+    def __eq__(self, other):
+        return type(other) is _Lookup and (self.args, self.kwargs, self._types()) == (other.args, other.kwargs, other._types())
+
+    def _types(self):
+        return [*map(type, self.args), *map(type, self.kwargs.values())]
+
+    def __hash__(self):
+        return hash(self.args)
+
+
+_FORGOTTEN = object()
 
 
 class _Context:
