@@ -467,3 +467,35 @@ def test_reads_of_a_tensor_made_of_an_array_are_noticed(read):
     assert made.shape == () and made.dtype == tf.int64 and len(tf.nest.flatten([made])) == 1 and is_unread(made)
     read(made)
     assert not is_unread(made) and not is_unread(other)
+
+
+def beside(name, x, array):
+    return {
+        "x + a": lambda: x + array, "a - x": lambda: array - x, "x * a": lambda: x * array, "a / x": lambda: array / x, "x @ a": lambda: x @ array.T, "a @ x": lambda: array.T @ x,
+        "twice": lambda: x * array + array * x, "of a slice": lambda: x[1] * array[1] + x, "calculated": lambda: x + 0.5 * np.tanh(array),
+        "power": lambda: x ** array, "compared": lambda: tf.where(x < array, x, array),
+    }[name]()
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("how", ["argument", "float64", "drawn", "drawn, float64", "drawn mask"])
+@pytest.mark.parametrize("name", ["x + a", "a - x", "x * a", "a / x", "x @ a", "a @ x", "twice", "of a slice", "calculated", "power", "compared"])
+def test_beside_a_tensor_that_was_there_before(name, how):
+    """Which is no tensor of the step, and has TensorFlow's own operators."""
+    if name in ("power", "compared", "a / x") and how == "drawn mask":
+        return
+
+    def make():
+        constant, v, rng = tf.constant(batch(1)) + 20.0, tf.Variable(1.0), np.random.default_rng(3)
+
+        def step(array):
+            if how.startswith("drawn"):
+                array = rng.normal(size=(6, 4))
+                array = array > 0.0 if how == "drawn mask" else array if "64" in how else array.astype("float32")
+                array = array.astype("float32") if how == "drawn mask" else array
+            v.assign_add(0.25)
+            return tf.tanh(beside(name, constant, array)) * v
+        return step, lambda: [v, tf.constant(rng.random())]
+    kind = "float64" if how == "float64" else "float32"
+    stats = differ(make, lambda i: (batch(i, kind),))
+    assert name in ("power", "compared") or stats.whole_steps >= STEPS - 12, (name, how, stats)

@@ -227,7 +227,7 @@ def _operator(base, name):
             if made is not None:
                 return made
         if converts and type(operands[1]) is np.ndarray:
-            operands = _converted(*operands)
+            operands = converted(*operands)
         runner = fast_forward.running()
         if runner is None or function not in known:  # somebody has replaced it
             return dispatch.active.call(operator, *operands) if _is_behind_block() else function(*operands)
@@ -262,7 +262,7 @@ def _slices_of_variables():
     return __getitem__
 
 
-def _converted(x, array):
+def converted(x, array):
     """The operands, the array as the tensor that it is an operand as: it may be another one each time."""
     step = dispatch.active
     if step is None or array.dtype.kind != "f" or not x.dtype.is_floating or tfi.promotes() or not step.takes_tensors():

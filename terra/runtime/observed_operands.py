@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 
 import numpy as np
 
-from terra.runtime import opschema
+from terra.runtime import fast_calls, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import is_filtered
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin, is_numpys
@@ -30,6 +30,7 @@ _HARMLESS = frozenset(f"__{name}__" for name in (
     "delattr setstate getstate reduce reduce_ex enter exit static_attributes firstlineno abstractmethods match_args dataclass_fields dataclass_params "
     "subclasshook post_init del set_name copy deepcopy type_params").split())
 _CALCULATED = frozenset([*TENSORS, int, float])  # types of which % gives a remainder
+_OF_ARRAYS = frozenset(["Add", "Sub", "Mult", "Div", "MatMult"])  # of which the other operand has the type that TensorFlow gives an array
 _SLOTS = (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, str, tuple, dict, type(None))
 
 
@@ -60,6 +61,8 @@ class Operands:
             if value is not None:
                 return value
             left, right = self._varying.beside(name, left, right)
+        if self._varying.has_arrays and name in _OF_ARRAYS:
+            left, right = self._beside_tensor(left, right), self._beside_tensor(right, left)
         if self.is_numpys(left) or self.is_numpys(right):
             value = self.by_numpy(OPERATORS[name], (left, right))
             if value is not None:
@@ -69,6 +72,10 @@ class Operands:
             return value
         how = self.modulo if name == "Mod" and type(left) not in _CALCULATED else self.operand  # which formats strings, too
         return self.result(self.operated(OPERATORS[name], how(left), how(right)))
+
+    def _beside_tensor(self, it, other):
+        """An operand. An array that varies, beside a tensor from outside of the step, is the tensor that TensorFlow makes of it; those of the step do it themselves."""
+        return fast_calls.converted(other, it)[1] if type(other) is tfi.EagerTensor and self.gives(it) else it
 
     def comparison(self, name, left, right):
         """Operands are compared. What comes of a number that varies has to come of it again."""
