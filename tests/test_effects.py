@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import traceback
+import types
 
 import keras
 import numpy as np
@@ -870,3 +871,51 @@ def test_explain_says_what_is_left():
     assert "does nothing but compute, append to a list, and nothing" in terra.explain(step)
     step = compare(lambda: (Counts(), nothing), True)
     assert "does nothing but compute, count steps, and nothing" in terra.explain(step)
+
+
+class OwnSetter(types.SimpleNamespace):
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        super().__setattr__("seen", name)
+
+
+@pytest.mark.parametrize("kind, whole", [(types.SimpleNamespace, True), (OwnSetter, None)])
+def test_in_a_namespace(kind, whole):
+    """Which has a `__setattr__` of its own that does what Python's does; one of a class that derives from it does more."""
+    def make():
+        held = Base()
+        held.table = kind(steps=0, loss=None, seen=None)
+
+        def step(x):
+            loss = held.learn(x)
+            held.table.steps += 1
+            held.table.loss = loss
+            held.other = (held.table.steps, value(held.table.loss) if k_th[0] % 7 == 0 else None, held.table.seen)
+            return loss * 2.0
+
+        def counted(x):
+            k_th[0] += 1
+            return taken(x)
+
+        k_th, held.shown = [0], ("w", "other")
+        taken = step
+        held.step = counted
+        return held, lambda held: setattr(held.table, "steps", 100)
+
+    step = compare(make)
+    assert step.stats().coexecuted_steps >= 9
+    held, _ = make()
+    table = kind(steps=0, loss=None, seen=None)
+
+    def counts(x):
+        table.steps += 1
+        table.loss = held.learn(x)
+        return table.loss
+
+    steps = terra.coexecute(counts, wait_for_graph=True)
+    for k in range(20):
+        loss = steps(X[k % 3])
+        if k == 12:
+            table.steps = 100
+    assert table.steps == 107 and float(table.loss) == float(loss) and table.seen == (None if whole else "loss")
+    assert not whole or steps.stats().whole_steps >= 10, terra.explain(steps)

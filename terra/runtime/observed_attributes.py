@@ -30,6 +30,7 @@ _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "tra
 _PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_splits ragged_rank uniform_row_length indices dense_shape shape dtype".split())
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
+_PLAIN_SETTERS = [cls.__dict__["__setattr__"] for cls in (object, SimpleNamespace) if "__setattr__" in cls.__dict__]
 _PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, collections.OrderedDict, collections.defaultdict)]
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 
@@ -244,12 +245,12 @@ class Attributes:
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
-        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or is_fixed(kind):
+        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_fixed(kind) and kind is not SimpleNamespace):
             self.impure("sets an attribute")
             return False
         attributes = _attributes_of(it, kind)
         setter = self._found(kind.__mro__, "__setattr__", None)
-        if type(attributes) is not dict or not (setter is object.__dict__["__setattr__"] or is_frameworks(setter)) or not self._is_looked_up_plainly(kind):
+        if type(attributes) is not dict or not (any(setter is plain for plain in _PLAIN_SETTERS) or is_frameworks(setter)) or not self._is_looked_up_plainly(kind):
             self.impure(f"sets an attribute of an object of type {kind.__name__}, which has its own way to do it")
             return False
         how = type(self._found(kind.__mro__, name, {name: None}))
