@@ -122,6 +122,7 @@ class TraceStore:
         self.live_out = set()  # (node, output) of values that outlive the step
         self.notes = {}  # of what its graphs note of variables, see `fallback.undo`
         self.version = 0  # counts changes
+        self.inherits = None  # whether an input of a signature turned out not to be constant elsewhere, of which this is a part
         self.latest = None  # the last trace that was added, or left out: the next one shares the events that are the same
         self._path = None  # its nodes in the graph; None if it was left out, and the graph is as it was then
         self._raws = []
@@ -179,6 +180,8 @@ class TraceStore:
         if raw.creates_variables and self._building < BUILDING_STEPS:
             self._building += 1
             return True  # as a rule its path cannot come again: the variables exist now
+        if self.inherits is not None and not self._raws:
+            self._relax_inherited(raw)
         latest = self.latest
         if latest is not None and len(raw.events) == len(latest.events) and all(map(operator.is_, raw.events, latest.events)):
             if not may_grow if self._path is None else all((self._path[position], output) in self.live_out for position, output in raw.survivors):
@@ -192,6 +195,12 @@ class TraceStore:
             self._raws.append(raw)
             self.version += 1
         return changed or rebuilt
+
+    def _relax_inherited(self, raw):
+        for event in raw.events:
+            for k, ref in enumerate(event.refs):
+                if ref[0] == CONST and self.inherits(event.signature, k):
+                    self.relaxed.add((event.signature, None, k))
 
     def _relax_changed_constants(self, raw):
         found = self._note_counts(raw)

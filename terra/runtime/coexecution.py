@@ -174,7 +174,17 @@ class Coexecuted(OfInstances):
         made = self._another(dataclasses.replace(self.options, loops="unroll", reduce_retracing=False))
         made._stats, made.counts, made.fallback_reasons, made.generation.registered = self._stats, self.counts, self.fallback_reasons, self.generation.registered
         made.policy = recurring.Trust(self.policy.name)
+        made.store.inherits = self._relaxed()
         return made
+
+    def _relaxed(self):
+        """What tells whether an input of an operation is known not to be constant, wherever in the loops that is."""
+        if self.pieces is None:
+            known = {(signature, k) for signature, _, k in self.store.relaxed}
+            return lambda signature, k: (signature, k) in known
+        places = self.pieces.places
+        known = {(signature, k) for piece in self.pieces.table.values() for signature, _, k in piece.store.relaxed}
+        return lambda signature, k: ((signature[0], places(signature[1])[0]), k) in known
 
     def _one_step(self, args, kwargs):
         program = self.program  # another thread may put a new one in its place

@@ -21,7 +21,7 @@ from terra.runtime.tensor import TerraTensor
 TIMES = 3  # that a structure must have taken the same path
 _CHANGES = 4  # of that path, with the same graphs; each further one doubles the times
 MOST = 64  # structures of one function with a graph of their own
-SHARE = 1.0  # of the time that all steps have taken, which tracing and generating for single structures may take
+SHARE = 0.3  # of the time that all steps have taken, which tracing and generating for single structures may take
 SHARE_OF_WHOLE = 0.1  # the same where steps are not in pieces, so that there is less to gain
 LARGEST = 4000  # operations of a step that is unrolled
 _MOST_SEEN = 512  # structures that are remembered
@@ -107,12 +107,13 @@ class Trust(Policy):
 class _Seen:
     """What is known of a structure whose steps run in pieces."""
 
-    __slots__ = ("path", "times", "graphs", "changes", "shortest")
+    __slots__ = ("path", "times", "graphs", "changes", "shortest", "total")
 
-    def __init__(self, path, graphs, changes):
+    def __init__(self, path, graphs, changes, total=0):
         self.path = path  # that its last step took
         self.graphs = graphs  # how many there were then
         self.times = 0  # how many steps in a row took it
+        self.total = total  # how many steps there were
         self.changes = changes  # how often it has taken another one than the step before, though there was no new graph
         self.shortest = math.inf  # seconds, as in `Trust`
 
@@ -147,17 +148,20 @@ class Recurring:
         seen = self._seen.get(structure)
         if seen is None or seen.times < seen.needed or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
             return None
-        if self._spent > self.share * self._took or not self._pays():
+        if self._spent > self.share * self._took or not self._pays(seen):
             return None
         function = self.functions[structure] = self.make()
         function.policy.shortest_in_pieces = seen.shortest
         del self._seen[structure]
         return function
 
-    def _pays(self):
-        """Whether steps of the structures that have functions became shorter, as far as is known."""
+    def _pays(self, seen):
+        """Whether steps of the structures that have functions became shorter, as far as is known, and so much that a function would have paid for itself by now for this one."""
         known = [f.policy for f in self.functions.values() if f is not None and f.policy.steps >= _ENOUGH_STEPS]
-        return len(known) < _ENOUGH or sum(p.shortest for p in known) <= _WORTH * sum(p.shortest_in_pieces for p in known)
+        if len(known) < _ENOUGH:
+            return True
+        ours, in_pieces = sum(p.shortest for p in known), sum(p.shortest_in_pieces for p in known)
+        return ours <= _WORTH * in_pieces and seen.total * (in_pieces - ours) / len(known) >= self._spent / len(self.functions)
 
     def ran(self, structure, path, began, now, graphs=0):
         """A step ran in pieces; path: stands for what pieces these were, None if they are not all known or too many. graphs: how many there are."""
@@ -167,7 +171,8 @@ class Recurring:
         seen = self._seen.pop(structure, None)
         if seen is None or seen.path != path or path is None:
             changed = seen is not None and path is not None and seen.path is not None and seen.graphs == graphs
-            seen = _Seen(path, graphs, 0 if seen is None else seen.changes + changed)
+            seen = _Seen(path, graphs, *((0, 0) if seen is None else (seen.changes + changed, seen.total)))
+        seen.total += 1
         if path is not None:
             seen.times += 1
             self._last = seen, began
@@ -182,6 +187,7 @@ class Recurring:
         policy = function.policy
         if coexecuted:
             self._last = policy, began
+            self._spent += max(0.0, now - began - policy.shortest_in_pieces)  # what is skipped later is recorded first
         else:
             self._spent += (now - began) * (_COSTS[policy.traces] if policy.traces < len(_COSTS) else 1)
             policy.traces += 1
