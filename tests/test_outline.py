@@ -308,6 +308,27 @@ def test_exceptions_that_nobody_looks_at_afterwards():
     assert outlined(within("try:", LOOP.format("print(loss)")) + "except KeyboardInterrupt:\n pass")[1] == [(["x", "y"], ["loss"])]
 
 
+BODY = textwrap.dedent(LOOP.format("pass").partition("\n")[2])
+
+
+def test_what_stands_behind_a_handler_that_leaves():
+    def guarded(handler, after="print(loss)"):
+        return outlined("for k in range(9):\n x, y = next(data)\n try:\n" + textwrap.indent(BODY, "  ") + f" except ValueError:\n  {handler}\n {after}")[1]
+    for handler in "continue", "raise", "print(k); continue":
+        assert guarded(handler) == [(["x", "y"], ["loss"])], handler
+    for handler in "pass", "print(loss); continue", "if k: continue":
+        assert guarded(handler) == [], handler
+    assert guarded("break", "print(loss)\nprint(loss)") == []  # it may be read behind the loop, too
+
+
+def test_what_is_bound_where_a_branch_leaves():
+    def taken(leave):
+        return outlined("while True:\n try:\n  x, y = next(batches)\n except StopIteration:\n  " + leave + "\n" + textwrap.indent(BODY, " "))[1]
+    for leave in "break", "print(0); raise", "continue":
+        assert taken(leave) == [(["x", "y"], [])], leave
+    assert taken("pass") == []
+
+
 def test_modules_that_others_import():
     assert outlined(LOOP.format("pass"), is_main=False)[1] == []
     assert len(outlined(within("def train(model, data, optimizer):", LOOP.format("pass")), is_main=False)[1]) == 1

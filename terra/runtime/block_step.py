@@ -73,6 +73,8 @@ class Batches:
 class BlockFunction(Coexecuted):
     """All steps of one `with` statement: what a co-executed function is to its calls."""
 
+    may_roll = False
+
     def __init__(self, name, options):
         def block():
             raise TypeError("the block of a `with` statement cannot be called")

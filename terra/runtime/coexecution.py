@@ -48,6 +48,8 @@ _NOTHING = contextlib.nullcontext()
 class Coexecuted(OfInstances):
     """What `terra.coexecute` returns: call it like the function it wraps."""
 
+    may_roll = True  # whether its steps can be cut into pieces
+
     def __init__(self, fn, python, options, located=True):
         functools.update_wrapper(self, fn)
         self.located = located  # whether its code keeps its own location; else locations come from the interpreter's frames

@@ -68,7 +68,7 @@ class Rolling:
     def roll_branching(self):
         """Roll the loops in which paths part, because each iteration has branches of its own: whether there are any."""
         function = self._function
-        if not function.located or function.pieces is not None or function.options.loops == "unroll":
+        if not (function.located and function.may_roll) or function.pieces is not None or function.options.loops == "unroll":
             return False
         ways = [after.payload for node in function.store.graph.nodes if len(node.succ) > 1 for after in node.succ if after.payload is not None]
         self._branching.update([loop_id for way in ways for loop_id, count in way.event.location.loop_ids if count > 1])

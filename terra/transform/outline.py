@@ -19,7 +19,7 @@ before, and each result afterwards, no function looks at one of these names, or 
 import ast
 import sys
 
-from .names import bound_after, names_of, parameters
+from .names import bound_after, leaves, names_of, parameters
 
 __all__ = ["is_block", "is_outlined", "outline"]
 
@@ -184,6 +184,8 @@ class _Outliner:
         elif hasattr(node, "handlers"):
             behind = ((node.finalbody, 0), *following)
             caught = *[(handler.body, 0) for handler in node.handlers], *behind
+            if all(map(leaves, [handler.body for handler in node.handlers])):  # then what stands behind it does not follow
+                caught = *caught[:len(node.handlers) + 1], *following[1:]
             self.walk(node.body, bound, loop, ((node.orelse, 0), *behind), (*catching, *caught))
 
     def _may_be_read(self, following):
