@@ -499,3 +499,68 @@ def test_beside_a_tensor_that_was_there_before(name, how):
     kind = "float64" if how == "float64" else "float32"
     stats = differ(make, lambda i: (batch(i, kind),))
     assert name in ("power", "compared") or stats.whole_steps >= STEPS - 12, (name, how, stats)
+
+
+class Pair(keras.Model):
+    """Of a user's class, given one array, or two in a container."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, given):
+        if isinstance(given, dict):
+            given = given["a"], given["b"]
+        return self.dense(given[0] + given[1] if isinstance(given, (tuple, list)) else given)
+
+
+CONTAINERS = {"alone": lambda a, b: a, "tuple": lambda a, b: (a, b), "list": lambda a, b: [a, b], "dict": lambda a, b: {"a": a, "b": b}, "beside a tensor": lambda a, b: (a, tf.constant(b))}
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_layer_of_the_users_is_given_a_container_of_arrays(name):
+    def make():
+        layer, optimizer = Pair(), keras.optimizers.SGD(0.1)
+        layer(batch(0))
+
+        def step(a, b):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(layer(CONTAINERS[name](a, b)) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables))
+            return loss
+        return step, lambda: layer.variables
+    stats = differ(make, lambda i: (batch(i), batch(i + 50)))
+    assert stats.whole_steps >= STEPS - 12 and stats.fallbacks == 0, stats
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_layer_of_the_users_is_given_arrays_that_were_there_before(name, kept):
+    """Which the program changes, and exchanges, between two steps."""
+    def make():
+        layer, v, arrays = Pair(), tf.Variable(1.0), [batch(1), batch(2)]
+        layer(arrays[0])
+        given = [CONTAINERS[name](*arrays)]
+
+        def step(i):
+            v.assign_add(1.0)
+            return tf.reduce_sum(layer(given[0] if kept else CONTAINERS[name](*arrays))) * v
+
+        def change(i):
+            if i in (12, 20):
+                arrays[0][0] += 1.0
+            elif i == 25:
+                arrays[1] = batch(3)
+                if isinstance(given[0], dict):
+                    given[0]["b"] = arrays[1]
+                elif isinstance(given[0], list):
+                    given[0][1] = arrays[1]
+            return tf.constant(float(i))
+        changes.append(change)
+        return step, lambda: [v]
+
+    changes = []
+    stats = differ(make, lambda i: (changes[-1](i),), 36)
+    assert stats.whole_steps >= 12, stats

@@ -136,9 +136,9 @@ def with_tensors(step, callee, args, kwargs):
     """The arguments of a call of the stock object `callee`, with tensors in the place of the arrays that it would make tensors of itself, first thing."""
     if any(map(holds_array, args)) or any(map(holds_array, kwargs.values())):
         n = _number_converted(callee) if step.takes_tensors() else 0
-        args = (*[_with_tensors(step, x) for x in args[:n]], *args[n:])
+        args = (*[tensors_for(step, x) for x in args[:n]], *args[n:])
         if n == sys.maxsize:
-            kwargs = {name: _with_tensors(step, x) for name, x in kwargs.items()}
+            kwargs = {name: tensors_for(step, x) for name, x in kwargs.items()}
     return args, kwargs
 
 
@@ -148,7 +148,8 @@ def holds_array(x):
     return kind is np.ndarray or ((kind is list or kind is tuple) and np.ndarray in map(type, x)) or (kind is dict and np.ndarray in map(type, x.values()))
 
 
-def _with_tensors(step, x):
+def tensors_for(step, x):
+    """An argument, with tensors in the place of the array that it is, or of those in it."""
     if not holds_array(x):
         return x
     if type(x) is np.ndarray:

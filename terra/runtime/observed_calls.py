@@ -385,13 +385,28 @@ class Calls:
         elif kind is tfi.tf.TensorArray or tfi.is_composite(kind) or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
             self._born[id(value)] = value
 
+    def _converted(self, form, args):
+        """What a layer of a user's class is given: tensors in the place of arrays, and of those in containers."""
+        for x in args:
+            if fast_forward.holds_array(x):
+                arrays = (x,)
+                if type(x) is not np.ndarray:
+                    self._look_into(x)
+                    arrays = [y for y in (x.values() if type(x) is dict else x) if type(y) is np.ndarray]
+                for array in arrays:
+                    if not self.gives(array):
+                        self._look_into(array)
+        made = form.converted(args)
+        for x, given in zip(made, args):
+            if x is not given and type(x) in LISTS:
+                self.fresh(x)
+        return made
+
     def _layer(self, layer, form, /, *args, **kwargs):
         """Call a layer of a user's class."""
         for x in (*args, *kwargs.values()):
             self.late.looked_at(x)
-        for x in args:
-            self.gives(x)
-        args = form.converted(args)
+        args = self._converted(form, args)
         if self.reason is None:
             kind = type(layer)
             if "call" in vars(layer):

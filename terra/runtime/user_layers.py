@@ -77,10 +77,10 @@ class Wrapped:
     def converted(self, args):
         """The positional arguments, with tensors in the place of arrays, as the wrapper first thing makes them."""
         step = dispatch.active
-        if np.ndarray not in map(type, args) or step is None or not step.takes_tensors() or not self.layer._convert_input_args \
+        if not any(map(fast_forward.holds_array, args)) or step is None or not step.takes_tensors() or not self.layer._convert_input_args \
                 or not self.known.holds(type(self.layer)):
             return args
-        return tuple([step.as_data(x) if type(x) is np.ndarray else x for x in args])
+        return tuple([fast_forward.tensors_for(step, x) for x in args])
 
     def __call__(self, *args, **kwargs):
         layer, args = self.layer, self.converted(args)
