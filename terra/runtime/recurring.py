@@ -3,7 +3,8 @@
 A rolled step needs no new graph for a new tree or a new length, and pays for that with Python's work between the pieces. Where the same structure recurs, epoch after
 epoch, a graph of its own for the whole step is faster: it is what unrolling the loops for this one structure gives, and its Python is skipped where that
 is possible. So each structure that has taken the same path through the pieces several times gets an unrolled function of its own, as long as tracing and
-generating those takes no more than a part of the time that the program runs, and their number is bounded.
+generating those takes no more than a part of the time that the program runs, and their number is bounded. Once it is known what such functions cost and save, the next
+structure gets one when it has come so often that one would have paid for itself.
 
 The key that stands for a structure only chooses which of the functions runs a step. It need not be right: what such a function assumes is checked as in any other,
 and one that falls back again and again is given up.
