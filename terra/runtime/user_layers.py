@@ -10,8 +10,6 @@ import inspect
 import sys
 from operator import is_
 
-import numpy as np
-
 from terra.runtime import dispatch, fast_forward, replaced, stock
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import is_librarys
