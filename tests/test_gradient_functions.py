@@ -98,8 +98,8 @@ def test_numpy_operands():
                 v.assign_sub(g * np.float32(0.1))
             return loss, x.shape, gradients
         return step, lambda: made
-    stats = check(make, extra=other_data, skipped=60)
-    assert stats.fallbacks <= 4, stats
+    stats = check(make, extra=other_data, skipped=40)
+    assert stats.fallbacks <= 4 and stats.whole_steps >= 4, stats  # whose calls do not count
 
 
 @pytest.mark.parametrize("operate", [

@@ -4,7 +4,7 @@ A rolled step needs no new graph for a new tree or a new length, and pays for th
 epoch, a graph of its own for the whole step is faster: it is what unrolling the loops for this one structure gives, and its Python is skipped where that
 is possible. So each structure that has taken the same path through the pieces several times gets an unrolled function of its own, as long as tracing and
 generating those takes no more than a part of the time that the program runs, and their number is bounded. Once it is known what such functions cost and save, the next
-structure gets one when it has come so often that one would have paid for itself.
+structure gets one when it has come so often that one can be expected to pay for itself.
 
 The key that stands for a structure only chooses which of the functions runs a step. It need not be right: what such a function assumes is checked as in any other,
 and one that falls back again and again is given up.
@@ -22,7 +22,7 @@ from terra.runtime.tensor import TerraTensor
 TIMES = 3  # that a structure must have taken the same path
 _CHANGES = 4  # of that path, with the same graphs; each further one doubles the times
 MOST = 64  # structures of one function with a graph of their own
-SHARE = 0.3  # of the time that all steps have taken, which tracing and generating for single structures may take
+SHARE = 1.0  # of the time that all steps have taken, which tracing, generating and recording for single structures may take; half of that if steps do not become twice as short
 SHARE_OF_WHOLE = 0.1  # the same where steps are not in pieces, so that there is less to gain
 LARGEST = 4000  # operations of a step that is unrolled
 _MOST_SEEN = 512  # structures that are remembered
@@ -31,6 +31,7 @@ _MISSES = 2  # fallbacks of a function for one structure, after which it is give
 _COSTS = 3, 0  # of the first and the second step that is traced, in times that it takes: generating, in the background, costs about as much as one of them
 _MOST_GIVEN_UP = 4  # after so many, no structure of this function gets one
 _ENOUGH, _ENOUGH_STEPS = 3, 5  # functions, and steps of each, that are compared with the pieces
+_TO_COME = 4  # times as often as it has come, a structure is expected to come: it is data for some epochs
 _WORTH = 0.9  # no further structure gets a function if steps take more than so many times as long as in pieces
 
 _ARRAYS = frozenset([tfi.EagerTensor, TerraTensor, np.ndarray])
@@ -149,7 +150,7 @@ class Recurring:
         seen = self._seen.get(structure)
         if seen is None or seen.times < seen.needed or structure in self.functions or len(self.functions) >= MOST or self._given_up >= _MOST_GIVEN_UP:
             return None
-        if self._spent > self.share * self._took or not self._pays(seen):
+        if not self._pays(seen):
             return None
         function = self.functions[structure] = self.make()
         function.policy.shortest_in_pieces = seen.shortest
@@ -157,12 +158,14 @@ class Recurring:
         return function
 
     def _pays(self, seen):
-        """Whether steps of the structures that have functions became shorter, as far as is known, and so much that a function would have paid for itself by now for this one."""
+        """Whether there is time for another function, steps of the structures that have functions became shorter, as far as is known, and so much that one will pay for itself for this structure."""
         known = [f.policy for f in self.functions.values() if f is not None and f.policy.steps >= _ENOUGH_STEPS]
+        ours, in_pieces = sum(p.shortest for p in known), sum(p.shortest_in_pieces for p in known)
+        if self._spent > self._took * (self.share if 2 * ours <= in_pieces else self.share / 2):
+            return False
         if len(known) < _ENOUGH:
             return True
-        ours, in_pieces = sum(p.shortest for p in known), sum(p.shortest_in_pieces for p in known)
-        return ours <= _WORTH * in_pieces and seen.total * (in_pieces - ours) / len(known) >= self._spent / len(self.functions)
+        return ours <= _WORTH * in_pieces and _TO_COME * seen.total * (in_pieces - ours) / len(known) >= self._spent / len(self.functions)
 
     def ran(self, structure, path, began, now, graphs=0):
         """A step ran in pieces; path: stands for what pieces these were, None if they are not all known or too many. graphs: how many there are."""
