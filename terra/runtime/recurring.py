@@ -31,6 +31,8 @@ _MISSES = 2  # fallbacks of a function for one structure, after which it is give
 _COSTS = 3, 0  # of the first and the second step that is traced, in times that it takes: generating, in the background, costs about as much as one of them
 _MOST_GIVEN_UP = 4  # after so many, no structure of this function gets one
 _ENOUGH, _ENOUGH_STEPS = 3, 5  # functions, and steps of each, that are compared with the pieces
+_MOST_UNKNOWN = 8  # functions until it is known whether they pay
+_FAIR, _LOSS = 12, 1.2  # a function whose steps, after so many, have all taken more than so many times as long as in pieces is given up
 _TO_COME = 4  # times as often as it has come, a structure is expected to come: it is data for some epochs
 _WORTH = 0.9  # no further structure gets a function if steps take more than so many times as long as in pieces
 
@@ -105,6 +107,10 @@ class Trust(Policy):
     def failed(self):
         return self.misses > _MISSES + self.steps // 50
 
+    @property
+    def is_loss(self):
+        return self.steps >= _FAIR and self.shortest > _LOSS * self.shortest_in_pieces
+
 
 class _Seen:
     """What is known of a structure whose steps run in pieces."""
@@ -164,7 +170,7 @@ class Recurring:
         if self._spent > self._took * (self.share if 2 * ours <= in_pieces else self.share / 2):
             return False
         if len(known) < _ENOUGH:
-            return True
+            return len(self.functions) < _MOST_UNKNOWN
         return ours <= _WORTH * in_pieces and _TO_COME * seen.total * (in_pieces - ours) / len(known) >= self._spent / len(self.functions)
 
     def ran(self, structure, path, began, now, graphs=0):
@@ -195,7 +201,7 @@ class Recurring:
         else:
             self._spent += (now - began) * (_COSTS[policy.traces] if policy.traces < len(_COSTS) else 1)
             policy.traces += 1
-        if not policy.failed:
+        if not policy.failed and not policy.is_loss:
             return None
         self.functions[structure] = None
         self._given_up += 1
