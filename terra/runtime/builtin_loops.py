@@ -43,12 +43,12 @@ def located_map(*args):
     """The builtin `map`, whose calls have locations of their own."""
     if len(args) < 2 or is_builtin(args[0]):
         return map(*args)
-    return map(Calls(args[0]), *args[1:])
+    return map(LocatedCalls(args[0]), *args[1:])
 
 
 def located_reduce(*args):
     """The builtin `functools.reduce`, whose calls have locations of their own."""
-    return functools.reduce(*args) if not args or args[0] is None else functools.reduce(Calls(args[0]), *args[1:])
+    return functools.reduce(*args) if not args or args[0] is None else functools.reduce(LocatedCalls(args[0]), *args[1:])
 
 
 def is_builtin(function):
@@ -56,17 +56,12 @@ def is_builtin(function):
     return function is None or issubclass(type(function), (type, BuiltinFunctionType, *_METHODS))
 
 
-def form_at(there, callee):
-    """What to call at a location in place of `callee`, as an instrumented call site there would."""
-    return there.target if callee is there.callee else location._resolve(there, callee)
-
-
-class Calls:
+class LocatedCalls:
     """The calls of a function that a builtin makes, each on top of the location where its item is asked for. `enter` gives what to call at a location."""
 
     __slots__ = ("function", "enter", "items", "call_id")
 
-    def __init__(self, function, enter=form_at):
+    def __init__(self, function, enter=location.form_at):
         self.function = function
         self.enter = enter
         loop_id, self.call_id = _ids(location.tls.cursor.current)

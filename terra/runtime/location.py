@@ -237,11 +237,14 @@ def set_resolver(resolve):
     _resolve = resolve
 
 
+def form_at(there, callee):
+    """What to call at a location in place of `callee`, as an instrumented call site there would."""
+    return there.target if callee is there.callee else _resolve(there, callee)
+
+
 def call_here(callee, args, kwargs):
     """A call at the current location, as an instrumented call site makes it."""
-    there = tls.cursor.current
-    target = there.target if callee is there.callee else _resolve(there, callee)
-    return target(*args, **kwargs)
+    return form_at(tls.cursor.current, callee)(*args, **kwargs)
 
 
 class Cursor:

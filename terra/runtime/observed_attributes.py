@@ -30,7 +30,7 @@ _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "tra
 _PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_splits ragged_rank uniform_row_length indices dense_shape shape dtype".split())
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
-_PLAIN_SETTERS = [cls.__dict__["__setattr__"] for cls in (object, SimpleNamespace) if "__setattr__" in cls.__dict__]
+_PLAIN_SETTERS = [defined(cls, "__setattr__") for cls in (object, SimpleNamespace)]
 _PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, collections.OrderedDict, collections.defaultdict)]
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 

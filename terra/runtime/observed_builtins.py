@@ -11,7 +11,7 @@ import numpy as np
 from terra.runtime import internals as tfi
 from terra.runtime import live_calls, observed_libraries, stock
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
-from terra.runtime.builtin_loops import Calls, is_builtin, located_map, located_reduce
+from terra.runtime.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.runtime.observed_objects import is_plain_class
@@ -130,7 +130,7 @@ class Builtins:
 
     def _fold(self, form, function, items, /, *initial):
         """Call `functools.reduce`."""
-        function, items = Calls(function, self.enter_at) if form is located_reduce else self.builtin(function), iter(self.iterated(items))
+        function, items = LocatedCalls(function, self.enter_at) if form is located_reduce else self.builtin(function), iter(self.iterated(items))
         total = initial[0] if initial else next(items, _NOTHING)
         if total is _NOTHING:
             return functools.reduce(function, ())  # which raises
@@ -390,7 +390,7 @@ class Builtins:
         for x in args:
             self.iterated(x)
         if form is located_map and not is_builtin(function):
-            return self.fresh(map(Calls(function, self.enter_at), *args))
+            return self.fresh(map(LocatedCalls(function, self.enter_at), *args))
         if function is not None:
             function = self.builtin(function)
         if callee is filter:

@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, builtin_loops, fast_calls, fast_forward, live_calls, observed_libraries, quiet_functions, stock, user_layers
+from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, location, observed_libraries, quiet_functions, stock, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
@@ -40,7 +40,7 @@ class Calls:
 
     def enter_at(self, there, callee):
         """What to call at a location, where no call site does."""
-        form = builtin_loops.form_at(there, callee)
+        form = location.form_at(there, callee)
         return form if self._is_over() else self._callee(callee, form, True)
 
     def _is_over(self):
@@ -389,13 +389,7 @@ class Calls:
         """What a layer of a user's class is given: tensors in the place of arrays, and of those in containers."""
         for x in args:
             if fast_forward.holds_array(x):
-                arrays = (x,)
-                if type(x) is not np.ndarray:
-                    self._look_into(x)
-                    arrays = [y for y in (x.values() if type(x) is dict else x) if type(y) is np.ndarray]
-                for array in arrays:
-                    if not self.gives(array):
-                        self._look_into(array)
+                self._arguments(x)
         made = form.converted(args)
         for x, given in zip(made, args):
             if x is not given and type(x) in LISTS:

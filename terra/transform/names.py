@@ -2,7 +2,7 @@
 
 import ast
 
-__all__ = ["TRIES", "Names", "bound_after", "leaves", "names_of", "parameters"]
+__all__ = ["TRIES", "Names", "always_leaves", "bound_after", "names_of", "parameters"]
 
 TRIES = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _BINDING = (ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -196,10 +196,10 @@ def bound_after(statements, bound, passes, unbound=None):
 
 def _after_all(ends):
     """What is bound behind statements of which one list ran. ends: each list, and what is bound at its end, which those that leave never reach."""
-    reached = [bound for statements, bound in ends if not leaves(statements)]
+    reached = [bound for statements, bound in ends if not always_leaves(statements)]
     return set.intersection(*(reached or [bound for _, bound in ends]))
 
 
-def leaves(statements):
+def always_leaves(statements):
     """Whether control never reaches the end of these statements."""
     return any(isinstance(node, _LEAVING) for node in statements)

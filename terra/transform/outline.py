@@ -19,7 +19,7 @@ before, and each result afterwards, no function looks at one of these names, or 
 import ast
 import sys
 
-from .names import bound_after, leaves, names_of, parameters
+from .names import always_leaves, bound_after, names_of, parameters
 
 __all__ = ["is_block", "is_outlined", "outline"]
 
@@ -183,9 +183,8 @@ class _Outliner:
             self.walk(node.body, bound | _bound_by(node), loop, following, (*catching, *following))
         elif hasattr(node, "handlers"):
             behind = ((node.finalbody, 0), *following)
-            caught = *[(handler.body, 0) for handler in node.handlers], *behind
-            if all(map(leaves, [handler.body for handler in node.handlers])):  # then what stands behind it does not follow
-                caught = *caught[:len(node.handlers) + 1], *following[1:]
+            goes_on = not all(always_leaves(handler.body) for handler in node.handlers)  # to what stands behind it
+            caught = *[(handler.body, 0) for handler in node.handlers], (node.finalbody, 0), *following[0 if goes_on else 1:]
             self.walk(node.body, bound, loop, ((node.orelse, 0), *behind), (*catching, *caught))
 
     def _may_be_read(self, following):
@@ -342,8 +341,9 @@ def _cleared_in(statements):
     for statement in statements:
         if _passes(statement):
             found |= _cleared_in(statement.body)
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and getattr(statement.value.func, "attr", None) == "clear":
-            found |= names_of([statement.value.func.value]).loads if isinstance(statement.value.func.value, ast.Name) else set()
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="clear"))):
+                found.add(name)
     return found
 
 
