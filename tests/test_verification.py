@@ -1,6 +1,7 @@
 """The option `verify`: every step is run both ways, and a step that would not have been like eager execution is an error."""
 
 import importlib
+import random
 import time
 
 import keras
@@ -89,6 +90,27 @@ def test_what_is_right_passes_and_equals_eager(make):
     assert stats.coexecuted_steps > 10
     assert stats.verified_graphs >= stats.coexecuted_steps and stats.verified_calls > stats.coexecuted_steps
     assert stats.fast_forwards == stats.whole_steps == 0
+
+
+def branching(drawn):
+    """A step that branches on a number that is another one each time, and reads a value, which is the same for both branches."""
+    w, generator = tf.Variable([0.1, 0.2, -0.3]), random.Random(1)
+
+    def step(x, rate):
+        scale = 0.1
+        if (generator.random() if drawn else rate) > 0.4:
+            scale += 0.1
+        w.assign(tf.tanh(w * 0.9 + tf.reduce_sum(x) * scale))
+        return float(w[0])
+
+    return step, w.numpy
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_what_two_branches_read_alike_is_not_taken_for_the_other(drawn):
+    stats = differ(lambda: branching(drawn), lambda i: (tf.constant(X[i % 3]), 0.001 * i if i % 3 else 0.5 + 0.001 * i), 60, verify=True)
+    assert stats.coexecuted_steps > 40 and stats.verified_calls > 40
+    assert differ(lambda: branching(drawn), lambda i: (tf.constant(X[i % 3]), 0.001 * i if i % 3 else 0.5 + 0.001 * i), 60).whole_steps > 20
 
 
 @pytest.mark.parametrize("name", ["keras_cnn", "lines_of_text", "tree_lstm"])

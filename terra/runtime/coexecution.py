@@ -98,15 +98,15 @@ class Coexecuted(OfInstances):
                 return own(*args, **kwargs)
         active = dispatch.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
-            return self._current(False)(*args, **kwargs)  # part of the outer step
+            return self._as_part(False)(*args, **kwargs)  # part of the outer step
         if dispatch.left_alone.depth:
-            return self._current()(*args, **kwargs)  # part of an imperative step
+            return self._as_part()(*args, **kwargs)  # part of an imperative step
         express = self.program and self.program.express
         known = express is not None and express.may_run_here()
         if not known and not tfi.executing_eagerly():
             self._warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
-            return self._current()(*args, **kwargs)  # part of somebody's graph
+            return tfi.for_graph(self.__wrapped__)(*args, **kwargs)  # part of somebody's graph
         if (not known and self._runs_in_replica()) or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
@@ -340,6 +340,10 @@ class Coexecuted(OfInstances):
             self._edits, self._was_edited = edits.found(), True
             self._python, self.located = instrument(self.__wrapped__), reason(self.__wrapped__) is None
         return self._python
+
+    def _as_part(self, look=True):
+        """What is called where another step, or an imperative one, or a graph that either makes, calls this one."""
+        return self._current(look) if tfi.executing_eagerly() else tfi.for_graph(self.__wrapped__)
 
     def _forget_everything(self):
         """Determinism was switched on or off: TensorFlow's functions look at that. They may issue other operations now, or raise."""

@@ -330,11 +330,14 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
     keep = [owner]
+    why = None
     try:
         describe(runner, args, found, keep, inputs)
         describe(runner, kwargs, found, keep, inputs)
     except Unskippable as error:
-        runner.program.note_unskippable(place, str(error))
+        why = str(error)
+    if why is not None:  # (an error of the user's code would have the exception as its context, were it called above)
+        runner.program.note_unskippable(place, why)
         return _enter(runner, call), None
     if more is not None:
         found += more

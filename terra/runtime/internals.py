@@ -24,6 +24,7 @@ try:
 
     # The C entry points that every eager operation goes through, looked up by the generated wrappers as attributes of this module.
     from tensorflow.python import pywrap_tfe
+    from tensorflow.python.autograph.core import config as _autograph
     from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2  # noqa: F401  (protos of a graph function)
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import backprop as _backprop
@@ -163,6 +164,15 @@ def device_name():
     """The device that `tf.device` asks for on this thread, or None."""
     c = context._context
     return None if c is None else c._thread_local_data.device_name
+
+
+def for_graph(function):
+    """A function of the user's as it is called while a graph is made: converted by AutoGraph, if that is at work."""
+    return tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
+
+
+# AutoGraph also converts what eager code calls (a function given to `tf.map_fn`, a loss of tf_keras), with all that it calls in turn: this package is none of it.
+_autograph.CONVERSION_RULES = (_autograph.DoNotConvert("terra"), *_autograph.CONVERSION_RULES)
 
 
 def executing_eagerly():

@@ -275,7 +275,7 @@ class Alternatives(list):
         for other in self:
             fetches = other.fetches[:n]
             if [(node, *place) for node, _, *place in fetches] == places and all(map(is_expected, [fetch[1] for fetch in fetches], values)) \
-                    and (other.repeated, other.numbers, other.calls) == (region.repeated, region.numbers, region.calls) and other.fits(runner, inputs):
+                    and other.answers_like(region) and other.fits(runner, inputs):
                 return other
         return None
 
@@ -312,6 +312,10 @@ class Region:
             if latest.get(multi) is not key:
                 return False
         return True
+
+    def answers_like(self, other):
+        """Whether numbers that vary, and live calls, answer in both what they answer in the other: they are asked before anything is read."""
+        return (self.repeated, self.numbers, self.calls) == (other.repeated, other.numbers, other.calls)
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""

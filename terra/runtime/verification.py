@@ -48,7 +48,7 @@ def finish(step):
 
 def candidates(runner, region, alternatives, inputs):
     """The regions that a jump over a call may take, beginning with `region`: which one it is depends on what the call reads."""
-    return [other for other in alternatives if other is region or (region.fetches and other.fits(runner, inputs))]
+    return [region, *(other for other in alternatives if region.fetches and other is not region and other.answers_like(region) and other.fits(runner, inputs))]
 
 
 def make_again(runner, region, alternatives, inputs, knows_fed, unread, call):

@@ -307,6 +307,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arguments = (*args, *kwargs.values())
     varying = Varying(runner.step, inputs, trial.numbers, trial.integers, arguments) if fewest == 1 else None
+    skippable = True
     try:
         for k, x in enumerate(arguments):
             if varying is not None and (id(None), k) in varying.places:
@@ -319,6 +320,8 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         for carried in trial.carried.values():
             _describe(runner, carried.value(), found, keep, inputs, given, None)
     except Unskippable:
+        skippable = False
+    if not skippable:  # (what the user's code raises would have the exception as its context, were it called above)
         return call(*args, **kwargs)
     held = found[n:]
     found += runner.fed_signature()
