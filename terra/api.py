@@ -8,7 +8,9 @@ from terra.runtime import at_exit, dispatch, fast_forward  # noqa: F401  (`at_ex
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
-from terra.transform import instrument, reason, to_code  # noqa: F401  (public)
+from terra import transform
+from terra.runtime.methods import BoundStep
+from terra.transform import instrument, reason
 
 imperative = dispatch.imperative
 fast_forward.install()
@@ -44,6 +46,17 @@ def _check(fn):
         raise errors.DecorationError(f"terra.coexecute got the generator function {name}; a step must be done when its call returns.")
     if isinstance(fn, Coexecuted):
         raise errors.DecorationError(f"{name} is co-executed already; decorate it once.")
+
+
+def to_code(function):
+    """The instrumented source of a function, or of the one that a step is made of, as a person reads it (comments are lost).
+
+    Raises: TypeError for what is no Python function or method.
+    """
+    function = getattr(function, "__terra_steps__", function)
+    if isinstance(function, BoundStep):
+        function = function.__func__
+    return transform.to_code(function.__wrapped__ if isinstance(function, Coexecuted) else function)
 
 
 def sync():

@@ -13,7 +13,7 @@ import types
 from terra import errors, keras_support
 from terra.options import LOOPS, Options, Stats
 from terra.report import explain, used
-from terra.runtime import script
+from terra.runtime import script, tracebacks
 from terra.runtime.census import departed
 from terra.transform import to_code
 
@@ -108,6 +108,7 @@ def _run(options):
     except SystemExit:
         raise
     except BaseException as error:
+        tracebacks.clean(error)
         errors.show(error)
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:

@@ -53,8 +53,8 @@ class Options:
             if name == "fast_forward" and value == "framework":
                 continue
             if type(value) is not expected or (expected is int and value < 0):
-                raise errors.OptionError(f"terra.coexecute's option {name!r} takes a{'n' if expected is int else ''} "
-                                         f"{'non-negative int' if expected is int else expected.__name__}, not {value!r}.")
+                wanted = "True, False or 'framework'" if name == "fast_forward" else "a whole number from 0 on" if expected is int else f"a {expected.__name__}"
+                raise errors.OptionError(f"terra.coexecute's option {name!r} takes {wanted}, not {value!r}.")
         if keywords.get("loops", "auto") not in LOOPS:
             raise errors.OptionError(f"terra.coexecute's option 'loops' is one of {', '.join(map(repr, LOOPS))}, not {keywords['loops']!r}.")
         return cls(**keywords)

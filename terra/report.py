@@ -63,6 +63,8 @@ def _steps(stats):
 
 def _explain(function):
     stats = function.stats()
+    if not stats.steps:
+        return f"{function.policy.name}: not called yet."
     graph = function.trace_graph
     full = stats.traces >= function.options.max_traces
     lines = [

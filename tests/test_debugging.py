@@ -125,6 +125,25 @@ def test_pdb_shows_the_users_source_and_steps_over_lines(settrace):
     assert "total = total + tf.reduce_sum(scaled(x, factor))" in text
 
 
+def test_set_trace_stops_at_the_next_line_of_the_users_function(settrace):
+    output = io.StringIO()
+    debugger = pdb.Pdb(stdin=io.StringIO("p i\nnext\np y.numpy()\ncontinue\n" * 2), stdout=output, nosigint=True, readrc=False)
+    debugger.use_rawinput = False
+
+    def step(x, i):
+        if i in (2, 25):
+            debugger.set_trace()
+        y = x * 2.0                                  # the next line
+        return y
+
+    step = terra.coexecute(step, wait_for_graph=True)
+    for i in range(30):
+        step(tf.constant([1.0, 2.0]), i)
+    text = output.getvalue()
+    assert text.count("-> y = x * 2.0") == text.count("[2. 4.]") + text.count("[2., 4.]") == 2 and "(Pdb) 25" in text and "terra" not in text.replace(__file__, "")
+    assert step.stats().coexecuted_steps > 20
+
+
 def test_stepping_enters_the_users_function_when_terra_is_skipped(settrace):
     entered = []
 

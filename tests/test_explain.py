@@ -122,6 +122,39 @@ def test_the_attribute_that_differs():
     assert "Cumsum never followed" in reason and "with another exclusive" in reason
 
 
+def test_a_new_path_behind_a_read():
+    def step(x, i):
+        y = tf.reduce_sum(x)
+        if float(y) > 100.0 and i % 2:
+            return y * 2.0
+        return y + 1.0
+
+    function = terra.coexecute(step, wait_for_graph=True)
+    for i in range(16):
+        function(tf.constant([1.0 if i < 10 else 200.0]), i)
+    assert "never followed the read of a value here" in terra.explain(function)
+
+
+def test_a_step_that_was_not_called():
+    function = terra.coexecute(lambda x: x)
+    assert terra.explain(function) == f"{function.__qualname__}: not called yet."
+
+
+def test_what_a_step_is_shown_as():
+    class Owner:
+        @terra.coexecute
+        def step(self, x):
+            return helper(x)
+
+        def __repr__(self):
+            return "an owner"
+
+    assert repr(Owner.step).startswith("<co-executed ") and repr(Owner.step).endswith(f"Owner.step at {__file__}:{Owner.step.__wrapped__.__code__.co_firstlineno}>")
+    assert repr(Owner().step).endswith(" of an owner>")
+    for step in (Owner.step, Owner().step):
+        assert "helper" in terra.to_code(step) and "_terra_cursor.enter" in terra.to_code(step)
+
+
 def test_steps_that_always_raise_are_left_alone():
     calls = []
 

@@ -116,6 +116,31 @@ def test_handlers_that_raise(options, early):
     assert timeouts == 120 and step.stats().coexecuted_steps >= 100
 
 
+def test_a_handler_ends_a_step_that_takes_too_long():
+    """Where the step's code is all calls, Terra is at work most of the time."""
+    v = tf.Variable(0.0)
+
+    def step(slow):
+        loss, calls = v * 2.0, 0
+        start = time.process_time()
+        while slow and time.process_time() < start + 2.0:
+            calls += len(str(calls))
+        v.assign_add(1.0)
+        return loss
+
+    def handler(*_):
+        raise TimeoutError
+
+    step = terra.coexecute(step, wait_for_graph=True)
+    for _ in range(12):
+        step(False)
+    for k in range(5):
+        start = time.process_time()
+        with pytest.raises(TimeoutError), Alarms(handler, 0.05):
+            step(True)
+        assert time.process_time() - start < 1.0 and float(v) == 12.0, k
+
+
 def test_a_handler_ends_an_endless_loop_in_the_step():
     @terra.coexecute(wait_for_graph=True)
     def step(x, forever):

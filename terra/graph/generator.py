@@ -71,6 +71,7 @@ class GraphGenerator(Commits):
         self.prefix = f"terra_{next(_function_numbers)}"
         self._keys = {}  # argument name -> key
         self._arg_names = {}
+        self._apart = set()  # names of functions that are not inlined
         self.handles = {}
         self._labels = {}
         self._attr_protos = {}
@@ -367,11 +368,12 @@ class GraphGenerator(Commits):
             fdef = info.schema.fdef
             self.out.library.update(info.schema.library)
             op = "StatefulPartitionedCall" if fdef.signature.is_stateful else "PartitionedCall"
+            config = _string_attr(info.raw.get("config_proto", b""))
             attrs = {
                 "Tin": type_list([a.type for a in fdef.signature.input_arg]),
                 "Tout": type_list([a.type for a in fdef.signature.output_arg]),
-                "f": func(info.op_type),
-                "config": attr(""), "config_proto": attr(_string_attr(info.raw.get("config_proto", b""))),
+                "f": func(self._called(fdef, config)),
+                "config": attr(""), "config_proto": attr(config),
                 "executor_type": attr(_string_attr(info.raw.get("executor_type", b""))),
             }
             if COMPILED in fdef.attr:
@@ -398,6 +400,20 @@ class GraphGenerator(Commits):
         elif info.op_type == "MaxPool":
             scope.pooled[refs[0], f"{name}:output:0"] = self._protos(info)
         return [f"{name}:{ref}" for ref in info.output_refs]
+
+    def _called(self, fdef, config):
+        """The name of the function to call: where eager execution has grappler rewrite it, that must happen here too, or last bits differ. It does if the call is not inlined."""
+        if not self.exact or self.compiled or COMPILED in fdef.attr or not tfi.has_grappler(config):
+            return fdef.signature.name
+        name = f"{self.prefix}_{fdef.signature.name}"
+        if name not in self._apart:
+            self._apart.add(name)
+            apart = type(fdef)()
+            apart.CopyFrom(fdef)
+            apart.signature.name = name
+            apart.attr["_noinline"].b = True
+            self.out.fdefs.append(apart)
+        return name
 
     def _emit_variable_op(self, scope, node, refs, label):
         found = self._accesses.access[node]

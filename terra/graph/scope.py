@@ -1,6 +1,5 @@
 """Scopes of a graph that is being written: what the values of nodes are called in its top level, and in each branch."""
 
-from terra.errors import GenerationError
 from terra.graph.eager_kernels import Spread, constant_proto
 from terra.graph.functiondef import dtype
 from terra.graph.repeated import Repeated
@@ -56,6 +55,7 @@ class Scope:
             self.generator.handles[id(handle)] = handle
             return self.get(("res", id(handle)))
         if enum == tfi.types_pb2.DT_VARIANT:
-            raise GenerationError("a variant tensor (of a data set, a list) that only some paths make is used after them")
+            sizes = [self.builder.const(("no list", size), lambda size=size: constant_proto(size, tfi.types_pb2.DT_INT32)) for size in (-1, 0)]
+            return self.builder.node("EmptyTensorList", sizes, {"element_dtype": dtype(tfi.types_pb2.DT_FLOAT), "shape_type": dtype(tfi.types_pb2.DT_INT32)}) + ":handle:0"
         zero = b"" if enum == tfi.types_pb2.DT_STRING else False if enum == tfi.types_pb2.DT_BOOL else 0
         return self.builder.const(("dummy", enum), lambda: constant_proto(zero, enum))

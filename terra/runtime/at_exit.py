@@ -4,7 +4,7 @@ import atexit
 import sys
 
 from terra import errors
-from terra.runtime import dispatch
+from terra.runtime import dispatch, tracebacks
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
 
@@ -32,6 +32,7 @@ def wait():
         runner.sync()
         raise_late_error()
     except Exception as error:
+        tracebacks.clean(error)
         errors.show(error)
         if sys.stdout is not None:
             sys.stdout = _Failed(sys.stdout)

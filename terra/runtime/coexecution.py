@@ -16,7 +16,7 @@ from terra.graph import trace
 from terra.options import Stats
 from terra.runtime import (
     catching, census, dispatch, express_steps, fast_forward, framework_loops, frames, handlers, interrupts, known_shapes, late_reads, location, pieces, recurrent_layers, recurring,
-    verification, whole_calls,
+    tracebacks, verification, whole_calls,
 )
 from terra.runtime import internals as tfi
 from terra.runtime.early_start import EarlyStart
@@ -89,6 +89,10 @@ class Coexecuted(OfInstances):
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
+    def __repr__(self):
+        code = getattr(getattr(self.__wrapped__, "__func__", self.__wrapped__), "__code__", None)
+        return f"<co-executed {self.policy.name}" + (f" at {code.co_filename}:{code.co_firstlineno}>" if code else ">")
+
     # -- calls -----------------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args, **kwargs):
@@ -116,6 +120,9 @@ class Coexecuted(OfInstances):
             dispatch.end_open_step()
             held = handlers.put_off()
             return self._step(args, kwargs)
+        except BaseException as error:
+            tracebacks.clean(error)
+            raise
         finally:
             dispatch.step_lock.release()
             if held:

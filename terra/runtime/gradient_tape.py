@@ -12,7 +12,7 @@ from operator import itemgetter
 from threading import get_ident
 
 from terra.options import Options
-from terra.runtime import block_calls, dispatch, fast_forward, frames, handlers
+from terra.runtime import block_calls, dispatch, fast_forward, frames, handlers, tracebacks
 from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep
 from terra.runtime.kinds import add_tapes
@@ -107,6 +107,7 @@ class GradientTape(tfi.tf.GradientTape):
         step = self._step
         try:
             if error is not None:
+                tracebacks.clean(error)
                 step.closed = True
                 step.function.give_up(step, error)
             elif step.done():

@@ -2,7 +2,7 @@
 
 Python runs a handler between any two bytecodes of the main thread: while an operation is being matched, say, or a graph dispatched. One that uses TensorFlow
 there (saves the model because the job is to end, reads a counter) would find a step half changed; one that raises would leave it so. During a step on the
-main thread, a handler that comes while Terra is at work is put off until the user's code, or the framework's that it called, goes on: by some 0.3 ms, as a
+main thread, a handler that comes while Terra is at work is put off until the user's code, or the framework's that it called, goes on: by a few milliseconds at most, as a
 rule. A handler that comes in between runs at once; its operations are no part of the step. SIGINT's default handler is the matter of `interrupts`.
 """
 
@@ -10,6 +10,7 @@ import _signal
 import _thread
 import contextlib
 import signal
+import sys
 import time
 from _signal import getsignal
 from _signal import signal as set_handler  # those of the `signal` module turn numbers into enums and back
@@ -17,11 +18,15 @@ from threading import get_ident, main_thread
 
 from terra.runtime import dispatch, frames, interrupts
 from terra.runtime.graph_runner import runner
+from terra.runtime.location import Cursor
 
 LATER = 0.0003  # seconds
+_SOON = 0.0001
 _WATCHED = tuple(int(getattr(_signal, name)) for name in (
     "SIGALRM", "SIGHUP", "SIGINT", "SIGIO", "SIGPROF", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGCHLD", "SIGWINCH") if hasattr(_signal, name))
 _MAIN = main_thread().ident
+_ANYWHERE = frozenset(getattr(Cursor, name).__code__ for name in ("enter", "leave", "keep", "after", "done"))  # may be left anywhere: who handles the exception puts the location right
+_interval = []  # how long threads keep the interpreter lock as a rule, while a handler waits
 _none = [None]  # handlers of which none is put off, as they were the last time
 
 
@@ -40,9 +45,13 @@ class _PutOff:
                 return  # called meanwhile
         if is_ours(frame):
             self.waits = number, frame
+            if not _interval:
+                _interval.append(sys.getswitchinterval())
+                sys.setswitchinterval(_SOON)  # the thread must get the interpreter lock
             _thread.start_new_thread(self._later, (self.waits,))  # no Thread object: its lock may be held by what was interrupted
             return
         self.waits = None
+        _no_hurry()
         step = dispatch.active
         if step is None or step.thread != get_ident():
             self.handler(number, frame)
@@ -60,8 +69,16 @@ class _PutOff:
             _thread.interrupt_main(waits[0])
 
 
+def _no_hurry():
+    """No handler waits any more."""
+    if _interval:
+        sys.setswitchinterval(_interval.pop())
+
+
 def is_ours(frame):
     """Whether Terra is at work in a frame: in itself, or in what it called there, short of the user's code."""
+    if frame is not None and frame.f_code in _ANYWHERE:
+        frame = frame.f_back
     while frame is not None and not frames.is_users(frame):
         name = frame.f_globals.get("__name__")
         if type(name) is str and name.startswith("terra."):
@@ -93,6 +110,7 @@ def put_back(held):
     """Undo `put_off`, except where the program has set another handler meanwhile, and call the handlers that had to wait till now."""
     if get_ident() != _MAIN:
         return  # only the main thread may: it does with the next step
+    _no_hurry()
     left = ()
     for number, own in held:
         waits, own.waits = own.waits, None

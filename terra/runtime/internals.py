@@ -417,6 +417,12 @@ def call_config(optimize):
     return config.SerializeToString()
 
 
+@functools.lru_cache(maxsize=8)
+def has_grappler(config):
+    """Whether grappler rewrites a function that is called with this serialized ConfigProto."""
+    return not config_pb2.ConfigProto.FromString(config or b"").graph_options.rewrite_options.disable_meta_optimizer
+
+
 def callbacks():
     """What looks at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does: a list, always the same one."""
     return context.context().op_callbacks

@@ -102,6 +102,9 @@ class BoundStep:
     def __getattr__(self, name):
         return getattr(self._function, name)
 
+    def __repr__(self):
+        return f"<{repr(self._function)[1:-1]} of {self.__self__!r}>"
+
     def __eq__(self, other):
         return type(other) is BoundStep and other.__self__ is self.__self__ and other._function is self._function
 

@@ -502,4 +502,8 @@ class PythonRunner(Communication, Endings):
         return f"{info.op_type} never followed {self.node_name()} here"
 
     def node_name(self):
-        return "the start of the step" if self.node is self.program.start else self.node.op_type
+        if self.node is self.program.start:
+            return "the start of the step"
+        if self.node.category == opschema.FETCH:
+            return "the read of a value"
+        return self.node.op_type

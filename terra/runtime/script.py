@@ -23,7 +23,7 @@ import sys
 import types
 
 from terra.options import Options
-from terra.runtime import dispatch, gradient_tape
+from terra.runtime import dispatch, gradient_tape, tracebacks
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.graph_runner import runner
@@ -62,11 +62,15 @@ def step(blocks):
         def call(*args, **kwargs):
             if not tfi.tf.executing_eagerly():
                 return function(*args, **kwargs)  # part of somebody's graph
-            if seen and seen[0]:
-                _calls[0] += 1
-                return steps(*args, **kwargs)
-            before = gradient_tape.begun() + _calls[0]
-            result = form(*args, **kwargs)
+            try:
+                if seen and seen[0]:
+                    _calls[0] += 1
+                    return steps(*args, **kwargs)
+                before = gradient_tape.begun() + _calls[0]
+                result = form(*args, **kwargs)
+            except BaseException as error:
+                tracebacks.clean(error)
+                raise
             if not seen:
                 seen.append(gradient_tape.begun() + _calls[0] - before <= blocks)
             return result

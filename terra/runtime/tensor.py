@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime import open_shapes, size_readers
+from terra.runtime import open_shapes, size_readers, tracebacks
 from terra.runtime.open_shapes import Unread
 
 EagerTensor = tfi.EagerTensor
@@ -45,7 +45,11 @@ class TerraTensor(tfi.EagerTensorBase):
         """The eager tensor behind this one, waiting or fetching if need be."""
         value = self._value
         if value is None:
-            return self._owner.materialise(self)
+            try:
+                return self._owner.materialise(self)
+            except BaseException as error:
+                tracebacks.clean(error)
+                raise
         if self._owner is not None:
             self._owner.read_again(self)
         return value

@@ -40,6 +40,7 @@ UNTOUCHED_BUILTINS = frozenset(
     "super eval exec globals __import__ breakpoint isinstance issubclass callable type id range enumerate zip slice len "
     "object staticmethod classmethod property hasattr getattr setattr delattr compile open input chr ord".split()
 )
+SETS_TRACE = "set_trace"  # of pdb and its kin: a debugger stops at what its caller does next, which is not to be a function of ours
 _FRAME_NAMES = frozenset(("locals", "vars", "dir"))  # their result would show the names that we added
 
 class Instrumenter(Comprehensions, gast.NodeTransformer):
@@ -179,6 +180,8 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
         name = getattr(node.func, "id", None)
         if name == "super" and not node.args and not node.keywords:
             return True  # needs this very frame; and shadowed or not, it can do without a location
+        if name == SETS_TRACE or getattr(node.func, "attr", None) == SETS_TRACE:
+            return True
         return name in UNTOUCHED_BUILTINS and not self._shadowed(name)
 
     def _shadowed(self, name):
@@ -193,6 +196,7 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
         node.args = self._visit_list(node.args)
         node.keywords = self._visit_list(node.keywords)
         if self._untouched(node):
+            node.func = self.visit(node.func)
             return node
         call_id = self._new_id("call", node, *self._ids[before:before + 1])
         cursor = self._own_cursor()

@@ -1,0 +1,168 @@
+"""Tracebacks of what a step raises: the lines that eager execution shows, and none of Terra's."""
+
+import subprocess
+import sys
+import traceback
+
+import keras
+import pytest
+import tensorflow as tf
+
+import terra
+from terra.runtime import tracebacks, whole_calls
+
+
+class Doubling(keras.layers.Layer):
+    def call(self, x, fails=False):
+        if fails:
+            raise ValueError("in a layer")
+        return x * 2.0
+
+
+def check(fails):
+    if fails:
+        raise KeyError("in a function")
+
+
+def chained():
+    try:
+        check(True)
+    except KeyError as error:
+        raise RuntimeError("because of another one") from error
+
+
+FAILURES = ["a function", "a layer", "an operation", "a chain", "an iteration", "Keras' own check", "a check of TensorFlow's", "a list", "arguments"]
+
+
+def failing(tape_class):
+    """A step that fails in the way that it is told."""
+    keras.utils.set_random_seed(1)
+    model, doubling = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)]), Doubling()
+    w = tf.Variable([1.0, 2.0])
+
+    def step(x, how):
+        with tape_class() as tape:
+            loss = tf.reduce_mean(doubling(model(x), fails=how == "a layer")) + tf.reduce_sum(w)
+            check(how == "a function")
+            if how == "an operation":
+                tf.ones([2, 3]) @ tf.ones([2, 3])
+            if how == "a chain":
+                chained()
+            if how == "an iteration":
+                list(loss)
+            if how == "Keras' own check":
+                model(tf.ones([2, 7]))
+            if how == "a check of TensorFlow's":
+                tf.debugging.assert_less(loss, -1e9, message="too large")
+            if how == "a list":
+                [check(k > 1) for k in range(3)]
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        return loss
+
+    return step
+
+
+def _raises(step, how):
+    try:
+        step(tf.ones([2, 4])) if how == "arguments" else step(tf.ones([2, 4]), how)
+    except Exception as error:
+        return error
+
+
+def shown(step, how):
+    """(file, line, function) of all entries of the traceback, and of those of the errors behind it."""
+    error, found = _raises(step, how), []
+    while error is not None:
+        found += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+        error = error.__cause__ or error.__context__
+    return found
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize("way", ["decorated", "block"])
+def test_they_are_those_of_eager_execution(way, how):
+    step = failing(tf.GradientTape if way == "decorated" else terra.GradientTape)
+    if way == "decorated":
+        step = terra.coexecute(step, wait_for_graph=True)
+    left_out = ("terra/runtime", "input_spec") if way == "block" else ()  # blocks leave something in the way of layers, before which Keras leaves out its own innermost frame
+
+    def seen(step):
+        return [entry for entry in shown(step, how) if not any(name in entry[0] for name in left_out)]
+
+    eager = seen(failing(tf.GradientTape))
+    assert seen(step) == eager  # while it is traced
+    for _ in range(30):
+        step(tf.ones([2, 4]), None)
+    assert seen(step) == eager
+    if way == "decorated":
+        assert step.stats().coexecuted_steps > 20 and step.stats().whole_steps > 0
+
+
+def test_an_error_that_comes_late():
+    v = tf.Variable(tf.ones([5]))
+
+    @terra.coexecute(wait_for_graph=True)
+    def step(i):
+        return tf.gather(v, i)
+
+    for _ in range(12):
+        step(tf.constant([1]))
+    result = step(tf.constant([9]))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        result.numpy()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    line = step.__wrapped__.__code__.co_firstlineno + 2
+    assert (frames[-1].filename, frames[-1].lineno) == (__file__, line)
+    assert len([f for f in frames if "terra/runtime" in f.filename.replace("\\", "/")]) <= 1  # that of reading the value, which is still below
+
+
+def test_all_frames_stay_where_tensorflows_do():
+    step = terra.coexecute(failing(tf.GradientTape))
+    tf.debugging.disable_traceback_filtering()
+    try:
+        assert any(name == "_one_step" for _, _, name in shown(step, "a function"))
+    finally:
+        tf.debugging.enable_traceback_filtering()
+
+
+def test_a_defect_shows_its_frames(monkeypatch):
+    space = {"__name__": "terra.runtime.whole_calls"}
+    exec("def raise_it():\n    raise AttributeError('of ours')\ndef run_step(*args):\n    raise_it()", space)
+    monkeypatch.setattr(whole_calls, "run_step", space["run_step"])
+    step = terra.coexecute(lambda x: x + 1.0)
+    with pytest.raises(AttributeError) as caught:
+        step(tf.ones([2]))
+    assert [f.name for f in traceback.extract_tb(caught.value.__traceback__)][-3:] == ["_one_step", "run_step", "raise_it"]
+
+
+def test_what_is_not_on_the_stack_is_left_alone():
+    error = ValueError("never raised")
+    error.__context__ = error.__cause__ = KeyError("neither")
+    error.__cause__.__context__ = error  # in a circle
+    tracebacks.clean(error)
+    assert error.__traceback__ is None and error.__cause__.__traceback__ is None
+
+
+SCRIPT = """
+import tensorflow as tf
+v = tf.Variable([1.0, 2.0])
+def check(i):
+    if i == 30:
+        raise KeyError("in a function")
+def step(x, i):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(v * x)
+        check(i)
+    v.assign_sub(0.01 * tape.gradient(loss, v))
+for i in range(40):
+    step(tf.ones([2]), i)
+"""
+
+
+def test_a_script_ends_with_the_traceback_of_eager_execution(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    printed = [subprocess.run([sys.executable, *how, str(path)], capture_output=True, text=True, timeout=300) for how in ([], ["-m", "terra", "run"])]
+    eager, ours = (text[text.index("Traceback"):] for text in (run.stderr for run in printed))
+    assert eager == ours and printed[0].returncode == printed[1].returncode == 1
