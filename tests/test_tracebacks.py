@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import tracebacks, whole_calls
+from terra.runtime import coexecution, tracebacks, whole_calls
 
 
 class Doubling(keras.layers.Layer):
@@ -74,6 +74,8 @@ def shown(step, how):
     error, found = _raises(step, how), []
     while error is not None:
         found += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+        if sys.version_info < (3, 11):  # where the frame that takes the others out stays
+            found = [entry for entry in found if (entry[0], entry[2]) != (coexecution.__file__, "__call__")]
         error = error.__cause__ or error.__context__
     return found
 
@@ -114,7 +116,7 @@ def test_an_error_that_comes_late():
     frames = traceback.extract_tb(caught.value.__traceback__)
     line = step.__wrapped__.__code__.co_firstlineno + 2
     assert (frames[-1].filename, frames[-1].lineno) == (__file__, line)
-    assert len([f for f in frames if "terra/runtime" in f.filename.replace("\\", "/")]) <= 1  # that of reading the value, which is still below
+    assert len([f for f in frames if "terra/runtime" in f.filename.replace("\\", "/")]) <= 1 + (sys.version_info < (3, 11))  # that of reading the value, which is still below
 
 
 def test_all_frames_stay_where_tensorflows_do():

@@ -43,7 +43,10 @@ def _without_ours(trace, to_the_end):
     kept = [entry for k, entry in enumerate(entries) if k >= end or not _is_ours(entry)]
     for entry, following in zip(kept, (*kept[1:], None)):
         entry.tb_next = following
-    return kept[0] if kept else None
+    first = kept[0] if kept else None
+    if entries and entries[0] is not first:
+        entries[0].tb_next = first  # what a bare `raise` goes on with, before Python 3.11
+    return first
 
 
 def _is_ours(entry):
