@@ -127,7 +127,7 @@ def test_pdb_shows_the_users_source_and_steps_over_lines(settrace):
 
 def test_set_trace_stops_at_the_next_line_of_the_users_function(settrace):
     output = io.StringIO()
-    debugger = pdb.Pdb(stdin=io.StringIO("p i\nnext\np y.numpy()\ncontinue\n" * 2), stdout=output, nosigint=True, readrc=False)
+    debugger = pdb.Pdb(stdin=io.StringIO("p i\nnext\nnext\np y.numpy()\ncontinue\n" * 2), stdout=output, nosigint=True, readrc=False)
     debugger.use_rawinput = False
 
     def step(x, i):
