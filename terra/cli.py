@@ -82,7 +82,9 @@ def _step_options(given):
 
 def main(arguments=None):
     """Runs a command line; returns its exit code. A script's own `sys.exit` passes through."""
-    options = parser().parse_args(arguments)
+    options, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.error(f"there is no option {unknown[0]}" + ("; the script's own options stand behind its name." if options.command == "run" else "."))
     try:
         return options.call(options)
     except script.ScriptError as error:

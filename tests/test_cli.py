@@ -220,7 +220,7 @@ def test_what_cannot_be_started_is_told_in_one_sentence(words, sentence, capsys,
 
 @pytest.mark.parametrize("words, text", [
     (["run"], "name a script, or a module after -m."),
-    (["run", "--stat_", "train.py"], "unrecognized arguments: --stat_"),
+    (["run", "--stat_", "train.py"], "there is no option --stat_; the script's own options"),
     ([], "required: COMMAND"),
 ])
 def test_a_wrong_command_line(words, text, capsys):
