@@ -168,3 +168,31 @@ def test_a_script_ends_with_the_traceback_of_eager_execution(tmp_path):
     printed = [subprocess.run([sys.executable, *how, str(path)], capture_output=True, text=True, timeout=300) for how in ([], ["-m", "terra", "run"])]
     eager, ours = (text[text.index("Traceback"):] for text in (run.stderr for run in printed))
     assert eager == ours and printed[0].returncode == printed[1].returncode == 1
+
+
+def test_the_programs_code_is_not_called_while_an_error_of_terras_is_handled():
+    """What it raises would have that as its context, and a bare `raise` would raise it."""
+    seen = []
+
+    def look(x):
+        seen.append(sys.exc_info()[0])
+        return x
+
+    class Looking(keras.layers.Layer):
+        def call(self, x, other=None):
+            return look(x)
+
+    layer, w = Looking(), tf.Variable([1.0, 2.0])
+
+    @terra.coexecute(wait_for_graph=True)
+    def step(x, other):
+        look(x)
+        y = layer(x, other=other) + tf.map_fn(look, x) + tf.while_loop(lambda k, y: k < 2, lambda k, y: (k + 1, look(y)), (0, x))[1]
+        return y + tf.py_function(look, [x], tf.float32)
+
+    for i in range(40):
+        x = tf.ones([2]) * i
+        if i > 20:
+            x.attached = object()
+        step(x, w[:1] if i > 30 else None)
+    assert len(seen) > 100 and set(seen) == {None}
