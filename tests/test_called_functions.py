@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -62,6 +63,29 @@ def given(i):
 def test_results_are_those_of_eager_execution_bit_for_bit(function):
     assert not np.array_equal(function(tf.constant(X[0])), function.python_function(tf.constant(X[0]))) or function is with_a_tape  # grappler did something
     assert differ(lambda: training(function), given, 30, equal=equal).coexecuted_steps > 20
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_of_variables_grappler_knows_the_shapes(training):
+    """Whether it adds up in one go what is added one after the other depends on that."""
+    def make():
+        layers = keras.layers
+        given = layers.Input((8, 8, 16))
+        h = layers.BatchNormalization()(layers.Conv2D(16, 1, padding="same", use_bias=False)(given))
+        model = keras.Model(given, layers.Add()([layers.Add()([given, h]), h]))
+        function = tf.function(lambda x: model(x, training=training))
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                y = function(x)
+                loss = tf.reduce_sum(y * y)
+            for w, g in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+                w.assign_sub(1e-4 * g)
+            return y, loss
+
+        return step, lambda: [w.numpy() for w in model.variables]
+
+    assert differ(make, lambda i: (tf.random.stateless_normal([8, 8, 8, 16], [1, i % 3]),), 20, equal=equal).coexecuted_steps > 10
 
 
 def test_in_branches():

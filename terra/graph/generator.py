@@ -71,7 +71,7 @@ class GraphGenerator(Commits):
         self.prefix = f"terra_{next(_function_numbers)}"
         self._keys = {}  # argument name -> key
         self._arg_names = {}
-        self._apart = set()  # names of functions that are not inlined
+        self._apart = {}  # a function that is not inlined, and what its variables are -> the name of the copy that is called
         self.handles = {}
         self._labels = {}
         self._attr_protos = {}
@@ -372,7 +372,7 @@ class GraphGenerator(Commits):
             attrs = {
                 "Tin": type_list([a.type for a in fdef.signature.input_arg]),
                 "Tout": type_list([a.type for a in fdef.signature.output_arg]),
-                "f": func(self._called(fdef, config)),
+                "f": func(self._called(fdef, config, event.refs)),
                 "config": attr(""), "config_proto": attr(config),
                 "executor_type": attr(_string_attr(info.raw.get("executor_type", b""))),
             }
@@ -401,17 +401,26 @@ class GraphGenerator(Commits):
             scope.pooled[refs[0], f"{name}:output:0"] = self._protos(info)
         return [f"{name}:{ref}" for ref in info.output_refs]
 
-    def _called(self, fdef, config):
-        """The name of the function to call: where eager execution has grappler rewrite it, that must happen here too, or last bits differ. It does if the call is not inlined."""
+    def _called(self, fdef, config, refs):
+        """The name of the function to call: where eager execution has grappler rewrite it, that must happen here too, or last bits differ. It does if the call is not inlined.
+
+        Grappler must know of variables what it knows there.
+        """
         if not self.exact or self.compiled or COMPILED in fdef.attr or not tfi.has_grappler(config):
             return fdef.signature.name
-        name = f"{self.prefix}_{fdef.signature.name}"
-        if name not in self._apart:
-            self._apart.add(name)
+        known = {k: ref[1]._handle_data for k, ref in enumerate(refs) if ref[0] == RESOURCE and ref[1]._handle_data is not None}
+        key = fdef.signature.name, *[(k, data.SerializeToString()) for k, data in known.items()]
+        name = self._apart.get(key)
+        if name is None:
+            name = self._apart[key] = f"{self.prefix}_{fdef.signature.name}_{len(self._apart)}"
             apart = type(fdef)()
             apart.CopyFrom(fdef)
             apart.signature.name = name
             apart.attr["_noinline"].b = True
+            for k, data in known.items():
+                attrs = apart.arg_attr[k].attr
+                attrs["_handle_dtypes"].list.type.extend(held.dtype for held in data.shape_and_type)
+                attrs["_handle_shapes"].list.shape.extend(held.shape for held in data.shape_and_type)
             self.out.fdefs.append(apart)
         return name
 
