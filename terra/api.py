@@ -4,7 +4,7 @@ import inspect
 
 from terra import errors
 from terra.options import Options
-from terra.runtime import at_exit, dispatch, fast_forward  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime import at_exit, dispatch, fast_forward, script  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
@@ -53,7 +53,9 @@ def to_code(function):
 
     Raises: TypeError for what is no Python function or method.
     """
-    function = getattr(function, "__terra_steps__", function)
+    steps = getattr(function, "__terra_steps__", None)
+    if steps is not None and function.__code__.co_filename == script.__file__:  # and not a wrapper round one
+        function = steps
     if isinstance(function, BoundStep):
         function = function.__func__
     return transform.to_code(function.__wrapped__ if isinstance(function, Coexecuted) else function)

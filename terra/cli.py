@@ -84,7 +84,8 @@ def main(arguments=None):
     """Runs a command line; returns its exit code. A script's own `sys.exit` passes through."""
     options, unknown = parser().parse_known_args(arguments)
     if unknown:
-        options.parser.error(f"there is no option {unknown[0]}" + ("; the script's own options stand behind its name." if options.command == "run" else "."))
+        what = f"there is no option {unknown[0]}" if unknown[0].startswith("-") else f"{unknown[0]} is one too many"
+        options.parser.error(what + ("; the script's own options stand behind its name." if options.command == "run" else "."))
     try:
         return options.call(options)
     except script.ScriptError as error:

@@ -90,3 +90,9 @@ def test_in_an_imperative_step():
     own = coexecuted(doubled)
     with terra.imperative():
         tf.debugging.assert_equal(tf.function(lambda x: own(x))(tf.ones([3])), doubled(tf.ones([3])))
+
+
+def test_in_a_plain_graph_nothing_is_converted():
+    own = coexecuted(doubled)
+    with tf.Graph().as_default(), pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+        own(tf.constant([1.0]))

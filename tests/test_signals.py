@@ -16,6 +16,16 @@ import tensorflow as tf
 import terra
 from terra.runtime import dispatch, graph_runner
 
+
+
+@pytest.fixture(autouse=True)
+def interval():
+    """Threads keep the interpreter lock as long as the program has said, whatever handlers have waited."""
+    before = sys.getswitchinterval()
+    yield
+    assert sys.getswitchinterval() == before
+
+
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")
 ONE, THOUSAND = tf.constant(1.0), tf.constant(1000.0)  # (making a tensor of a number is not safe in a handler, in plain TensorFlow either)
 OPTIONS = [{}, {"run_ahead": 0}, {"fast_forward": False}, {"fast_forward": "framework"}, {"loops": "roll"}]

@@ -1,5 +1,8 @@
 """Tracebacks of what a step raises: the lines that eager execution shows, and none of Terra's."""
 
+import dataclasses
+import importlib
+import inspect
 import subprocess
 import sys
 import traceback
@@ -62,16 +65,17 @@ def failing(tape_class):
     return step
 
 
-def _raises(step, how):
+def raised(step, *args):
     try:
-        step(tf.ones([2, 4])) if how == "arguments" else step(tf.ones([2, 4]), how)
+        step(*args)
     except Exception as error:
         return error
+    pytest.fail("nothing was raised")
 
 
 def shown(step, how):
     """(file, line, function) of all entries of the traceback, and of those of the errors behind it."""
-    error, found = _raises(step, how), []
+    error, found = raised(step, tf.ones([2, 4]), *([] if how == "arguments" else [how])), []
     while error is not None:
         found += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
         if sys.version_info < (3, 11):  # where the frame that takes the others out stays
@@ -87,13 +91,13 @@ def test_they_are_those_of_eager_execution(way, how):
     step = failing(tf.GradientTape if way == "decorated" else terra.GradientTape)
     if way == "decorated":
         step = terra.coexecute(step, wait_for_graph=True)
-    left_out = ("terra/runtime", "input_spec") if way == "block" else ()  # blocks leave something in the way of layers, before which Keras leaves out its own innermost frame
+    is_kerass = way == "block" and how == "Keras' own check"  # before something of ours, which blocks leave in the way of layers, Keras leaves out its own innermost frame
 
-    def seen(step):
-        return [entry for entry in shown(step, how) if not any(name in entry[0] for name in left_out)]
+    def seen(step, left_out=()):
+        return [entry for entry in shown(step, how) if not any(name in entry[0] for name in (*left_out, *(["input_spec"] if is_kerass else [])))]
 
-    eager = seen(failing(tf.GradientTape))
-    assert seen(step) == eager  # while it is traced
+    eager = seen(failing(tf.GradientTape), ["terra/runtime"])
+    assert eager and seen(step) == eager  # while it is traced
     for _ in range(30):
         step(tf.ones([2, 4]), None)
     assert seen(step) == eager
@@ -136,6 +140,84 @@ def test_a_defect_shows_its_frames(monkeypatch):
     with pytest.raises(AttributeError) as caught:
         step(tf.ones([2]))
     assert [f.name for f in traceback.extract_tb(caught.value.__traceback__)][-3:] == ["_one_step", "run_step", "raise_it"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int = 1
+
+
+class WithACause(Exception):
+    @property
+    def __cause__(self):
+        return "the weather"
+
+
+@pytest.mark.parametrize("way", ["decorated", "block"])
+@pytest.mark.parametrize("kind", [Frozen, WithACause])
+def test_exceptions_with_attributes_of_their_own(kind, way):
+    def step(x, fails):
+        with (tf.GradientTape if way == "decorated" else terra.GradientTape)():
+            y = x * 2.0
+            if fails:
+                raise kind()
+        return y
+
+    if way == "decorated":
+        step = terra.coexecute(step, wait_for_graph=True)
+    for i in range(20):
+        step(tf.ones([2]), False)
+    error = raised(step, tf.ones([2]), True)
+    assert type(error) is kind and traceback.extract_tb(BaseException.__traceback__.__get__(error))[-1].line == "raise kind()"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups are new in Python 3.11")
+def test_the_parts_of_a_group():
+    @terra.coexecute
+    def step(x):
+        errors = []
+        for _ in range(2):
+            try:
+                check(True)
+            except KeyError as error:
+                errors.append(error)
+        raise ExceptionGroup("both", errors)
+
+    for part in raised(step, tf.ones([2])).exceptions:
+        assert [f.name for f in traceback.extract_tb(part.__traceback__)] == ["step", "check"]
+
+
+def test_wrong_arguments_of_a_step_in_a_step():
+    inner = terra.coexecute(lambda x: x)
+    step = terra.coexecute(lambda x: inner(x, x))
+    assert [f.name for f in traceback.extract_tb(raised(step, tf.ones([2])).__traceback__)] == ["raised", "<lambda>"]
+
+
+def test_what_a_builtin_raises():
+    step = terra.coexecute(lambda x: sum([x, "a"]))
+    assert traceback.extract_tb(raised(step, 1.0).__traceback__)[-1].name == "<lambda>"
+
+
+def test_functions_that_call_are_there():
+    for module, name in tracebacks.CALLING:
+        found = importlib.import_module(f"terra.runtime.{module}")
+        assert f"def {name}(" in inspect.getsource(found), (module, name)
+
+
+def test_deep_recursion():
+    def deep(n):
+        if n == 0:
+            raise KeyError
+        deep(n - 1)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        error = raised(deep, 5_000)
+    finally:
+        sys.setrecursionlimit(limit)
+    tracebacks.clean(error)
+    assert len(traceback.extract_tb(error.__traceback__)) == 5_002
 
 
 def test_what_is_not_on_the_stack_is_left_alone():

@@ -2,7 +2,7 @@
 
 Python runs a handler between any two bytecodes of the main thread: while an operation is being matched, say, or a graph dispatched. One that uses TensorFlow
 there (saves the model because the job is to end, reads a counter) would find a step half changed; one that raises would leave it so. During a step on the
-main thread, a handler that comes while Terra is at work is put off until the user's code, or the framework's that it called, goes on: by a few milliseconds at most, as a
+main thread, a handler that comes while Terra is at work is put off until the user's code, or the framework's that it called, goes on: by some milliseconds, as a
 rule. A handler that comes in between runs at once; its operations are no part of the step. SIGINT's default handler is the matter of `interrupts`.
 """
 
@@ -72,7 +72,8 @@ class _PutOff:
 def _no_hurry():
     """No handler waits any more."""
     if _interval:
-        sys.setswitchinterval(_interval.pop())
+        sys.setswitchinterval(_interval[0])
+        _interval.clear()  # not before: a handler that comes in between must not take the short one for the program's
 
 
 def is_ours(frame):

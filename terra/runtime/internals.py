@@ -25,6 +25,7 @@ try:
     # The C entry points that every eager operation goes through, looked up by the generated wrappers as attributes of this module.
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.autograph.core import config as _autograph
+    from tensorflow.python.autograph.impl import api as _autograph_api
     from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2  # noqa: F401  (protos of a graph function)
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import backprop as _backprop
@@ -167,7 +168,12 @@ def device_name():
 
 
 def for_graph(function):
-    """A function of the user's as it is called while a graph is made: converted by AutoGraph, if that is at work."""
+    """A function of the user's as it is called while a graph is made: converted by AutoGraph, if that has converted what calls it."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("terra."):
+        frame = frame.f_back
+    if frame.f_globals.get("__name__") != _autograph_api.__name__:
+        return function
     return tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
 
 

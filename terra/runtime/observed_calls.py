@@ -50,7 +50,7 @@ class Calls:
 
     def builtin(self, callee):
         """What to call in place of a builtin, or of anything that is called by code which is not instrumented."""
-        if type(callee) in (FunctionType, MethodType) and callee.__name__ == SETS_TRACE:
+        if (type(callee) is FunctionType or type(callee) is MethodType) and getattr(callee, "__name__", None) == SETS_TRACE:
             self.impure("starts a debugger")
             return callee
         form = fast_forward.form_of(callee)

@@ -3,18 +3,27 @@
 TensorFlow and Keras take their own frames out in the same way; `tf.debugging.disable_traceback_filtering()` keeps these and those.
 """
 
+import builtins
+
 from terra.runtime import internals as tfi
 
 # Functions that call the program's or the framework's code: where the traceback ends in one, the call has been wrong, or Keras has taken its frames out.
-_CALLING = frozenset([
-    ("block_calls", "__call__"), ("block_step", "call"), ("coexecution", "_one_step"), ("fast_calls", "call"), ("fast_calls", "operator"), ("location", "call_here"),
-    ("observer", "run"), ("user_layers", "__call__"), ("whole_calls", "_attempt"), ("whole_calls", "call"), ("whole_calls", "run_step"),
+CALLING = frozenset([
+    ("block_calls", "__call__"), ("block_step", "call"), ("builtin_loops", "located_map"), ("builtin_loops", "located_reduce"), ("builtin_loops", "located_sum"),
+    ("coexecution", "__call__"), ("coexecution", "_leave_alone"), ("coexecution", "_one_step"), ("fast_calls", "call"), ("fast_calls", "operator"),
+    ("location", "call_here"), ("observer", "run"), ("script", "call"), ("user_layers", "__call__"), ("whole_calls", "_attempt"), ("whole_calls", "call"),
+    ("whole_calls", "run_step"),
 ])
+_PREFIX = "terra.runtime."
 _is_enabled = tfi.tf.debugging.is_traceback_filtering_enabled
+# The program's classes of exceptions may have attributes of these names that are others, or that cannot be set.
+_trace_of, _cause_of, _context_of = (getattr(BaseException, name).__get__ for name in ("__traceback__", "__cause__", "__context__"))
+_OF_OPERATIONS = tfi.OpError, tfi.NotOkStatusException
+_Group = getattr(builtins, "BaseExceptionGroup", ())  # new in Python 3.11
 
 
 def clean(error):
-    """Take Terra's frames out of the traceback of an exception, and of those that it was raised because of.
+    """Take Terra's frames out of the traceback of an exception, of those that it was raised because of, and of its parts.
 
     Where Terra itself is what raised it, and no operation has failed, the frames from there on stay: that may be a defect.
     """
@@ -25,8 +34,10 @@ def clean(error):
         one = todo.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
-            one.__traceback__ = _without_ours(one.__traceback__, isinstance(one, (tfi.OpError, tfi.NotOkStatusException)))
-            todo += (one.__cause__, one.__context__)
+            BaseException.with_traceback(one, _without_ours(_trace_of(one), isinstance(one, _OF_OPERATIONS)))
+            todo += _cause_of(one), _context_of(one)
+            if isinstance(one, _Group):
+                todo += _Group.exceptions.__get__(one)
 
 
 def _without_ours(trace, to_the_end):
@@ -34,17 +45,22 @@ def _without_ours(trace, to_the_end):
     while trace is not None:
         entries.append(trace)
         trace = trace.tb_next
+    if not entries:
+        return None
     end = len(entries)
-    if entries and not to_the_end:
+    if not to_the_end:
         frame = entries[-1].tb_frame
-        to_the_end = (str(frame.f_globals.get("__name__")).rpartition(".")[2], frame.f_code.co_name) in _CALLING
+        module = frame.f_globals.get("__name__")
+        to_the_end = type(module) is str and module.startswith(_PREFIX) and (module[len(_PREFIX):], frame.f_code.co_name) in CALLING
     while end and not to_the_end and _is_ours(entries[end - 1]):
         end -= 1
     kept = [entry for k, entry in enumerate(entries) if k >= end or not _is_ours(entry)]
-    for entry, following in zip(kept, (*kept[1:], None)):
-        entry.tb_next = following
     first = kept[0] if kept else None
-    if entries and entries[0] is not first:
+    for entry in entries:
+        entry.tb_next = None  # setting another one goes through all that follow it
+    for entry, following in zip(kept, kept[1:]):
+        entry.tb_next = following
+    if entries[0] is not first:
         entries[0].tb_next = first  # what a bare `raise` goes on with, before Python 3.11
     return first
 

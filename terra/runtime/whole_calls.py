@@ -163,7 +163,7 @@ def run_step(step, function, args, kwargs):
 def is_keras_step(method):
     """Whether it is the `train_step`, say, of a Keras model, not one of the user's; or one of a library's that does nothing but compute."""
     function = method.__func__
-    return function.__name__ in stock.STEPS and (stock.stock_package(function.__module__) in ("backend", "engine") or policy.is_pure(function.__module__))
+    return getattr(function, "__name__", None) in stock.STEPS and (stock.stock_package(function.__module__) in ("backend", "engine") or policy.is_pure(function.__module__))
 
 
 def run_keras_step(form, model, args, kwargs):
