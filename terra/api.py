@@ -1,14 +1,14 @@
 """The public functions."""
 
 import inspect
+from types import FunctionType
 
-from terra import errors
+from terra import errors, transform
 from terra.options import Options
 from terra.runtime import at_exit, dispatch, fast_forward, script  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
-from terra import transform
 from terra.runtime.methods import BoundStep
 from terra.transform import instrument, reason
 
@@ -53,12 +53,13 @@ def to_code(function):
 
     Raises: TypeError for what is no Python function or method.
     """
-    steps = getattr(function, "__terra_steps__", None)
-    if steps is not None and function.__code__.co_filename == script.__file__:  # and not a wrapper round one
-        function = steps
     if isinstance(function, BoundStep):
         function = function.__func__
-    return transform.to_code(function.__wrapped__ if isinstance(function, Coexecuted) else function)
+    if isinstance(function, Coexecuted):
+        return to_code(function.__wrapped__)
+    if type(function) is FunctionType and function.__code__.co_filename == script.__file__ and hasattr(function, "__terra_steps__"):  # what a function with a tape is in a script
+        return to_code(function.__terra_steps__)
+    return transform.to_code(function)
 
 
 def sync():

@@ -257,6 +257,15 @@ def test_options_of_the_steps(monkeypatch, capsys):
         assert stop.value.code == 2 and f"argument {wrong[0]}" in capsys.readouterr().err
 
 
+def test_the_code_of_a_function_with_a_tape():
+    @script.step(1)
+    def step(x):
+        return tf.square(x)
+
+    assert "def step(x)" in terra.to_code(step) and "tf.square" in terra.to_code(step)
+    assert "tf.square" in terra.to_code(terra.coexecute(step))
+
+
 def test_steps_have_the_options(monkeypatch):
     for home in (tf, tf.autodiff, tf.compat.v2, tf.compat.v2.autodiff):
         monkeypatch.setattr(home, "GradientTape", home.GradientTape)
