@@ -149,6 +149,7 @@ def test_a_handler_ends_a_step_that_takes_too_long():
         with pytest.raises(TimeoutError), Alarms(handler, 0.05):
             step(True)
         assert time.process_time() - start < 1.0 and float(v) == 12.0, k
+    assert step.stats().coexecuted_steps > 5
 
 
 def test_a_handler_ends_an_endless_loop_in_the_step():

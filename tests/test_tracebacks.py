@@ -167,6 +167,7 @@ def test_exceptions_with_attributes_of_their_own(kind, way):
         step = terra.coexecute(step, wait_for_graph=True)
     for i in range(20):
         step(tf.ones([2]), False)
+    assert way == "block" or step.stats().coexecuted_steps > 10
     error = raised(step, tf.ones([2]), True)
     assert type(error) is kind and traceback.extract_tb(BaseException.__traceback__.__get__(error))[-1].line == "raise kind()"
 
@@ -278,3 +279,4 @@ def test_the_programs_code_is_not_called_while_an_error_of_terras_is_handled():
             x.attached = object()
         step(x, w[:1] if i > 30 else None)
     assert len(seen) > 100 and set(seen) == {None}
+    assert step.stats().coexecuted_steps > 20

@@ -110,7 +110,7 @@ class Coexecuted(OfInstances):
         if not known and not tfi.executing_eagerly():
             self._warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
-            return tfi.for_graph(self.__wrapped__)(*args, **kwargs)  # part of somebody's graph
+            return self._for_graph()(*args, **kwargs)  # part of somebody's graph
         if (not known and self._runs_in_replica()) or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
@@ -251,10 +251,7 @@ class Coexecuted(OfInstances):
         """Whether the program would catch the failure of this very step."""
         if self.program is not None and not self.program.may_fail:
             return False
-        frame = sys._getframe(2)
-        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("terra."):
-            frame = frame.f_back
-        return catching.around_step(frame)
+        return catching.around_step(frames.around_ours(sys._getframe(2)))
 
     def _leave_alone(self, args, kwargs):
         """A step while the policy has given up: the user's own function, so that it costs next to nothing."""
@@ -350,7 +347,11 @@ class Coexecuted(OfInstances):
 
     def _as_part(self, look=True):
         """What is called where another step, or an imperative one, or a graph that either makes, calls this one."""
-        return self._current(look) if tfi.executing_eagerly() else tfi.for_graph(self.__wrapped__)
+        return self._current(look) if tfi.executing_eagerly() else self._for_graph()
+
+    def _for_graph(self):
+        """What is called while a graph is made: AutoGraph's form of the function, if AutoGraph has converted what calls this one."""
+        return tfi.converted(self.__wrapped__) if tfi.is_autographs(frames.around_ours(sys._getframe(1))) else self.__wrapped__
 
     def _forget_everything(self):
         """Determinism was switched on or off: TensorFlow's functions look at that. They may issue other operations now, or raise."""

@@ -94,6 +94,19 @@ class FrameCursor:
         return there
 
 
+def is_ours(frame):
+    """Whether a frame runs Terra's own code."""
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.startswith("terra.")
+
+
+def around_ours(frame):
+    """The first frame, from `frame` outwards, that is not Terra's; the outermost one if all are."""
+    while is_ours(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 def innermost_outside(frame, modules=("contextlib",)):
     """The first frame, from `frame` outwards, that is in none of `modules`."""
     while frame.f_globals.get("__name__") in modules and frame.f_back is not None:

@@ -81,8 +81,7 @@ def is_ours(frame):
     if frame is not None and frame.f_code in _ANYWHERE:
         frame = frame.f_back
     while frame is not None and not frames.is_users(frame):
-        name = frame.f_globals.get("__name__")
-        if type(name) is str and name.startswith("terra."):
+        if frames.is_ours(frame):
             return True
         frame = frame.f_back
     return False

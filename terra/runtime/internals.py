@@ -167,13 +167,13 @@ def device_name():
     return None if c is None else c._thread_local_data.device_name
 
 
-def for_graph(function):
-    """A function of the user's as it is called while a graph is made: converted by AutoGraph, if that has converted what calls it."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("terra."):
-        frame = frame.f_back
-    if frame.f_globals.get("__name__") != _autograph_api.__name__:
-        return function
+def is_autographs(frame):
+    """Whether a frame is that in which AutoGraph makes the calls of code that it has converted."""
+    return frame.f_globals.get("__name__") == _autograph_api.__name__
+
+
+def converted(function):
+    """AutoGraph's form of a function of the user's, unless that is switched off here."""
     return tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
 
 

@@ -5,6 +5,7 @@ TensorFlow and Keras take their own frames out in the same way; `tf.debugging.di
 
 import builtins
 
+from terra.runtime import frames
 from terra.runtime import internals as tfi
 
 # Functions that call the program's or the framework's code: where the traceback ends in one, the call has been wrong, or Keras has taken its frames out.
@@ -14,7 +15,6 @@ CALLING = frozenset([
     ("location", "call_here"), ("observer", "run"), ("script", "call"), ("user_layers", "__call__"), ("whole_calls", "_attempt"), ("whole_calls", "call"),
     ("whole_calls", "run_step"),
 ])
-_PREFIX = "terra.runtime."
 _is_enabled = tfi.tf.debugging.is_traceback_filtering_enabled
 # The program's classes of exceptions may have attributes of these names that are others, or that cannot be set.
 _trace_of, _cause_of, _context_of = (getattr(BaseException, name).__get__ for name in ("__traceback__", "__cause__", "__context__"))
@@ -50,11 +50,10 @@ def _without_ours(trace, to_the_end):
     end = len(entries)
     if not to_the_end:
         frame = entries[-1].tb_frame
-        module = frame.f_globals.get("__name__")
-        to_the_end = type(module) is str and module.startswith(_PREFIX) and (module[len(_PREFIX):], frame.f_code.co_name) in CALLING
-    while end and not to_the_end and _is_ours(entries[end - 1]):
+        to_the_end = frames.is_ours(frame) and (frame.f_globals["__name__"].removeprefix("terra.runtime."), frame.f_code.co_name) in CALLING
+    while end and not to_the_end and frames.is_ours(entries[end - 1].tb_frame):
         end -= 1
-    kept = [entry for k, entry in enumerate(entries) if k >= end or not _is_ours(entry)]
+    kept = [entry for k, entry in enumerate(entries) if k >= end or not frames.is_ours(entry.tb_frame)]
     first = kept[0] if kept else None
     for entry in entries:
         entry.tb_next = None  # setting another one goes through all that follow it
@@ -63,8 +62,3 @@ def _without_ours(trace, to_the_end):
     if entries[0] is not first:
         entries[0].tb_next = first  # what a bare `raise` goes on with, before Python 3.11
     return first
-
-
-def _is_ours(entry):
-    name = entry.tb_frame.f_globals.get("__name__")
-    return type(name) is str and name.startswith("terra.")

@@ -12,7 +12,7 @@ import sys
 import warnings
 from types import FunctionType, MethodType
 
-from terra.runtime import jacobians
+from terra.runtime import frames, jacobians
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import is_librarys
 from terra.runtime.observer import Observer
@@ -203,9 +203,7 @@ def _arguments(frame):
 def _called_by_framework(frame):
     """Whether it is not the user's code, which is observed, that has made a call."""
     caller = frame.f_back
-    while caller is not None and caller.f_globals.get("__name__", "").startswith("terra."):
-        caller = caller.f_back
-    return caller is None or not convert.is_observed(caller.f_code)
+    return caller is None or not convert.is_observed(frames.around_ours(caller).f_code)
 
 
 def _makes_named_tuple(frame):
