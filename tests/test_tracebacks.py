@@ -73,13 +73,17 @@ def raised(step, *args):
     pytest.fail("nothing was raised")
 
 
+def entries(error):
+    """(file, line, function) of all entries of a traceback. Before Python 3.11, the frame that takes the others out stays."""
+    found = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    return [entry for entry in found if sys.version_info >= (3, 11) or (entry[0], entry[2]) != (coexecution.__file__, "__call__")]
+
+
 def shown(step, how):
-    """(file, line, function) of all entries of the traceback, and of those of the errors behind it."""
+    """The entries of the traceback, and of those of the errors behind it."""
     error, found = raised(step, tf.ones([2, 4]), *([] if how == "arguments" else [how])), []
     while error is not None:
-        found += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-        if sys.version_info < (3, 11):  # where the frame that takes the others out stays
-            found = [entry for entry in found if (entry[0], entry[2]) != (coexecution.__file__, "__call__")]
+        found += entries(error)
         error = error.__cause__ or error.__context__
     return found
 
@@ -191,7 +195,7 @@ def test_the_parts_of_a_group():
 def test_wrong_arguments_of_a_step_in_a_step():
     inner = terra.coexecute(lambda x: x)
     step = terra.coexecute(lambda x: inner(x, x))
-    assert [f.name for f in traceback.extract_tb(raised(step, tf.ones([2])).__traceback__)] == ["raised", "<lambda>"]
+    assert [name for _, _, name in entries(raised(step, tf.ones([2])))] == ["raised", "<lambda>"]
 
 
 def test_what_a_builtin_raises():
