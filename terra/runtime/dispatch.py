@@ -65,6 +65,16 @@ class _LeftAlone(threading.local):
         self.depth -= 1
 
 
+def leave_all_alone():
+    """From now on, no step begins on any thread: this is a forked process. Locks that other threads of the parent's may have held are made anew."""
+    global step_lock, _hooks_lock
+    _LeftAlone.depth = 1
+    left_alone.depth += 1
+    if not step_lock._is_owned():
+        step_lock = threading.RLock()
+    _hooks_lock = threading.RLock()
+
+
 left_alone = _LeftAlone()  # `with left_alone:` on a thread: a step that the policy leaves alone, so that none begins inside it
 
 

@@ -51,6 +51,8 @@ class Generation:
 
     def begin(self):
         """Generate what is due."""
+        if dispatch.left_alone.depth:
+            return  # at the end of a step that has forked, in the child
         self._function.turnover.has_traced()
         self.task = Task(self._run)
 

@@ -233,6 +233,12 @@ class GraphRunner:
         self.flights.append(flight)
         return flight
 
+    def forked(self):
+        """This is a forked process, whose threads are not there, and may have held locks. Returns what must not be deleted."""
+        left, self._executors = self._executors, None
+        self._lock, self._recovery = threading.RLock(), threading.Lock()
+        return left
+
     def forget_dispatched(self):
         """What was run since the last launch is done, and no flight."""
         self._dispatched = []

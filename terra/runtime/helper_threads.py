@@ -1,6 +1,5 @@
 """Threads that make and compile graphs. They are kept for the next work: TensorFlow looks up the kernels of each type of operation anew in every thread, some 15 ms for a graph."""
 
-import os
 import queue
 import threading
 
@@ -49,11 +48,14 @@ def _work(queued):
         del task
 
 
-def _forked():
-    """A child process has none of the threads."""
+def join_all():
+    """Wait until all tasks are done."""
+    for task in list(_tasks):
+        task.join()
+
+
+def forget_all():
+    """Forget the threads: this is a forked process, which has none of them."""
     _idle.clear()
     for task in list(_tasks):
         task.end()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -124,6 +124,11 @@ def ctx():
     return c
 
 
+def has_started():
+    """Whether TensorFlow has made its threads: a process that is forked before has its own."""
+    return context.context()._context_handle is not None
+
+
 def context_handle():
     """What the C entry points take as their context."""
     return context.context()._context_handle or ctx()._context_handle  # a step may be the first to use it

@@ -153,6 +153,9 @@ class PiecewiseStep(Step):
         cursor.here, cursor.current = here, place
         return False
 
+    def before_fork(self):
+        self.cut()
+
     def cut(self):
         """End the current piece, if there is one."""
         mode = self.mode

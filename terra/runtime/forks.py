@@ -1,0 +1,51 @@
+"""Forked processes: a child has none of the threads that run graphs, so its steps run imperatively.
+
+Before the process forks, whatever is in flight ends, so that values and variables are in the child what they are in the parent; a step that forks falls
+back, so that both go on eagerly.
+"""
+
+import logging
+import os
+import threading
+from threading import get_ident
+
+from terra.runtime import dispatch, helper_threads, lazy_tape
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import has_done, runner
+
+log = logging.getLogger("terra")
+
+_left_behind = []  # of the parent's, in a child: deleting an executor would wait for a thread that is not there
+
+
+def _before():
+    """The process forks: let no work of Terra's be under way. An error of a step in flight stays where it is, for the parent to raise."""
+    step = dispatch.active
+    if step is not None and step.thread == get_ident():
+        if step.open_ended:
+            step.close()
+        elif not step.crossing:
+            step.before_fork()
+    helper_threads.join_all()
+    for flight in list(runner.flights):
+        if flight.outputs is not None:
+            has_done(flight.outputs)
+
+
+def _in_child():
+    helper_threads.forget_all()
+    if not tfi.has_started():
+        return
+    dispatch.leave_all_alone()
+    step = dispatch.active
+    if step is not None and step.thread == get_ident():
+        lazy_tape.record_elsewhere()
+        step.pause()  # for good: the rest of it is no operation of the step's
+    else:
+        dispatch.active = None
+    _left_behind.append(runner.forked())
+    if threading.current_thread() is threading.main_thread():
+        log.info("terra: this process was forked, which TensorFlow's threads do not survive: steps run imperatively in it")
+
+
+os.register_at_fork(before=_before, after_in_child=_in_child)
