@@ -5,7 +5,7 @@ from types import FunctionType
 
 from terra import errors, transform
 from terra.options import Options
-from terra.runtime import at_exit, dispatch, fast_forward, forks, script  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime import at_exit, dispatch, fast_forward, forks, replicas, script  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner

@@ -12,6 +12,7 @@ from threading import get_ident
 from terra.runtime import dispatch, helper_threads, lazy_tape
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import has_done, runner
+from terra.runtime.shared import running_step
 
 log = logging.getLogger("terra")
 
@@ -20,12 +21,12 @@ _left_behind = []  # of the parent's, in a child: deleting an executor would wai
 
 def _before():
     """The process forks: let no work of Terra's be under way. An error of a step in flight stays where it is, for the parent to raise."""
-    step = dispatch.active
+    step = running_step()
     if step is not None and step.thread == get_ident():
         if step.open_ended:
             step.close()
         elif not step.crossing:
-            step.before_fork()
+            step.leave_graph("the process forks")
     helper_threads.join_all()
     for flight in list(runner.flights):
         if flight.outputs is not None:
@@ -37,7 +38,7 @@ def _in_child():
     if not tfi.has_started():
         return
     dispatch.leave_all_alone()
-    step = dispatch.active
+    step = running_step()
     if step is not None and step.thread == get_ident():
         lazy_tape.record_elsewhere()
         step.pause()  # for good: the rest of it is no operation of the step's

@@ -734,6 +734,20 @@ def replace_map_fn(replace):
     replace_in("tensorflow.python.ops.map_fn", map_fn=replace)
 
 
+def wrap_what_uses_threads(wrap):
+    """Put `wrap(name, function)` in the place of each function of TensorFlow's that runs the program's Python on other threads, or waits for such threads."""
+    from tensorflow.python.distribute import mirrored_run  # replicas; `strategy.run`, `merge_call` and the others all come to this function
+    from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator
+    from tensorflow.python.training.coordinator import Coordinator, LooperThread
+
+    mirrored_run._call_for_each_replica = wrap("a distribution strategy", mirrored_run._call_for_each_replica)
+    for cls, name, methods in (
+            (ClusterCoordinator, "a cluster coordinator", ("schedule", "join", "fetch", "create_per_worker_dataset")),
+            (Coordinator, "a coordinator", ("join", "wait_for_stop")), (LooperThread, "a looper thread", ("start",))):
+        for method in methods:
+            setattr(cls, method, wrap(name, getattr(cls, method)))
+
+
 def replace_ones_like(replace):
     """Put `replace(ones_like)` in the place of the function that all of TensorFlow's `ones_like` run through."""
     replace_in("tensorflow.python.ops.array_ops", ones_like_impl=replace)

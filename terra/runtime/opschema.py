@@ -79,7 +79,10 @@ _DATA_NAMES = frozenset([  # of inputs of any op
     "host_reserved"])
 _VALUE_DECIDES = frozenset(["Range", "LinSpace"])
 SHAPE_OPS = frozenset(["Shape", "ShapeN", "Size", "Rank", "VariableShape"])
-_HOST_PREFIXES = ("Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write")
+_HOST_PREFIXES = (
+    "Queue", "Iterator", "Anonymous", "MakeIterator", "LookupTable", "Summary", "Write",
+    "Horovod",  # not registered as stateful, but paired by name with those of other processes: each runs once
+)
 
 
 _RUN_DATASETS = frozenset(["ReduceDataset", "DatasetToSingleElement", "DatasetToTFRecord", "DatasetToTFRecordV2", "SaveDataset", "SaveDatasetV2"])

@@ -153,7 +153,7 @@ class PiecewiseStep(Step):
         cursor.here, cursor.current = here, place
         return False
 
-    def before_fork(self):
+    def leave_graph(self, reason):
         self.cut()
 
     def cut(self):

@@ -64,6 +64,12 @@ class Shared(View):
             return self.step.mode.slow(*args)
 
 
+def running_step():
+    """Returns the step that runs, or is still open, on whatever thread; None if there is none."""
+    active = dispatch.active
+    return active.step if isinstance(active, View) else active
+
+
 class Visit:
     """`with Visit(step):` the calling thread may look into the step, and change it, as the step's own thread may at any time."""
 

@@ -242,10 +242,10 @@ class Step:
                     return True
         return False
 
-    def before_fork(self):
-        """The process is about to fork inside of the step: what is behind it must not need the graph."""
+    def leave_graph(self, reason):
+        """Fall back, if the step is co-executed, in the middle of the program's code: what follows must not need the graph."""
         if isinstance(self.mode, PythonRunner):
-            self.mode.diverge("the process forks")
+            self.mode.diverge(reason)
 
     def before_outside_access(self, op, inputs):
         """Plain eager code inside the step is about to use a variable: it must see what eager execution would have left."""

@@ -1,0 +1,36 @@
+"""Steps that have TensorFlow run the program's Python on other threads: replicas of a distribution strategy, coordinators.
+
+Those threads read and update variables at once, while the step's own updates wait for its graph. So a step that gets there falls back, and runs
+imperatively from then on. The functions of TensorFlow's that begin or await such threads are wrapped: see `internals.wrap_what_uses_threads`.
+"""
+
+import functools
+from threading import get_ident
+
+from terra.runtime import internals as tfi
+from terra.runtime.graph_runner import runner
+from terra.runtime.shared import running_step
+
+
+def _wrap(name, original):
+    """The function `original` of TensorFlow's, called `name` in messages, which the step at hand leaves the graph for."""
+
+    @functools.wraps(original)
+    def function(*args, **kwargs):
+        step = running_step()
+        if step is None:
+            if runner.flights and tfi.executing_eagerly():
+                runner.sync()
+        elif step.thread == get_ident() and tfi.executing_eagerly():
+            if step.open_ended:
+                step.close()
+            elif not step.crossing:
+                step.leave_graph(f"{name} runs the program's code on other threads")
+                step.function.policy.never(f"{name} runs code of the program's on other threads, which would not see what the step has updated")
+            runner.sync()
+        return original(*args, **kwargs)
+
+    return function
+
+
+tfi.wrap_what_uses_threads(_wrap)
