@@ -82,8 +82,10 @@ def around_step(frame):
     """Whether a step that is called from `frame`, by the user's code, or by Keras for one batch of it, is in a statement that would catch its failure, and in no
     loop of another function inside of that."""
     if frame is not None and not frames.is_users(frame):
+        if _is_unknown(frame):
+            return True  # it may catch what it calls: unittest's `assertRaises`, a pool of threads, a decorator that tries again
         frame = _caller_of_batch(frame)
-    return _is_caught_further_out(frame, _IN_LOOP)
+    return _is_caught_further_out(frame, _IN_LOOP, True)
 
 
 def around_block(frame):
@@ -91,13 +93,22 @@ def around_block(frame):
     return _is_caught_further_out(frame, _ALONE)
 
 
-def _is_caught_further_out(frame, loops):
+def _is_caught_further_out(frame, loops, by_unknown=False):
+    """by_unknown: whether a library that calls the outermost of these functions counts as a statement that catches."""
     while frame is not None and frames.is_users(frame):
         caught = _is_caught(frame, loops=loops)
         if caught is not None:
             return caught
-        frame = frame.f_back
-    return False
+        if frame.f_code.co_name == "<module>":
+            return False  # it is run, or imported
+        frame = frames.around_ours(frame.f_back) if frame.f_back is not None else None
+    return by_unknown and frame is not None and _is_unknown(frame)
+
+
+def _is_unknown(frame):
+    """Whether a frame runs code that is neither the program's, nor the framework's, nor Terra's: it may catch what it calls."""
+    name = frame.f_globals.get("__name__")
+    return not frames.is_users(frame) and not frames.is_ours(frame) and not (type(name) is str and name.partition(".")[0] in tfi.FRAMEWORKS)
 
 
 def _caller_of_batch(frame):
@@ -169,7 +180,7 @@ def _statements(lines):
         return found
     for node in ast.walk(tree):
         if isinstance(node, TRIES) and node.handlers:
-            caught = [handler.type for handler in node.handlers]
+            caught = [handler.type for handler in node.handlers if not _is_autographs(handler)]
             found.append((_TRY, node.body[0].lineno, node.body[-1].end_lineno, caught))
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             for item in node.items:
@@ -183,6 +194,15 @@ def _statements(lines):
         elif isinstance(node, _SCOPES):
             found.append((_SCOPE, node.lineno, node.end_lineno, None))
     return sorted(found, key=lambda item: (-item[1], item[2], item[0] is _TRY))
+
+
+def _is_autographs(handler):
+    """Whether a handler is the one that AutoGraph puts round what returns: it does no more than to unset a flag of its own."""
+    if handler.type is not None or len(handler.body) != 2:
+        return False
+    flag, raises = handler.body
+    return (isinstance(raises, ast.Raise) and raises.exc is None and isinstance(flag, ast.Assign) and isinstance(flag.targets[0], ast.Name)
+            and flag.targets[0].id.startswith("do_return") and isinstance(flag.value, ast.Constant))
 
 
 def _could_catch(caught, frame):

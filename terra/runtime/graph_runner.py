@@ -9,11 +9,13 @@ import collections
 import contextlib
 import functools
 import logging
+import sys
 import threading
 import time
 import weakref
 
 from terra.fallback import undo
+from terra.runtime import frames
 from terra.runtime import internals as tfi
 
 log = logging.getLogger("terra")
@@ -29,6 +31,11 @@ _channels = set()  # ids of the queues' handles
 @functools.cache
 def _text():
     return tfi.tf.constant(CHECK_FAILED)
+
+
+def _is_frameworks(frame):
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.partition(".")[0] in tfi.FRAMEWORKS
 
 
 def has_done(outputs):
@@ -117,10 +124,14 @@ class Flight:
 
     def materialise(self, tensor):
         """Python reads a tensor that this step returned: wait for it."""
-        if not self.done:
-            self.runner.wait_for(self)
-        if self.error is not None:
-            raise self.error
+        try:
+            if not self.done:
+                self.runner.wait_for(self)
+            if self.error is not None:
+                raise self.error
+        except BaseException as error:
+            self.runner.note_read_failed(error)
+            raise
         tensor._value = tensor._hidden
         tensor._owner = None
         return tensor._value
@@ -138,6 +149,7 @@ class Dropped:
         pass
 
     def materialise(self, tensor):
+        runner.note_read_failed(self.error)
         raise self.error
 
 
@@ -147,10 +159,12 @@ class GraphRunner:
     def __init__(self):
         self._executors = None
         self.flights = collections.deque()
+        self.has_failed = False  # whether a step has raised: operations may be given what it gave
         self.failures = 0  # how often the executor lost what had been dispatched
         self._raised = lambda: None  # gives the last error of a step in flight
         self._dispatched = []  # arguments of the graphs started since the last launch
         self._unraised = collections.deque()  # errors that the steps of other threads have raised meanwhile
+        self._unconfirmed = None  # (an error that the framework has met when it read a value, the thread): it may have been swallowed
         self._lock = threading.RLock()  # of `flights`: several threads may wait
         self._recovery = threading.Lock()  # held while failed steps are replayed: no graph starts then
         self._recovers = False  # whether the thread that holds `_lock` replays them
@@ -246,8 +260,22 @@ class GraphRunner:
     @property
     def has_left_over(self):
         """Whether there are errors that have yet to be raised."""
-        return bool(self._unraised)
+        return bool(self._unraised) or self._unconfirmed is not None
 
+    def note_read_failed(self, error):
+        """A read raises the error of a step. Code of the framework's may swallow it, where eagerly it would have come before that code: then it is raised again."""
+        reader = frames.around_ours(sys._getframe(1))
+        if isinstance(error, tfi.OpError) and _is_frameworks(reader):
+            self._unconfirmed = error, threading.get_ident()
+
+    def _raise_swallowed(self):
+        error, thread = self._unconfirmed
+        if thread != threading.get_ident():
+            return
+        trace = error.__traceback__
+        if trace is not None and (_is_frameworks(trace.tb_frame) or frames.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
+            raise error
+        self._unconfirmed = None
     def limit(self, run_ahead):
         """Wait until at most `run_ahead` steps are in flight."""
         with self._lock:
@@ -306,6 +334,8 @@ class GraphRunner:
             pass  # nor was it
 
     def _raise_left_over(self):
+        if self._unconfirmed is not None:
+            self._raise_swallowed()
         if self._unraised:
             raise self._unraised.popleft()
 
@@ -336,6 +366,7 @@ class GraphRunner:
             for _ in flights:
                 self.flights.popleft()
         if errors:
+            self.has_failed = True
             error, *others = errors.values()
             self._unraised.extend(others)
             self._raised = weakref.ref(error) if isinstance(error, tfi.OpError) else lambda: None
