@@ -276,6 +276,7 @@ class GraphRunner:
         if trace is not None and (_is_frameworks(trace.tb_frame) or frames.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
             raise error
         self._unconfirmed = None
+
     def limit(self, run_ahead):
         """Wait until at most `run_ahead` steps are in flight."""
         with self._lock:

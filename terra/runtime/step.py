@@ -53,7 +53,7 @@ class Step:
         composites = collect_args(args, self.args, self.arrays)
         if kwargs:
             composites += collect_args(kwargs, self.args, self.arrays)
-        self.parts = {self.args[id(x)][0] for x in tfi.parts_of_any_number(composites)} if composites else ()  # indices of those that a sparse or ragged tensor has any number of
+        self.parts = {self.args[id(x)][0] for x in tfi.parts_of_any_number(composites) if id(x) in self.args} if composites else ()  # indices of those that a sparse or ragged tensor has any number of
         self.arg_list = [t for _, t in self.args.values()]
         self.opened = {}  # index of an argument some of whose sizes are to be unknown -> a Partial
         self._args_signature = self._shapes = None

@@ -118,11 +118,14 @@ class TerraTensor(tfi.EagerTensorBase):
         return value.backing_device if value is not None else self._key.device
 
     def __array__(self, dtype=None, copy=None):
-        a = np.asarray(self._numpy())
+        a = self._numpy()
+        if not isinstance(a, np.ndarray):  # the bytes of a single string
+            a = np.asarray(a, self.dtype.as_numpy_dtype)
         if copy or (dtype is not None and np.dtype(dtype) != a.dtype):
             return np.array(a, dtype=dtype)
-        a = a.view()
-        a.flags.writeable = False  # as what numpy sees of an EagerTensor
+        if a.dtype.kind != "V":  # of bfloat16 and the like, numpy gets an array of its own
+            a = a.view()
+            a.flags.writeable = False  # as what numpy sees of an EagerTensor
         return a
 
     def __bytes__(self):
