@@ -84,6 +84,7 @@ class Builtins:
             return functools.partial(self._on_array, callee)
         elif type(owner) not in (str, bytes, int, float, tuple, range):
             self.impure(f"calls {callee.__qualname__}")
+            return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
         return functools.partial(self._on_containers, callee)
 
     def _identity(self, it, /):

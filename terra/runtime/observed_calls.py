@@ -383,11 +383,11 @@ class Calls:
             return
         if kind is list or kind is tuple or kind is dict or kind is tfi.ListWrapper:
             if kind is not tuple and id(value) not in self._handed_over:
-                self._born[id(value)] = value
+                self._born.add(value)
             for x in value.values() if kind is dict else value:
                 self._bear(x)
         elif kind is tfi.tf.TensorArray or tfi.is_composite(kind) or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
-            self._born[id(value)] = value
+            self._born.add(value)
 
     def _converted(self, form, args):
         """What a layer of a user's class is given: tensors in the place of arrays, and of those in containers."""

@@ -193,7 +193,7 @@ class Functionals:
 
     def _leaves_unused(self):
         """Whether the run has made something of which TensorFlow says each time that it was never used."""
-        return any(tfi.is_to_be_used(type(it)) and not tfi.is_used(it) for it in self._born.values())
+        return any(tfi.is_to_be_used(type(it)) and not tfi.is_used(it) for it in self._born.living())
 
     def _by_framework(self, call, args, kwargs, tests=False):
         """Call what is the framework's, and issues nothing but what follows from what it is handed, and from what functions among that give; tests: whether it tests what the first of

@@ -112,7 +112,7 @@ class Libraries:
 
         def make():
             it = kind.__new__(kind, *args, **kwargs)
-            self._born[id(it)] = it
+            self._born.add(it)
             it.__init__(*args, **kwargs)
             return it
 

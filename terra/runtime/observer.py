@@ -16,6 +16,7 @@ import numpy as np
 
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, snapshots, user_layers
 from terra.runtime import internals as tfi
+from terra.runtime.born import Born
 from terra.runtime.effects import Append, Carried, Effect, holds_tensors, so_far, space_of
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
@@ -55,7 +56,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.entered = 0  # calls of the framework's that were not
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
-        self._born = {}  # id -> container, iterator, function or tape that the run has made
+        self._born = Born()  # containers, iterators, functions, objects and tapes that the run has made
         self._lent = {}  # class of the user's that derives from a library's -> its functions, which that may call
         self._held = {}  # id -> it, of what calls of libraries may read, see `Libraries`
         self._generators = []  # weak references to those that the run has made, and that have something to do when they are closed
@@ -127,7 +128,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         """The same for a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
         if self.effects and outer is None:
             self.impure("sets an attribute")
-        born = dict(self._born)
+        born = list(self._born.living())
         reads = self._finish()
         if self.effects:
             outer._take_over(self.effects, born)
@@ -135,7 +136,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def _take_over(self, effects, born):
         """A run inside of this one has had these effects, and has made these containers."""
-        self._born.update(born)
+        for it in born:
+            self._born.add(it)
         for key, effect in effects.items():
             known = self.effects.get(key)
             if type(effect) is Append:
@@ -197,6 +199,12 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self._handed_over.clear()
         self._held.clear()
 
+    def _let_go(self):
+        """The run is impure: what it has made and read need not be known any more, and may be something whose end the program waits for."""
+        for held in (self._born, self._handed_over, self._held, self._keyed, self.masks):
+            held.clear()
+        self.reads = Reads(self._varying.places)
+
     def give(self, container):
         """The framework hands a list or dict to the user's code."""
         if id(container) not in self._born:
@@ -230,6 +238,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             line = (where or location.tls.cursor.current).line()
             self.reason = f"{reason} ({line})" if line else reason
             self.passing = passing
+            self._let_go()
 
     def ids_of_containers(self):
         """The ids of what was read, containers among it, and of the containers that the run was given."""
@@ -303,14 +312,14 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     # -- operands --------------------------------------------------------------------------------------------------------------
 
     def fresh(self, it):
-        if not self._lets_go or type(it) not in ITERATORS:
-            self._born[id(it)] = it
+        if self.reason is None and (not self._lets_go or type(it) not in ITERATORS):
+            self._born.add(it)
         return it
 
     def result(self, it):
         """`it` is what an operator or a slice gave: what it issued follows from its operands."""
         if type(it) is list:
-            self._born[id(it)] = it
+            self._born.add(it)
         return self.item(it)
 
     def item(self, it):

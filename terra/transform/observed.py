@@ -442,8 +442,13 @@ class Observed(MatchStatements, gast.NodeTransformer):
             if shape is not None:
                 node.value = self._show("unpacked", node.value, shape=shape)
         rest = self._born(_starred(node.targets))
+        named = any(isinstance(target, gast.Subscript) for target in node.targets)
         node.value, node.targets = self._assigned(node.value, node.targets)
-        return [node, *rest]
+        return [node, *rest, *self._let_go(*["value"] * named)]
+
+    def _let_go(self, *names):
+        """Statements by which the names of Terra's, that a statement has used, keep nothing alive behind it."""
+        return [gast.Assign([gast.Name(self._prefix + name, gast.Store(), None, None)], gast.Constant(None, None)) for name in names]
 
     def _assigned(self, value, targets):
         """(a shown value, the targets that it is assigned to): it has a name where one of them is an item."""
@@ -476,14 +481,14 @@ class Observed(MatchStatements, gast.NodeTransformer):
                 operator=_name_of(node.op))
             target = node.target
             target.value, target.slice = self._named(container, self._shown("augmented", target.value)), self._named(key, self._index(target.slice))
-            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
+            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target))), *self._let_go("container", "key")]
         if isinstance(node.target, gast.Attribute):
             owner = self._prefix + "owner"
             node.value = self._show(
                 "inplace_attribute", node.value, owner=gast.Name(owner, gast.Load(), None, None), name=self._attribute(node.target),
                 operator=_name_of(node.op))
             node.target.value = self._named(owner, self.visit(node.target.value))
-            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
+            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target))), *self._let_go("owner")]
         node.target.value = self._shown("changed", node.target.value)
         node.target.slice = self._index(node.target.slice)
         return node

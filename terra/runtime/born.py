@@ -1,0 +1,33 @@
+"""What an observed run has made, by identity, without keeping it alive: what the program drops dies as it would without an observer.
+
+What can be held weakly is, and is forgotten when it dies, so that a new object of the same identity is not taken for it. Lists, dicts and iterators
+cannot be: they are held until the run is over or turns out to be impure. Until then the program has not looked at lifetimes, since whatever does that
+(a weak reference, a file, `sys.getrefcount`) makes a run impure.
+"""
+
+import weakref
+from typing import Any, Iterator
+
+from terra.runtime import internals as tfi
+
+
+class Born(dict):
+    """Identity -> a weak reference to the object, or the object itself where there can be none."""
+
+    def add(self, it: Any) -> None:
+        """The run has made `it`."""
+        key = id(it)
+        if tfi.is_to_be_used(type(it)):  # whether it was is asked in the end
+            self[key] = it
+            return
+        try:
+            self[key] = weakref.ref(it, lambda _: self.pop(key, None))
+        except TypeError:
+            self[key] = it
+
+    def living(self) -> Iterator[Any]:
+        """All of it that is there still."""
+        for held in list(self.values()):
+            it = held() if type(held) is weakref.ref else held
+            if it is not None:
+                yield it
