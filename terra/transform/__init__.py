@@ -4,6 +4,7 @@
 
 ======================  =====================================================================================
 :mod:`.source`          the syntax tree of a function's file, and the function in it
+:mod:`.assertions`      what pytest has done to the assertions of that file
 :mod:`.templates`       quoted code with holes
 :mod:`.analysis`        questions about a tree: does it suspend, what does it bind
 :mod:`.instrumenter`    what is inserted where
