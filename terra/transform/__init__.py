@@ -4,6 +4,7 @@
 
 ======================  =====================================================================================
 :mod:`.source`          the syntax tree of a function's file, and the function in it
+:mod:`.assertions`      what pytest has done to the assertions of that file
 :mod:`.templates`       quoted code with holes
 :mod:`.analysis`        questions about a tree: does it suspend, what does it bind
 :mod:`.instrumenter`    what is inserted where
@@ -12,6 +13,7 @@
 :mod:`.names`           which names a piece of a tree reads and binds
 :mod:`.unparser`        trees as text (astunparse, extended to Python 3.13)
 :mod:`.factory`         trees to code objects to functions
+:mod:`.raising`         the line that a frame shows which an exception has left
 :mod:`.policy`          whose code is it: the user's, or a library's
 :mod:`.convert`         decisions and forms, kept; what call sites ask
 :mod:`.edits`           functions that are changed in place

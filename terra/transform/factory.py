@@ -24,6 +24,7 @@ from ..runtime import location
 from . import source, unparser
 from .instrumenter import Instrumenter
 from .observed import Observed, Unobservable
+from .raising import keeps_line
 
 __all__ = ["Factory", "NothingToDo"]
 
@@ -274,4 +275,4 @@ def _finished(code, old_prefix, new_prefix, extra_flags=0):
         changes["co_flags"] = code.co_flags | extra_flags
     if hasattr(code, "co_qualname") and code.co_qualname.startswith(old_prefix):
         changes["co_qualname"] = new_prefix + code.co_qualname[len(old_prefix):]
-    return code.replace(**changes)
+    return keeps_line(code.replace(**changes))

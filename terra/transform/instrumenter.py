@@ -276,7 +276,12 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
 
     def visit_Try(self, node):
         count = self.count
+        last = node.finalbody[-1] if node.finalbody else None
         self.generic_visit(node)
+        if last is not None and node.finalbody[-1].lineno < 0:  # what we have added behind a loop, say: the frame is left there
+            for part in gast.walk(node.finalbody[-1]):
+                if "lineno" in part._attributes:
+                    part.__dict__.update(head_of(last))
         touched = self.count != count or (self.scope.kind == "generator")
         if not touched or not self._has_statements():
             return node

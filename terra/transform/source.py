@@ -12,7 +12,7 @@ import time
 import types
 import warnings
 
-from . import policy
+from . import assertions, policy
 
 __all__ = ["NoSource", "compiled", "find", "find_code", "has_changed", "rewrites", "says"]
 
@@ -46,9 +46,10 @@ class NoSource(Exception):
 class _File:
     """A parsed file: its scopes by the line their code objects begin at."""
 
-    def __init__(self, text, filename):
+    def __init__(self, text, filename, rewriting=None):
         self.text = text
         self._filename = filename
+        self.rewriting = rewriting  # what pytest has done to its assertions
         self._lambdas = self._codes = None
         self.by_line = {}
         try:
@@ -61,6 +62,8 @@ class _File:
         tree = ast.parse(self.text, self._filename)
         if self._filename in _rewritten:
             _rewritten[self._filename](tree)
+        if self.rewriting is not None:
+            self.rewriting(tree, self.text, self._filename)
         return tree
 
     def _compiled(self, tree):
@@ -124,13 +127,13 @@ def _parsed(filename, module_globals):
     if not lines:
         raise NoSource(f"no source for {filename}")
     text = "".join(lines)
-    entry = _files.get(filename)
-    if entry is None or entry.text != text:
-        if entry is not None:
+    entry, rewriting = _files.get(filename), assertions.rewriting(module_globals)
+    if entry is None or entry.text != text or (entry.rewriting is None) != (rewriting is None):
+        if entry is not None and entry.text != text:
             _changed.add(filename)
         if len(_files) >= _MAX_FILES:
             _files.clear()
-        entry = _files[filename] = _File(text, filename)
+        entry = _files[filename] = _File(text, filename, rewriting)
     return entry
 
 
@@ -201,18 +204,14 @@ def says(code, module_globals):
 
 
 def _is_trusted(code, module_globals):
-    """Whether the file need not be compiled to know that it says what runs: of a library, it is as it was when this process began, and so is what is no file; or all that pytest changes are the messages of assertions."""
+    """Whether the file need not be compiled to know that it says what runs: of a library, it is as it was when this process began, and so is what is no file."""
     try:
         status = os.stat(code.co_filename)
     except OSError:
         return True
     if max(status.st_mtime, status.st_ctime) >= _STARTED:
         return False
-    return not policy.is_user_module(module_globals.get("__name__"), code.co_filename) or _has_assertions_of_pytest(code)
-
-
-def _has_assertions_of_pytest(code):
-    return any("@pytest_ar" in part.co_names for part in codes_within(code))
+    return not policy.is_user_module(module_globals.get("__name__"), code.co_filename)
 
 
 def find_code(code, module_globals):
@@ -222,8 +221,7 @@ def find_code(code, module_globals):
     """
     file = _parsed(code.co_filename, module_globals)
     if not _is_trusted(code, module_globals) and not file.holds(code):
-        if not _has_assertions_of_pytest(code):
-            _changed.add(code.co_filename)
+        _changed.add(code.co_filename)
         raise NoSource(f"{code.co_filename} was changed after it was imported, or something else was compiled of it")
     candidates = file.by_line.get(code.co_firstlineno, [])
     name = code.co_name

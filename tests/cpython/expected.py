@@ -2,14 +2,10 @@
 
 _LOCALS = "looks at a frame's or generator's own local names; one or two of ours (`_terra_...`) are among them"
 _NAMES = "counts the names in the code object: ours are attribute names (`enter`, `leave`) that no scope binds"
-_NO_LINE = ("reads `f_lineno` of a frame that an exception has left: what ran last there is our `finally`, which has no "
-            "line (tracebacks, which note the line themselves, are right)")
 _DEEP = "pins the stack depth at which the interpreter gives up, or what stands at its top: `Cursor.enter` is there too"
 
 EXPECTED = {
     "test.test_exceptions.ExceptionTests.test_recursion_in_except_handler": _DEEP,
-    "test.test_exceptions.PEP626Tests.test_lineno_after_raise_in_with_exit": _NO_LINE,
-    "test.test_exceptions.PEP626Tests.test_lineno_after_with": _NO_LINE,
     "test.test_functools.TestLRUPy.test_pickle":
         "these tests' own doing: they replace the module's function by its instrumented form, the class keeps the other one",
     "test.test_descr.ClassPropertiesAndMethods.test_slots":
@@ -29,7 +25,6 @@ for _prefix in ("test.test_inspect.", "test.test_inspect.test_inspect."):  # a p
         _prefix + "TestGetGeneratorState.test_getgeneratorlocals": _LOCALS,
         _prefix + "TestGetGeneratorState.test_getgeneratorlocals_empty": _LOCALS,
         _prefix + "TestInterpreterStack.test_frame": _LOCALS,
-        _prefix + "TestRetrievingSourceCode.test_getframeinfo_get_first_line": _NO_LINE,
         _prefix + "TestSignatureBind.test_signature_bind_implicit_arg":
             "takes the second constant of a function's code for the code of its generator expression",
     })
