@@ -57,8 +57,8 @@ def to_code(function):
         function = function.__func__
     if isinstance(function, Coexecuted):
         return to_code(function.__wrapped__)
-    if type(function) is FunctionType and function.__code__.co_filename == script.__file__ and hasattr(function, "__terra_steps__"):  # what a function with a tape is in a script
-        return to_code(function.__terra_steps__)
+    if type(function) is FunctionType and script.steps_of(function) is not None:  # what a function with a tape is in a script
+        return to_code(script.steps_of(function))
     return transform.to_code(function)
 
 

@@ -12,11 +12,12 @@ import dataclasses
 import functools
 import inspect
 import sys
+from types import FunctionType
 
 from terra import errors
 from terra.api import coexecute
 from terra.options import Options
-from terra.runtime import stock
+from terra.runtime import script, stock
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 
@@ -229,7 +230,7 @@ def _refusal(model):
 def _is_decorated(model, name):
     """Whether the user, or `python -m terra run`, has put a co-executed step under `name` into the model or its class."""
     found = inspect.getattr_static(model, name, None)
-    return isinstance(found, Coexecuted) or hasattr(found, "__terra_steps__")
+    return isinstance(found, Coexecuted) or (type(found) is FunctionType and script.steps_of(found) is not None)
 
 
 def _compile_as(model, run_eagerly, jit_compile):

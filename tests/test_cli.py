@@ -272,7 +272,7 @@ def test_steps_have_the_options(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
     monkeypatch.setattr(gradient_tape, "defaults", {})
     script.install({"run_ahead": 0, "loops": "roll"}, {})
-    assert script.step(1)(lambda: None).__terra_steps__.options == terra.Options(run_ahead=0, loops="roll")
+    assert script.steps_of(script.step(1)(lambda: None)).options == terra.Options(run_ahead=0, loops="roll")
     assert tf.GradientTape()._options == terra.Options(run_ahead=0, loops="roll")
     assert terra.GradientTape(run_ahead=5)._options == terra.Options(run_ahead=5, loops="roll")
     with pytest.raises(terra.errors.OptionError):
@@ -430,7 +430,7 @@ def test_a_function_that_trains_a_whole_model_is_no_step():
     step = script.step(1)(trains)
     for _ in range(3):
         step()
-    assert step.__terra_steps__.stats().steps == 0
+    assert script.steps_of(step).stats().steps == 0
     assert counted[0].stats().coexecuted_steps >= 5
     assert w.numpy() == pytest.approx(0.98 ** 15, rel=1e-5)
 

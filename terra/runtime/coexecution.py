@@ -28,6 +28,7 @@ from terra.runtime.opening import Opening
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.registered import remove_left
 from terra.runtime.rolling import Rolling
+from terra.runtime.signatures import AsWritten
 from terra.runtime.single_threaded import SingleThreaded
 from terra.runtime.step import Counts, Step
 from terra.runtime.tracer import Tracer
@@ -45,7 +46,7 @@ SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a g
 _NOTHING = contextlib.nullcontext()
 
 
-class Coexecuted(OfInstances):
+class Coexecuted(OfInstances, AsWritten):
     """What `terra.coexecute` returns: call it like the function it wraps."""
 
     may_roll = True  # whether its steps can be cut into pieces

@@ -21,12 +21,14 @@ import importlib.util
 import os
 import sys
 import types
+import weakref
 
 from terra.options import Options
 from terra.runtime import dispatch, gradient_tape, tracebacks
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.graph_runner import runner
+from terra.runtime.signatures import standing_in
 from terra.transform import instrument, is_block, is_outlined, outline, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
@@ -37,6 +39,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 _calls = [0]  # of functions that are steps
 _preparations = {}  # name of a library's module -> what to do with it when it has been imported
+_steps = weakref.WeakKeyDictionary()  # what stands in for a function with a tape in it -> its Coexecuted
 _seen = {}  # code of a function -> what its first call told: whether it may be a step
 
 
@@ -75,9 +78,17 @@ def step(blocks):
                 seen.append(gradient_tape.begun() + _calls[0] - before <= blocks)
             return result
 
-        call.__terra_steps__ = steps
-        return call
+        if is_outlined(function.__name__):
+            return call
+        made = standing_in(function, call)
+        _steps[made] = steps
+        return made
     return decorate
+
+
+def steps_of(function):
+    """What co-executes a function with a tape in it; None if that is another function."""
+    return _steps.get(function)
 
 
 def block(function):
