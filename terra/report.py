@@ -7,6 +7,7 @@ from terra.graph.trace import CONST
 from terra.runtime.census import departed, instances
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.methods import BoundStep
+from terra.runtime.profilers import in_the_way
 from terra.runtime.effects import Append
 from terra.runtime.gradient_tape import GradientTape
 from terra.runtime.tracer import CHECK, FETCH
@@ -98,6 +99,8 @@ def _explain(function):
     if function.compiled is not None:
         lines.append(function.compiled.describe())
     programs = [p for p in ([function.program] if function.pieces is None else function.pieces.programs) if p is not None]
+    if in_the_way():
+        lines.append(f"Calls were not recorded, so that they are not skipped, while the profiler {' or '.join(in_the_way())} looked on: start it when the steps have run some 20 times.")
     lines += _own_code(function, stats, programs)
     lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()], programs)
     fetches, checks = ([n for n in graph.nodes if n.payload.event.info.op_type == kind] for kind in (FETCH, CHECK))

@@ -163,23 +163,18 @@ def test_an_import_hook_compiles_something_else(tmp_path, monkeypatch):
     assert outcomes[0] == outcomes[1] and step.stats().coexecuted_steps >= 5 and len(seen) > 24
 
 
-def test_assertions_that_pytest_has_rewritten(monkeypatch):
-    """Their messages are all that is different: such functions are instrumented."""
-    monkeypatch.setattr(source, "_STARTED", float("inf"))  # this file is older than the process
+@pytest.mark.parametrize("started", [float("inf"), 0.0], ids=["before the process", "a moment ago"])
+def test_assertions_that_pytest_has_rewritten(monkeypatch, started):
+    """Whenever the file was written, their messages are in the instrumented form, too, and tell that it is the same."""
+    monkeypatch.setattr(source, "_STARTED", started)
 
     def step(x):
         assert x.shape == (2,), x
         return x * 2.0
 
-    assert "@pytest_ar" in step.__code__.co_names
-    assert terra.transform.is_instrumented(terra.transform.instrument(step))
-
-    def other(x):
-        assert x.shape == (3,), x
-        return x * 2.0
-
-    monkeypatch.setattr(source, "_STARTED", 0.0)  # it was written a moment ago: it cannot be told whether anything else is different
-    assert not terra.transform.is_instrumented(terra.transform.instrument(other)) and not source.has_changed(__file__)
+    form = terra.transform.instrument(step)
+    assert "@pytest_ar" in step.__code__.co_names and "@pytest_ar" in form.__code__.co_names
+    assert form is not step and terra.transform.is_instrumented(form) and not source.has_changed(__file__)
 
 
 def test_a_script_is_edited_while_it_starts(tmp_path):

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
-from terra.runtime import guards
+from terra.runtime import guards, profilers
 
 RNG = np.random.default_rng(0)
 N, BATCH = 200, 8
@@ -230,7 +230,7 @@ def test_an_array_is_given_twice():
 
 
 def test_a_profiler_is_told_of_no_more_than_without_it():
-    """Where the program is profiled nothing new is recorded; what is known is skipped as before."""
+    """What is known is skipped as before."""
     def run(model):
         model.fit(dataset(n=88), epochs=2, verbose=0)
         profile = cProfile.Profile()
@@ -245,20 +245,12 @@ def test_a_profiler_is_told_of_no_more_than_without_it():
     assert stats.express_steps >= 24, stats  # more than two epochs give
 
 
-def test_a_profiler_makes_nothing_be_prepared_in_vain(monkeypatch):
-    """Calls cannot be watched then, so that they could not be recorded: not even the guard is made, which takes as long as the step."""
+def test_an_unknown_profiler_makes_nothing_be_prepared_in_vain(monkeypatch):
+    """Calls cannot be watched beside it, so that they could not be recorded: not even the guard is made, which takes as long as the step."""
     made, original = [], guards.Guard.__init__
     monkeypatch.setattr(guards.Guard, "__init__", lambda *args: made.append(1) or original(*args))
-
-    def run(model):
-        profile = cProfile.Profile()
-        profile.enable()
-        try:
-            return model.fit(dataset(n=128), epochs=1, verbose=0).history
-        finally:
-            profile.disable()
-
-    stats = both(run, keras)
+    monkeypatch.setattr(profilers, "can_watch", lambda: False)
+    stats = both(lambda model: model.fit(dataset(n=128), epochs=1, verbose=0).history, keras)
     assert stats.coexecuted_steps >= 10 and stats.express_steps == 0 and not made, (stats, made)
 
 

@@ -545,7 +545,7 @@ def test_stock_models_are_skipped(library):
     assert check(make, skipped=True).fast_forwards > 14
 
 
-def test_nothing_is_recorded_under_a_profiler():
+def test_it_is_recorded_under_a_profiler():
     import cProfile
 
     def make(noted):

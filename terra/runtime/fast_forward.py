@@ -26,7 +26,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, dispatch, guards, jacobians, location, replaced, stock
+from terra.runtime import added_losses, dispatch, guards, jacobians, location, profilers, replaced, stock
 from terra.runtime import internals as tfi
 from terra.runtime.builtin_loops import located
 from terra.runtime.jumps import jump
@@ -360,7 +360,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             program.note_unskippable(place, "depends on something that is another one nearly each time")
             program.regions[place] = False
         return _enter(runner, call), None
-    if not user_code.can_look_out():
+    if not profilers.can_watch():
         return _enter(runner, call), None
     recording, users = Recording(runner), []
     try:

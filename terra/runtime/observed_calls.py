@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, location, observed_libraries, quiet_functions, stock, user_layers
+from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, location, observed_libraries, profilers, quiet_functions, stock, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
@@ -211,7 +211,7 @@ class Calls:
         if id(function) in self._born:
             return function
         profile = sys.getprofile()
-        looks_out = type(profile) is FunctionType
+        looks_out = profilers.is_watching(profile)
         try:
             if looks_out:  # for what writes or opens files, as this may
                 sys.setprofile(None)

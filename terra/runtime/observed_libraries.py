@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 
 import numpy as np
 
-from terra.runtime import stock, user_code
+from terra.runtime import profilers, stock, user_code
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
 from terra.transform import convert, policy
@@ -129,8 +129,8 @@ class Libraries:
 
     def _in_library(self, call):
         warned, length, skipped = [], len(self.runner.log), len(self._skipped)
-        if not user_code.can_look_out():
-            self.impure("calls a library while a profiler looks on")
+        if not profilers.can_watch():
+            self.impure(f"calls a library while the profiler {profilers.in_the_way()[-1]} looks on, beside which nothing is recorded: start it later")
             return call()
         called = {}
 
@@ -142,8 +142,8 @@ class Libraries:
 
         lent = [function for functions in self._lent.values() for function in functions]
         try:
-            with user_code.observed_in_place(lent) as exchanged, user_code.looking_out(note, warned, self._reading, strangers=False):
-                result = call()
+            with user_code.observed_in_place(lent) as exchanged:
+                result = user_code.look_out(call, note, warned, self._reading, strangers=False)
         except Exception as error:
             self.impure(f"calls a library, which raises {type(error).__name__}")
             raise

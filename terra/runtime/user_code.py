@@ -12,7 +12,7 @@ import sys
 import warnings
 from types import FunctionType, MethodType
 
-from terra.runtime import frames, jacobians
+from terra.runtime import frames, jacobians, profilers
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import is_librarys
 from terra.runtime.observer import Observer
@@ -20,9 +20,7 @@ from terra.runtime.regions import Unskippable
 from terra.transform import convert, policy
 from terra.transform.observed import Unobservable
 
-_ours = set()  # the profile functions that are set now
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
-_monitoring = getattr(sys, "monitoring", None)
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
@@ -64,8 +62,8 @@ def observe(runner, users, covered, call):
                 if function is not None:
                     replaced.append((thing, function))
                     tfi.set_custom_gradient(thing, observer.differentiated(function))
-            with observer, looking_out(note, warned, note_builtin):
-                result = call()
+            with observer:
+                result = look_out(call, note, warned, note_builtin)
     finally:
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)
@@ -128,33 +126,25 @@ def writes(function):
     return function in _OPENING or function.__name__ in _WRITING
 
 
-def can_look_out():
-    """Whether calls can be watched and observed: a profiler of the user's must not miss anything."""
-    if _monitoring is not None and _monitoring.get_tool(_monitoring.PROFILER_ID) is not None:
-        return False  # cProfile, from Python 3.12 on
-    profile = sys.getprofile()
-    return profile is None or (type(profile) is FunctionType and profile in _ours)
-
-
 def watch(call):
     """Make `call`, which should run nothing of the user's: (its result, whether that is so, whether it has warned).
 
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
     seen, warned = [], []
-    with looking_out(lambda frame: seen.append(frame.f_code), warned):  # the frame would keep what the code works with
-        result = call()
+    result = look_out(call, lambda frame: seen.append(frame.f_code), warned)  # the frame would keep what the code works with
     return result, not seen, bool(warned)
 
 
-@contextlib.contextmanager
-def looking_out(note, warned, note_builtin=None, strangers=True):
-    """While it lasts, `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
+def look_out(call, note, warned, note_builtin=None, strangers=True):
+    """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
 
     strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
     warned: a list to which a warning that is filtered out is appended.
     """
     outer = sys.getprofile()
+    if not callable(outer):
+        outer = None
 
     def profile(frame, event, argument):
         if outer is not None:
@@ -183,13 +173,10 @@ def looking_out(note, warned, note_builtin=None, strangers=True):
         if strange and strangers:
             note(frame)
 
-    _ours.add(profile)
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(outer)
-        _ours.discard(profile)
+    result, lasted = profilers.watched(call, profile)
+    if not lasted:  # nobody knows what was called since
+        note(sys._getframe())
+    return result
 
 
 def _arguments(frame):
