@@ -11,6 +11,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow chooses by the processor: without it, some kernels are missing, and others are replaced differently
 sys.path.insert(0, os.path.dirname(__file__))
 
 import pytest  # noqa: E402
