@@ -12,7 +12,7 @@ from terra.runtime import internals as tfi
 CALLING = frozenset([
     ("block_calls", "__call__"), ("block_step", "call"), ("builtin_loops", "located_map"), ("builtin_loops", "located_reduce"), ("builtin_loops", "located_sum"),
     ("coexecution", "__call__"), ("coexecution", "_leave_alone"), ("coexecution", "_one_step"), ("fast_calls", "call"), ("fast_calls", "operator"),
-    ("location", "call_here"), ("observer", "run"), ("script", "call"), ("frames", "call"), ("user_layers", "__call__"), ("whole_calls", "_attempt"), ("whole_calls", "call"),
+    ("location", "call_here"), ("observer", "run"), ("script", "call"), ("signatures", "call"), ("user_layers", "__call__"), ("whole_calls", "_attempt"), ("whole_calls", "call"),
     ("whole_calls", "run_step"),
     ("observed_arrays", "operated"),
     *(("observed_builtins", name) for name in (
