@@ -26,6 +26,7 @@ ENOUGH = 4  # steps in a row that Python waited for at once
 CHECK_FAILED = "a check of a compiled operation failed"
 _ASSERT = "T", (tfi.types_pb2.DT_STRING,), "summarize", 1
 _channels = set()  # ids of the queues' handles
+_failed = weakref.WeakSet()  # what owns tensors of steps that failed: operations may be given these
 
 
 @functools.cache
@@ -80,7 +81,7 @@ class Queue:
 class Flight:
     """A dispatched step whose skeleton is done. It owns the tensors that outlive the step until their values are there."""
 
-    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "thread", "arguments", "_dispatched", "_resources")
+    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "thread", "arguments", "_dispatched", "_resources", "__weakref__")
 
     def __init__(self, runner, outputs, record, manager, counts, arguments):
         self.runner = runner
@@ -140,10 +141,11 @@ class Flight:
 class Dropped:
     """Owns the tensors of a step that was dropped, because one before it had failed."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "__weakref__")
 
     def __init__(self, error):
         self.error = error
+        _failed.add(self)
 
     def read_again(self, tensor):
         pass
@@ -159,7 +161,6 @@ class GraphRunner:
     def __init__(self):
         self._executors = None
         self.flights = collections.deque()
-        self.has_failed = False  # whether a step has raised: operations may be given what it gave
         self.failures = 0  # how often the executor lost what had been dispatched
         self._raised = lambda: None  # gives the last error of a step in flight
         self._dispatched = []  # arguments of the graphs started since the last launch
@@ -256,6 +257,11 @@ class GraphRunner:
     def forget_dispatched(self):
         """What was run since the last launch is done, and no flight."""
         self._dispatched = []
+
+    @property
+    def has_failed(self):
+        """Whether something may still hold what a failed step gave."""
+        return bool(_failed)
 
     @property
     def has_left_over(self):
@@ -359,6 +365,8 @@ class GraphRunner:
                     except BaseException as error:
                         errors[flight.thread] = error
                 flight.error = errors.get(flight.thread)
+                if flight.error is not None:
+                    _failed.add(flight)
                 flight.done = True
                 if flight is not failed or errors:
                     flight.land()
@@ -367,7 +375,6 @@ class GraphRunner:
             for _ in flights:
                 self.flights.popleft()
         if errors:
-            self.has_failed = True
             error, *others = errors.values()
             self._unraised.extend(others)
             self._raised = weakref.ref(error) if isinstance(error, tfi.OpError) else lambda: None
