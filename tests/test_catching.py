@@ -514,3 +514,24 @@ def step(self, i):
     state = Both()
     assert run(step, state, steps=6, fails=lambda k: k == 1) == [3.0, 0.0, 3.0, 3.0, 3.0, 3.0]
     assert "it goes on when an operation has failed (GatherV2)" in terra.explain(step)
+
+
+def test_the_handler_of_autographs_own_code_catches_nothing():
+    """Code that AutoGraph has converted stands in a `try`, which raises on what it has caught: no operation in there is waited for."""
+    table = tf.Variable([1.0, 2.0, 3.0])
+
+    def looked_up(i):
+        if tf.reduce_sum(i) >= 0:
+            return tf.gather(table, i) * 2.0
+        return tf.gather(table, i)
+
+    converted = tf.autograph.to_graph(looked_up)
+
+    def run(function, decorate):
+        step = decorate(lambda i: function(i) + 1.0)
+        return step, [step(tf.constant([k % 3])).numpy().tolist() for k in range(10)]
+
+    step, ours = run(converted, terra.coexecute(wait_for_graph=True))
+    assert ours == run(looked_up, lambda f: f)[1]
+    stats = step.stats()
+    assert stats.coexecuted_steps >= 6 and stats.fetches == stats.coexecuted_steps  # the branch alone is read

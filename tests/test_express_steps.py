@@ -20,6 +20,7 @@ import tensorflow as tf
 
 import harness
 import terra
+from unwaited import unwaited
 from terra.runtime import dispatch, internals
 from terra.runtime.prepared_steps import Ran
 from terra.runtime.graph_runner import runner
@@ -605,8 +606,6 @@ def until_it_is_run(step):
 def test_steps_that_are_waited_for_at_once_leave_nothing_in_flight():
     step, v = simple()
     n, result = until_it_is_run(step)
-    gc.collect()  # what steps of other tests gave, that failed
-    dispatch.remove_if_idle()
     assert not runner.flights and not internals.hooks_installed()
     assert v.numpy() == n and float(result) == 2.0 * n and result._owner is None
     stats = step.stats()
@@ -697,8 +696,7 @@ def test_an_error_of_an_earlier_step_is_raised_by_a_later_one():
     terra.sync()
     before = step.stats()
     assert before.express_steps >= 4
-    for i in (7,):  # (what is called in no loop is waited for, since pytest might catch what it raises)
-        step(tf.constant([i]))
+    unwaited(step, tf.constant([7]))
     raised = 0
     for _ in range(3):
         try:

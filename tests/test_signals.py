@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from unwaited import unwaited
 from terra.runtime import dispatch, graph_runner
 
 
@@ -336,7 +337,7 @@ def test_a_handler_reads_what_is_being_replayed():
 
     before = signal.signal(signal.SIGVTALRM, handler)
     try:
-        result = step(tf.constant(400))
+        result = unwaited(step, tf.constant(400))
         thread = threading.Thread(target=interrupt)
         thread.start()
         with pytest.raises(tf.errors.InvalidArgumentError):

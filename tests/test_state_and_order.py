@@ -22,6 +22,7 @@ import pytest
 import tensorflow as tf
 from harness import differ, reset_seeds
 from tensorflow.python import pywrap_tfe
+from unwaited import unwaited
 
 import terra
 from terra.runtime.graph_runner import GraphRunner, runner
@@ -465,7 +466,7 @@ def test_a_failing_kernel_leaves_what_eager_leaves(run_ahead, early):
 
 def test_a_failing_kernel_surfaces_when_its_result_is_read():
     step, v, w, good, bad = failing_step(2)
-    result = step(bad)
+    result = unwaited(step, bad)
     with pytest.raises(tf.errors.InvalidArgumentError):
         result.numpy()
     with pytest.raises(tf.errors.InvalidArgumentError):
@@ -476,7 +477,7 @@ def test_a_failing_kernel_surfaces_when_its_result_is_read():
 
 def test_a_failing_kernel_surfaces_when_a_variable_is_read():
     step, v, w, good, bad = failing_step(2)
-    step(bad)
+    unwaited(step, bad)
     with pytest.raises(tf.errors.InvalidArgumentError):
         w.numpy()
     assert float(v) == 9.0

@@ -107,8 +107,7 @@ def _is_caught_further_out(frame, loops, by_unknown=False):
 
 def _is_unknown(frame):
     """Whether a frame runs code that is neither the program's, nor the framework's, nor Terra's: it may catch what it calls."""
-    name = frame.f_globals.get("__name__")
-    return not frames.is_users(frame) and not frames.is_ours(frame) and not (type(name) is str and name.partition(".")[0] in tfi.FRAMEWORKS)
+    return not frames.is_users(frame) and not frames.is_ours(frame) and not frames.is_frameworks(frame)
 
 
 def _caller_of_batch(frame):

@@ -32,7 +32,6 @@ def _fast(ctx, op, name, *args):
             step.before_outside_access(op, args)
     elif (runner.flights or runner.has_left_over or (step is not None and step.open_ended)) and _may_use_variables(op, args):
         _before_outside(op, args, True)
-    _raise_failed(args)
     return tfi.fast_execute(ctx, op, name, *args)
 
 
@@ -53,19 +52,7 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
             step.before_outside_access(op, inputs)
     elif (runner.flights or runner.has_left_over or (step is not None and step.open_ended)) and _may_use_variables(op, inputs):
         _before_outside(op.decode() if type(op) is bytes else op, inputs, False)
-    _raise_failed(inputs)
     return execute(handle, device, op, inputs, attrs, *rest)
-
-
-def _raise_failed(values):
-    """Raise the error of a failed step whose tensor is among the inputs of an operation: TensorFlow's C code would take the tensor for something wrong."""
-    for x in values:
-        t = type(x)
-        if t is TerraTensor:
-            if x._value is None:
-                x._eager()
-        elif t is list or t is tuple:
-            _raise_failed(x)
 
 
 class _LeftAlone(threading.local):
@@ -150,7 +137,7 @@ def install():
 def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
     with _hooks_lock:
-        if active is None and not runner.flights and not runner.has_failed:
+        if active is None and not runner.flights and not runner.has_swallowed:
             tfi.remove_hooks()
             if active is not None or runner.flights:  # a signal handler has begun a step meanwhile
                 install()

@@ -9,6 +9,7 @@ its inputs come from. A walk costs 30 ns a frame.
 import os
 import sys
 
+from terra.runtime import internals as tfi
 from terra.runtime import location
 from terra.transform import policy
 
@@ -98,6 +99,12 @@ def is_ours(frame):
     """Whether a frame runs Terra's own code."""
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.startswith("terra.")
+
+
+def is_frameworks(frame):
+    """Whether a frame runs code of TensorFlow's or Keras'."""
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.partition(".")[0] in tfi.FRAMEWORKS
 
 
 def around_ours(frame):

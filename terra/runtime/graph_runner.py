@@ -17,6 +17,7 @@ import weakref
 from terra.fallback import undo
 from terra.runtime import frames
 from terra.runtime import internals as tfi
+from terra.runtime.tensor import TerraTensor
 
 log = logging.getLogger("terra")
 
@@ -25,18 +26,13 @@ ENOUGH = 4  # steps in a row that Python waited for at once
 
 CHECK_FAILED = "a check of a compiled operation failed"
 _ASSERT = "T", (tfi.types_pb2.DT_STRING,), "summarize", 1
+_FOR_OPERATION = TerraTensor._tf_should_use_wrapped_value.fget.__code__
 _channels = set()  # ids of the queues' handles
-_failed = weakref.WeakSet()  # what owns tensors of steps that failed: operations may be given these
 
 
 @functools.cache
 def _text():
     return tfi.tf.constant(CHECK_FAILED)
-
-
-def _is_frameworks(frame):
-    name = frame.f_globals.get("__name__")
-    return type(name) is str and name.partition(".")[0] in tfi.FRAMEWORKS
 
 
 def has_done(outputs):
@@ -81,7 +77,7 @@ class Queue:
 class Flight:
     """A dispatched step whose skeleton is done. It owns the tensors that outlive the step until their values are there."""
 
-    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "thread", "arguments", "_dispatched", "_resources", "__weakref__")
+    __slots__ = ("runner", "outputs", "record", "error", "done", "manager", "counts", "last", "thread", "arguments", "_dispatched", "_resources")
 
     def __init__(self, runner, outputs, record, manager, counts, arguments):
         self.runner = runner
@@ -141,11 +137,10 @@ class Flight:
 class Dropped:
     """Owns the tensors of a step that was dropped, because one before it had failed."""
 
-    __slots__ = ("error", "__weakref__")
+    __slots__ = ("error",)
 
     def __init__(self, error):
         self.error = error
-        _failed.add(self)
 
     def read_again(self, tensor):
         pass
@@ -259,9 +254,9 @@ class GraphRunner:
         self._dispatched = []
 
     @property
-    def has_failed(self):
-        """Whether something may still hold what a failed step gave."""
-        return bool(_failed)
+    def has_swallowed(self):
+        """Whether there is an error that may have been swallowed, which the thread that has met it is to raise again."""
+        return self._unconfirmed is not None
 
     @property
     def has_left_over(self):
@@ -269,17 +264,23 @@ class GraphRunner:
         return bool(self._unraised) or self._unconfirmed is not None
 
     def note_read_failed(self, error):
-        """A read raises the error of a step. Code of the framework's may swallow it, where eagerly it would have come before that code: then it is raised again."""
-        reader = frames.around_ours(sys._getframe(1))
-        if isinstance(error, tfi.OpError) and _is_frameworks(reader):
+        """A read raises the error of a step. Code of the framework's may swallow it, where eagerly it would have come before that code: then it is raised again. A tensor's own methods do not."""
+        reader = sys._getframe(1)
+        while (frames.is_ours(reader) or reader.f_globals.get("__name__") == tfi.ops.__name__) and reader.f_back is not None:
+            if reader.f_code is _FOR_OPERATION:
+                return  # which raises the error itself
+            reader = reader.f_back
+        if isinstance(error, tfi.OpError) and frames.is_frameworks(reader):
             self._unconfirmed = error, threading.get_ident()
 
     def _raise_swallowed(self):
         error, thread = self._unconfirmed
         if thread != threading.get_ident():
+            if thread not in sys._current_frames():  # it has ended
+                self._unconfirmed = None
             return
         trace = error.__traceback__
-        if trace is not None and (_is_frameworks(trace.tb_frame) or frames.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
+        if trace is not None and (frames.is_frameworks(trace.tb_frame) or frames.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
             raise error
         self._unconfirmed = None
 
@@ -365,8 +366,6 @@ class GraphRunner:
                     except BaseException as error:
                         errors[flight.thread] = error
                 flight.error = errors.get(flight.thread)
-                if flight.error is not None:
-                    _failed.add(flight)
                 flight.done = True
                 if flight is not failed or errors:
                     flight.land()

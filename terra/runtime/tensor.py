@@ -39,7 +39,12 @@ class TerraTensor(tfi.EagerTensorBase):
 
     @property
     def _tf_should_use_wrapped_value(self):
-        return self._eager()
+        try:
+            return self._eager()
+        except tfi.OpError:
+            if self._hidden is None:
+                raise
+            return self._hidden  # C code swallows what is raised here; what the graph has failed to give raises its error in any operation
 
     def _eager(self):
         """The eager tensor behind this one, waiting or fetching if need be."""
