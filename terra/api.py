@@ -1,7 +1,6 @@
 """The public functions."""
 
 import inspect
-from types import FunctionType
 
 from terra import errors, transform
 from terra.options import Options
@@ -57,7 +56,7 @@ def to_code(function):
         function = function.__func__
     if isinstance(function, Coexecuted):
         return to_code(function.__wrapped__)
-    if type(function) is FunctionType and script.steps_of(function) is not None:  # what a function with a tape is in a script
+    if script.steps_of(function) is not None:  # what a function with a tape is in a script
         return to_code(script.steps_of(function))
     return transform.to_code(function)
 

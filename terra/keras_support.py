@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import inspect
 import sys
-from types import FunctionType
 
 from terra import errors
 from terra.api import coexecute
@@ -230,7 +229,7 @@ def _refusal(model):
 def _is_decorated(model, name):
     """Whether the user, or `python -m terra run`, has put a co-executed step under `name` into the model or its class."""
     found = inspect.getattr_static(model, name, None)
-    return isinstance(found, Coexecuted) or (type(found) is FunctionType and script.steps_of(found) is not None)
+    return isinstance(found, Coexecuted) or script.steps_of(found) is not None
 
 
 def _compile_as(model, run_eagerly, jit_compile):

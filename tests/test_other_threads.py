@@ -261,9 +261,15 @@ def test_what_tensorflow_calls_elsewhere(program):
     def run(decorate):
         v = tf.Variable(1.0)
         step = decorate(program(v))
-        return [[float(t) for t in tf.nest.flatten(step(tf.constant(1.0 + k)))] for k in range(STEPS)] + [float(v)]
+        return step, [[float(t) for t in tf.nest.flatten(step(tf.constant(1.0 + k)))] for k in range(STEPS)] + [float(v)]
 
-    assert run(terra.coexecute(wait_for_graph=True)) == run(lambda f: f)
+    step, ours = run(terra.coexecute(wait_for_graph=True))
+    assert ours == run(lambda f: f)[1]
+    stats = step.stats()
+    if program in (coordinated, looper):
+        assert stats.imperative_steps >= STEPS - 1
+    else:  # what may use any variable has those steps fall back that have updated one
+        assert stats.coexecuted_steps + stats.fallbacks >= 6
 
 
 def test_collectives_of_horovod_are_imperative_only():

@@ -59,12 +59,7 @@ def coexecute(step):
 def eager_run(name):
     """The same run serves all that is compared with it."""
     steps, _, _ = WAYS.get(name, (STEPS, 0, 0))
-    try:
-        return run(programs.load(name), "test", SEED, steps, lambda step: step)
-    except tf.errors.InvalidArgumentError as error:
-        if "are not supported on CPU" not in error.message:
-            raise
-        pytest.skip(f"TensorFlow lacks a kernel on this processor, eagerly too: {error.message.split('}}')[-1].split('. ')[0]}")
+    return run(programs.load(name), "test", SEED, steps, lambda step: step)
 
 
 @pytest.mark.all_variants

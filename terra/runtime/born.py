@@ -14,8 +14,12 @@ from terra.runtime import internals as tfi
 class Born(dict):
     """Identity -> a weak reference to the object, or the object itself where there can be none."""
 
+    _is_closed = False
+
     def add(self, it: Any) -> None:
         """The run has made `it`."""
+        if self._is_closed:
+            return
         key = id(it)
         if tfi.is_to_be_used(type(it)):  # whether it was is asked in the end
             self[key] = it
@@ -24,6 +28,11 @@ class Born(dict):
             self[key] = weakref.ref(it, lambda _: self.pop(key, None))
         except TypeError:
             self[key] = it
+
+    def close(self) -> None:
+        """Forget all, and what is added from now on: the run is impure."""
+        self._is_closed = True
+        self.clear()
 
     def living(self) -> Iterator[Any]:
         """All of it that is there still."""

@@ -6,13 +6,12 @@ back, so that both go on eagerly.
 
 import logging
 import os
-import threading
 from threading import get_ident
 
 from terra.runtime import dispatch, helper_threads, lazy_tape
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import has_done, runner
-from terra.runtime.shared import running_step
+from terra.runtime.shared import leave_graph, running_step
 
 log = logging.getLogger("terra")
 
@@ -21,12 +20,7 @@ _left_behind = []  # of the parent's, in a child: deleting an executor would wai
 
 def _before():
     """The process forks: let no work of Terra's be under way. An error of a step in flight stays where it is, for the parent to raise."""
-    step = running_step()
-    if step is not None and step.thread == get_ident():
-        if step.open_ended:
-            step.close()
-        elif not step.crossing:
-            step.leave_graph("the process forks")
+    leave_graph("the process forks")
     helper_threads.join_all()
     for flight in list(runner.flights):
         if flight.outputs is not None:
@@ -45,8 +39,7 @@ def _in_child():
     else:
         dispatch.active = None
     _left_behind.append(runner.forked())
-    if threading.current_thread() is threading.main_thread():
-        log.info("terra: this process was forked, which TensorFlow's threads do not survive: steps run imperatively in it")
+    log.info("terra: this process was forked, which TensorFlow's threads do not survive: steps run imperatively in it")
 
 
 os.register_at_fork(before=_before, after_in_child=_in_child)

@@ -38,7 +38,10 @@ try:
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator  # its `_next_internal` takes an element
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
     from tensorflow.python.distribute import distribute_lib
+    from tensorflow.python.distribute import mirrored_run as _mirrored_run  # its `_call_for_each_replica` is what `strategy.run` comes to
+    from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator as _ClusterCoordinator
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread as _ReplicaThread  # on which a MirroredStrategy runs a replica
+    from tensorflow.python.training.coordinator import LooperThread as _LooperThread
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
     from tensorflow.python.framework import tensor_util as _tensor_util
@@ -736,14 +739,10 @@ def replace_map_fn(replace):
 
 def wrap_what_uses_threads(wrap):
     """Put `wrap(name, function)` in the place of each function of TensorFlow's that runs the program's Python on other threads, or waits for such threads."""
-    from tensorflow.python.distribute import mirrored_run  # replicas; `strategy.run`, `merge_call` and the others all come to this function
-    from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator
-    from tensorflow.python.training.coordinator import Coordinator, LooperThread
-
-    mirrored_run._call_for_each_replica = wrap("a distribution strategy", mirrored_run._call_for_each_replica)
+    _mirrored_run._call_for_each_replica = wrap("a distribution strategy", _mirrored_run._call_for_each_replica)
     for cls, name, methods in (
-            (ClusterCoordinator, "a cluster coordinator", ("schedule", "join", "fetch", "create_per_worker_dataset")),
-            (Coordinator, "a coordinator", ("join", "wait_for_stop")), (LooperThread, "a looper thread", ("start",))):
+            (_ClusterCoordinator, "a cluster coordinator", ("schedule", "join", "fetch", "create_per_worker_dataset")),
+            (tf.train.Coordinator, "a coordinator", ("join", "wait_for_stop")), (_LooperThread, "a looper thread", ("start",))):
         for method in methods:
             setattr(cls, method, wrap(name, getattr(cls, method)))
 

@@ -201,10 +201,9 @@ class Calls:
             for key in [key for key, it in self._born.items() if type(it) in ITERATORS]:
                 del self._born[key]
         made = function(*args, **kwargs)
-        key, born = id(made), self._born
-        born[key] = weakref.ref(made, lambda _: born.pop(key, None))
+        self._born.add(made)
         if cleans_up:
-            self._generators.append(born[key])
+            self._generators.append(weakref.ref(made))
         return made
 
     def _observed_function(self, function, form, instrumented):

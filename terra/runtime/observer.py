@@ -201,7 +201,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def _let_go(self):
         """The run is impure: what it has made and read need not be known any more, and may be something whose end the program waits for."""
-        for held in (self._born, self._handed_over, self._held, self._keyed, self.masks):
+        self._born.close()
+        for held in (self._handed_over, self._held, self._keyed, self.masks):
             held.clear()
         self.reads = Reads(self._varying.places)
 
@@ -312,7 +313,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     # -- operands --------------------------------------------------------------------------------------------------------------
 
     def fresh(self, it):
-        if self.reason is None and (not self._lets_go or type(it) not in ITERATORS):
+        if not self._lets_go or type(it) not in ITERATORS:
             self._born.add(it)
         return it
 

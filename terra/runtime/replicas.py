@@ -9,7 +9,7 @@ from threading import get_ident
 
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
-from terra.runtime.shared import running_step
+from terra.runtime.shared import leave_graph, running_step
 
 
 def _wrap(name, original):
@@ -18,15 +18,10 @@ def _wrap(name, original):
     @functools.wraps(original)
     def function(*args, **kwargs):
         step = running_step()
-        if step is None:
-            if runner.flights and tfi.executing_eagerly():
-                runner.sync()
-        elif step.thread == get_ident() and tfi.executing_eagerly():
-            if step.open_ended:
-                step.close()
-            elif not step.crossing:
-                step.leave_graph(f"{name} runs the program's code on other threads")
-                step.function.policy.never(f"{name} runs code of the program's on other threads, which would not see what the step has updated")
+        if tfi.executing_eagerly() and (runner.flights if step is None else step.thread == get_ident()):
+            left = leave_graph(f"{name} runs the program's code on other threads")
+            if left is not None:
+                left.function.policy.never(f"{name} runs code of the program's on other threads, which would not see what the step has updated")
             runner.sync()
         return original(*args, **kwargs)
 

@@ -88,7 +88,7 @@ def step(blocks):
 
 def steps_of(function):
     """What co-executes a function with a tape in it; None if that is another function."""
-    return _steps.get(function)
+    return _steps.get(function) if type(function) is types.FunctionType else None
 
 
 def block(function):

@@ -70,6 +70,20 @@ def running_step():
     return active.step if isinstance(active, View) else active
 
 
+def leave_graph(reason):
+    """Have the step that runs on the calling thread fall back, or end, if it is only open still: what follows must not need a graph. Returns the step that goes on, or None."""
+    step = running_step()
+    if step is None or step.thread != get_ident():
+        return None
+    if step.open_ended:
+        step.close()
+        return None
+    if step.crossing:
+        return None
+    step.leave_graph(reason)
+    return step
+
+
 class Visit:
     """`with Visit(step):` the calling thread may look into the step, and change it, as the step's own thread may at any time."""
 

@@ -442,9 +442,9 @@ class Observed(MatchStatements, gast.NodeTransformer):
             if shape is not None:
                 node.value = self._show("unpacked", node.value, shape=shape)
         rest = self._born(_starred(node.targets))
-        named = any(isinstance(target, gast.Subscript) for target in node.targets)
+        named = ["value"] if any(isinstance(target, gast.Subscript) for target in node.targets) else []
         node.value, node.targets = self._assigned(node.value, node.targets)
-        return [node, *rest, *self._let_go(*["value"] * named)]
+        return [node, *rest, *self._let_go(*named)]
 
     def _let_go(self, *names):
         """Statements by which the names of Terra's, that a statement has used, keep nothing alive behind it."""
