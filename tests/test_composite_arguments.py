@@ -2,9 +2,11 @@
 
 import collections
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import terra
 
@@ -120,6 +122,70 @@ def test_sparse(made):
 ], ids=["constant", "arrays", "lists"])
 def test_ragged(made):
     compared(lambda w, r: use_dense(w, r.to_tensor(shape=(3, 3))), lambda k: (made(k),))
+
+
+@pytest.mark.parametrize("K", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("ragged", [False, True], ids=["sparse", "ragged"])
+def test_a_layer_that_looks_at_a_type(K, ragged):
+    """The number of values is another one at each step, and the layer asks what they are made of."""
+
+    class Rows(K.layers.Layer):
+        def build(self, shape=None):
+            self.w = self.add_weight(shape=(3, 2), name="w", initializer="ones")
+            self.built = True
+
+        def call(self, inputs):
+            x, rows = inputs
+            if rows.dtype != x.dtype:
+                rows = tf.cast(rows, x.dtype)
+            if ragged:
+                return tf.reduce_sum(rows, axis=1)[:, None] * (x @ self.w)
+            return tf.sparse.sparse_dense_matmul(rows, x @ self.w)
+
+    def made(decorate):
+        generator = np.random.default_rng(0)
+        layer = Rows()
+        layer.build()
+
+        def train(x, rows):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(layer([x, rows]) ** 2.0)
+            layer.w.assign_sub(0.01 * tape.gradient(loss, layer.w))
+            return float(loss)
+
+        step, seen = decorate(train), []
+        for _ in range(20):
+            dense = (generator.random((5, 5)) < 0.5).astype("int32")
+            rows = tf.RaggedTensor.from_row_lengths(np.ones(dense.sum(), "int32"), dense.sum(1)) if ragged else tf.sparse.from_dense(dense)
+            seen.append(step(tf.constant(generator.normal(size=(5, 3)).astype("float32")), rows))
+        return step, seen
+
+    _, expected = made(lambda step: step)
+    step, seen = made(terra.coexecute)
+    assert seen == expected
+    assert step.stats().coexecuted_steps >= 8 and step.stats().fallbacks <= 2, step.stats()
+
+
+def test_sparse_ones_that_an_object_holds_as_well():
+    class Holder:
+        pass
+
+    def made(decorate):
+        holder, seen = Holder(), []
+
+        def use(given):
+            return tf.reduce_sum(holder.held.values * 2.0) + tf.reduce_sum(given.values)
+
+        step = decorate(use)
+        held = holder.held = tf.SparseTensor([[0, 0], [1, 1]], tf.constant([1.0, 2.0]), (3, 3))
+        for k in range(18):
+            seen.append(float(step(held if k < 12 else tf.SparseTensor([[0, 0], [1, 1]], tf.constant([1.0, k]), (3, 3)))))
+        return step, seen
+
+    _, expected = made(lambda step: step)
+    step, seen = made(terra.coexecute(wait_for_graph=True))
+    assert seen == expected
+    assert step.stats().coexecuted_steps >= 8, step.stats()
 
 
 def test_extension_types_and_optionals():

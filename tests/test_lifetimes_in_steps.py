@@ -243,6 +243,38 @@ def cached(x):
     return list(Loud.said)
 
 
+def gone_behind_del(node):
+    ref = weakref.ref(node)
+    del node
+    return ref() is None
+
+
+def gone_behind_none(*, node):
+    ref = weakref.ref(node)
+    node = None
+    return ref() is None
+
+
+def gone_for_a_closure(node):
+    def ask():
+        return node.value
+
+    ref, value = weakref.ref(node), ask()
+    node = None
+    return value, ref() is None
+
+
+class Holder:
+    def gone(self, node):
+        ref = weakref.ref(node)
+        del node
+        return ref() is None
+
+
+def arguments_that_a_function_drops(x):
+    return gone_behind_del(Node(1)), gone_behind_none(node=Node(2)), gone_for_a_closure(Node(3)), Holder().gone(Node(4))
+
+
 def callbacks_of_the_collector(x):
     seen = []
     gc.callbacks.append(lambda phase, info: seen.append(phase))
@@ -251,7 +283,8 @@ def callbacks_of_the_collector(x):
     return seen[:2]
 
 
-PROGRAMS = [value for value in list(globals().values()) if getattr(value, "__module__", None) == __name__ and not isinstance(value, type)]
+HELPERS = [gone_behind_del, gone_behind_none, gone_for_a_closure]
+PROGRAMS = [value for value in list(globals().values()) if getattr(value, "__module__", None) == __name__ and not isinstance(value, type) and value not in HELPERS]
 
 
 def made(program, decorate):

@@ -373,7 +373,7 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads, differentiates, changes = user_code.observe(runner, users, guard.containers, lambda: _enter(runner, call))
+        result, guard.reads, differentiates, changes = user_code.observe(runner, users, guard.containers, inputs.composites, lambda: _enter(runner, call))
         if guard.reads is None:
             guard, why = None, "runs functions of the user's that do more than compute"
             if changes:  # (these are effects of a run around it)
@@ -493,6 +493,7 @@ def describe(runner, value, found, keep, inputs):
             describe(runner, x, found, keep, inputs)
     elif tfi.is_composite(kind):
         found.append(kind)
+        inputs.composites.add(id(value))
         for x in tfi.composite_parts(value):
             inputs.enclosed.add(id(x))
             describe(runner, x, found, keep, inputs)

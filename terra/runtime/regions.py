@@ -156,16 +156,17 @@ class Same:
 class Inputs:
     """The tensors among the arguments of a call."""
 
-    __slots__ = ("values", "foreign", "enclosed", "indices", "fed", "masks", "numbers", "drawn", "arrays")
+    __slots__ = ("values", "foreign", "enclosed", "composites", "indices", "fed", "masks", "numbers", "drawn", "arrays")
 
     def known_elsewhere(self, runner, reads):
         """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
-        return reads.holds_any({*runner.step.args, *map(id, self.foreign)})
+        return reads.holds_any({*runner.step.args, *map(id, self.foreign), *self.composites})
 
     def __init__(self):
         self.values = {}  # key -> tensor, of values of the step
         self.foreign = []  # tensors that are neither values nor arguments of the step, in order
         self.enclosed = set()  # ids of tensors that are parts of an argument, or attached to one: who looks at that may look at them
+        self.composites = set()  # ids of sparse and ragged tensors, and the like, among the arguments
         self.indices = set()  # of the tensor arguments of the step
         self.fed = set()  # keys of tensors that were fed before
         self.masks = []  # (tensor, its mask), of each of them

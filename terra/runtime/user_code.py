@@ -25,16 +25,17 @@ _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and met
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
 
-def observe(runner, users, covered, call):
+def observe(runner, users, covered, composites, call):
     """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure; whether the tapes were told of
     gradient functions of the program's; whether they have set attributes).
 
     covered: the containers of what the framework reads in it.
+    composites: the ids of the sparse and ragged tensors among its arguments.
     """
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return call(), None, False, False
-    observer = Observer(runner, set(), covered=covered)
+    observer = Observer(runner, set(composites), covered=covered)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned = {}, [], set(), []
 

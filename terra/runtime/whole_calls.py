@@ -9,6 +9,8 @@ observed again a few times, further and further apart: a step that prints at eve
 """
 
 import contextlib
+import dis
+import functools
 import inspect
 import weakref
 from operator import is_
@@ -215,7 +217,8 @@ def of_function(there, callee, form):
         function = form.__func__
     else:
         return form
-    if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & _SUSPENDED or _looks_at_frames(function.__code__):
+    if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & _SUSPENDED \
+            or _looks_at_frames(function.__code__) or _lets_go(function.__code__):
         return form  # a closure may be made anew at each step
     made = _wrap(function)
     if there.target is function:
@@ -234,6 +237,23 @@ def _looks_at_frames(code):
     if known is None:
         known = _looking[id(code)] = code, any(not _FRAMES.isdisjoint(c.co_names) for c in convert.codes_within(code))
     return known[1]
+
+
+_DELETES, _STORES = frozenset(["DELETE_FAST", "DELETE_DEREF"]), frozenset(["STORE_FAST", "STORE_DEREF"])
+
+
+@functools.lru_cache(maxsize=1000)
+def _lets_go(code):
+    """Whether a function drops an argument of its own, by `del` or None: it may ask whether that is gone, and what calls it must not hold it."""
+    parameters = set(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount])
+    before = None
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        drops = name in _DELETES or (name in _STORES and before is not None and before.opname == "LOAD_CONST" and before.argval is None)
+        if drops and instruction.argval in parameters:
+            return True
+        before = instruction
+    return False
 
 
 def _wrap(form):
