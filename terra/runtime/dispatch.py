@@ -137,7 +137,7 @@ def install():
 def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
     with _hooks_lock:
-        if active is None and not runner.flights and not runner.has_swallowed:
+        if active is None and not runner.flights and not runner.swallowed.pending:
             tfi.remove_hooks()
             if active is not None or runner.flights:  # a signal handler has begun a step meanwhile
                 install()

@@ -28,10 +28,9 @@ class Endings:
         generated = self.form if self.other_shapes_at < 0 or not self.late else self.program.general
         found = verification.found(self) if self.step.verifies else None
         if self.late:
-            self.manager = tfi.new_cancellation_manager()
             arguments = self._arguments(self.feeds, self.selects)
             attrs = self.program.single_threaded_attrs if self.single_threaded and generated is self.form else None
-            outputs, self.waited = runner.start(self.program, arguments, self.manager, generated, self.step.counts, attrs)
+            outputs, self.manager, self.waited = runner.start(self.program, arguments, generated, self.step.counts, attrs)
         else:
             outputs, arguments = self.outputs, self.arguments
             if generated.gate is not None:

@@ -9,15 +9,13 @@ import collections
 import contextlib
 import functools
 import logging
-import sys
 import threading
 import time
 import weakref
 
 from terra.fallback import undo
-from terra.runtime import frames
 from terra.runtime import internals as tfi
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.swallowed import Swallowed
 
 log = logging.getLogger("terra")
 
@@ -26,7 +24,6 @@ ENOUGH = 4  # steps in a row that Python waited for at once
 
 CHECK_FAILED = "a check of a compiled operation failed"
 _ASSERT = "T", (tfi.types_pb2.DT_STRING,), "summarize", 1
-_FOR_OPERATION = TerraTensor._tf_should_use_wrapped_value.fget.__code__
 _channels = set()  # ids of the queues' handles
 
 
@@ -127,7 +124,7 @@ class Flight:
             if self.error is not None:
                 raise self.error
         except BaseException as error:
-            self.runner.note_read_failed(error)
+            self.runner.swallowed.note_read_failed(error)
             raise
         tensor._value = tensor._hidden
         tensor._owner = None
@@ -146,7 +143,7 @@ class Dropped:
         pass
 
     def materialise(self, tensor):
-        runner.note_read_failed(self.error)
+        runner.swallowed.note_read_failed(self.error)
         raise self.error
 
 
@@ -160,7 +157,7 @@ class GraphRunner:
         self._raised = lambda: None  # gives the last error of a step in flight
         self._dispatched = []  # arguments of the graphs started since the last launch
         self._unraised = collections.deque()  # errors that the steps of other threads have raised meanwhile
-        self._unconfirmed = None  # (an error that the framework has met when it read a value, the thread): it may have been swallowed
+        self.swallowed = Swallowed()
         self._lock = threading.RLock()  # of `flights`: several threads may wait
         self._recovery = threading.Lock()  # held while failed steps are replayed: no graph starts then
         self._recovers = False  # whether the thread that holds `_lock` replays them
@@ -219,8 +216,9 @@ class GraphRunner:
         self._dispatched.append(args)
         return outputs
 
-    def start(self, program, args, manager, form, counts, attrs=None):
-        """Dispatch a program's function or, if Python is going to wait for it at once, run it. Returns (its outputs' handles, seconds that running it took)."""
+    def start(self, program, args, form, counts, attrs=None):
+        """Dispatch a program's function or, if Python is going to wait for it at once, run it. Returns (its outputs' handles, its cancellation manager, seconds that running it took)."""
+        manager = tfi.new_cancellation_manager()
         if self.flights:
             counts.waited_at_once = 0
         elif counts.waited_at_once >= ENOUGH:
@@ -228,13 +226,13 @@ class GraphRunner:
             try:
                 outputs = self.run(program, args, manager, form, attrs)
             except (tfi.NotOkStatusException, tfi.OpError):
-                pass  # nothing of it was committed; it will fail again, and that is dealt with where Python waits
+                manager = tfi.new_cancellation_manager()  # nothing of it was committed; it will fail again, and that is dealt with where Python waits
             else:
                 took = time.perf_counter() - start
                 counts.python_stall += took
                 counts.waited_steps += 1
-                return outputs, took
-        return self.dispatch(program, args, manager, form, attrs), 0.0
+                return outputs, manager, took
+        return self.dispatch(program, args, manager, form, attrs), manager, 0.0
 
     def launch(self, outputs, record, manager, counts):
         """Register a step whose skeleton is done."""
@@ -254,35 +252,9 @@ class GraphRunner:
         self._dispatched = []
 
     @property
-    def has_swallowed(self):
-        """Whether there is an error that may have been swallowed, which the thread that has met it is to raise again."""
-        return self._unconfirmed is not None
-
-    @property
     def has_left_over(self):
         """Whether there are errors that have yet to be raised."""
-        return bool(self._unraised) or self._unconfirmed is not None
-
-    def note_read_failed(self, error):
-        """A read raises the error of a step. Code of the framework's may swallow it, where eagerly it would have come before that code: then it is raised again. A tensor's own methods do not."""
-        reader = sys._getframe(1)
-        while (frames.is_ours(reader) or reader.f_globals.get("__name__") == tfi.ops.__name__) and reader.f_back is not None:
-            if reader.f_code is _FOR_OPERATION:
-                return  # which raises the error itself
-            reader = reader.f_back
-        if isinstance(error, tfi.OpError) and frames.is_frameworks(reader):
-            self._unconfirmed = error, threading.get_ident()
-
-    def _raise_swallowed(self):
-        error, thread = self._unconfirmed
-        if thread != threading.get_ident():
-            if thread not in sys._current_frames():  # it has ended
-                self._unconfirmed = None
-            return
-        trace = error.__traceback__
-        if trace is not None and (frames.is_frameworks(trace.tb_frame) or frames.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
-            raise error
-        self._unconfirmed = None
+        return bool(self._unraised) or self.swallowed.pending
 
     def limit(self, run_ahead):
         """Wait until at most `run_ahead` steps are in flight."""
@@ -342,8 +314,7 @@ class GraphRunner:
             pass  # nor was it
 
     def _raise_left_over(self):
-        if self._unconfirmed is not None:
-            self._raise_swallowed()
+        self.swallowed.raise_again()
         if self._unraised:
             raise self._unraised.popleft()
 

@@ -364,10 +364,9 @@ class Prepared:
                         arguments[k] = feeds.values[index]
             if self._opens:
                 entries = [*self._opens, *entries]
-            manager = tfi.new_cancellation_manager()
             attrs = program.single_threaded_attrs if single_threaded else None
             try:
-                outputs, took = self._read(arguments, manager, counts, attrs) if self._reads else runner.start(program, arguments, manager, form, counts, attrs)
+                outputs, manager, took = self._read(arguments, counts, attrs) if self._reads else runner.start(program, arguments, form, counts, attrs)
             except BaseException as error:  # of an earlier step, whose failure took this one with it; or of this one, which does nothing then
                 stats.steps -= 1
                 runner.forget_dispatched()
@@ -403,15 +402,16 @@ class Prepared:
         function._took = True, time.perf_counter() - start, counts.python_stall
         return result
 
-    def _read(self, arguments, manager, counts, attrs):
-        """Run the graph, whose outputs Python is going to read: (the outputs, how long it took). Raises what a kernel has raised; nothing was done then."""
+    def _read(self, arguments, counts, attrs):
+        """Run the graph, whose outputs Python is going to read: (the outputs, its cancellation manager, how long it took). Raises what a kernel has raised; nothing was done then."""
+        manager = tfi.new_cancellation_manager()
         start = time.perf_counter()
         outputs = runner.run(self.program, arguments, manager, self.form, attrs)
         took = time.perf_counter() - start
         counts.python_stall += took
         counts.waited_steps += 1
         counts.fetches += len(self.region.fetches)
-        return outputs, took
+        return outputs, manager, took
 
     def _note(self, function, stats, counts, single_threaded):
         """Count the step as one that was skipped as a whole."""

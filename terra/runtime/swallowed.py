@@ -1,0 +1,77 @@
+"""Errors of failed steps that the framework's own code has met in a read, and may have swallowed.
+
+Eagerly the operation itself would have raised, before that code. So such an error stays pending until the program has seen it: it is raised again where control
+comes back to the program's code, in a function that the framework calls or behind the framework's call, and by whatever uses a variable or starts a step before that.
+"""
+
+import sys
+import threading
+
+from terra.runtime import frames, tracebacks
+from terra.runtime import internals as tfi
+from terra.runtime.tensor import TerraTensor
+
+_FOR_OPERATION = TerraTensor._tf_should_use_wrapped_value.fget.__code__
+
+
+class Swallowed:
+    """The last such error of the process, until it is known that the program has seen it."""
+
+    def __init__(self):
+        self._found = None  # (the error, the thread that has met it)
+
+    @property
+    def pending(self):
+        return self._found is not None
+
+    def note_read_failed(self, error):
+        """A read raises the error of a step. If code of the framework's reads, that may swallow it. A tensor's own methods do not."""
+        reader = sys._getframe(1)
+        while (frames.is_ours(reader) or reader.f_globals.get("__name__") == tfi.ops.__name__) and reader.f_back is not None:
+            if reader.f_code is _FOR_OPERATION:
+                return  # which raises the error itself
+            reader = reader.f_back
+        if isinstance(error, tfi.OpError) and frames.is_frameworks(reader):
+            self._found = error, threading.get_ident()
+            if sys.getprofile() is None:  # a profiler of the program's cannot be taken up again behind an error
+                sys.setprofile(self._look_out)
+
+    def raise_again(self):
+        """Raise it, on the thread that has met it, unless it was seen outside of the framework's code."""
+        error = self._unseen()
+        if error is not None:
+            raise error
+
+    def _unseen(self):
+        """The error that is to be raised on this thread, or None."""
+        if self._found is None:
+            return None
+        error, thread = self._found
+        if thread != threading.get_ident():
+            if thread not in sys._current_frames():  # it has ended
+                self._found = None
+            return None
+        trace = error.__traceback__
+        if trace is not None and (frames.is_frameworks(trace.tb_frame) or frames.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
+            tracebacks.clean(error)
+            return error
+        self._found = None
+        return None
+
+    def _look_out(self, frame, event, arg):
+        """A profile function, set while an error is pending: raises it where control comes back to the program's code."""
+        if self._found is not None and not _comes_to_the_program(frame, event):
+            return
+        sys.setprofile(None)
+        error = self._unseen()
+        if error is not None:
+            raise error  # also in the place of another error, which came of this one
+
+
+def _comes_to_the_program(frame, event):
+    """Whether the program's code runs next: a function of its own that the framework calls, or that has called the framework."""
+    if event == "call":
+        return frames.is_users(frame)
+    if event != "return" or frames.is_users(frame) or frames.is_ours(frame) or frame.f_back is None:
+        return False
+    return frames.is_users(frames.around_ours(frame.f_back))
