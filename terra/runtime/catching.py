@@ -14,7 +14,7 @@ from types import ModuleType
 
 from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless, may_not_fit
 from terra.graph.trace import CONST, VALUE
-from terra.runtime import frames, opschema
+from terra.runtime import frames, managers, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
 from terra.transform import convert, source
@@ -184,8 +184,8 @@ def _statements(lines):
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             for item in node.items:
                 call = item.context_expr
-                if isinstance(call, ast.Call) and (getattr(call.func, "attr", None) or getattr(call.func, "id", None)) in _SUPPRESSING:
-                    found.append((_TRY, node.body[0].lineno, node.body[-1].end_lineno, call.args[:1]))
+                suppresses = isinstance(call, ast.Call) and (getattr(call.func, "attr", None) or getattr(call.func, "id", None)) in _SUPPRESSING
+                found.append((_TRY, node.body[0].lineno, node.body[-1].end_lineno, call.args[:1] if suppresses else [managers.Manager(call)]))
         elif isinstance(node, _LOOPS):
             found.append((_LOOP, node.body[0].lineno, node.body[-1].end_lineno, None))
         elif isinstance(node, _COMPREHENSIONS):
@@ -210,6 +210,8 @@ def _could_catch(caught, frame):
 
 def _is_failure(expression, frame):
     """Whether an expression names a class of exceptions that the failure of a kernel may be of; True if it cannot be told."""
+    if type(expression) is managers.Manager:
+        return expression.looks_at_errors(frame)
     if isinstance(expression, ast.Tuple):
         return any(_is_failure(part, frame) for part in expression.elts)
     kind = _value(expression, frame)
