@@ -4,6 +4,7 @@
 import copy
 import gc
 import inspect
+import json
 import pickle
 import re
 import sys
@@ -327,15 +328,87 @@ def test_methods_of_one_name(of_class):
     for method in (vars(Above)["up"], vars(Counter)["up"], vars(Counter)["down"]):
         method = method.__func__ if of_class else method
         assert method.stats().coexecuted_steps >= 8, method.stats()
-    held = Above if of_class else counter
-    kept = {name: weakref.ref(value) for name, value in vars(held).items() if name.startswith("__terra__")}
-    assert len(kept) == 3
-    Above.up, method = adding(4.0), None
+    parts = [weakref.ref(part) for method in (vars(Above)["up"], vars(Counter)["up"], vars(Counter)["down"]) for part in (method.__func__ if of_class else method).of_instances()]
+    assert len(parts) == 3 and (of_class or vars(counter) == {})
+    Above.up = adding(4.0)
+    method = None
     gc.collect()
     (Above if of_class else counter).up(ONE)
     gc.collect()
-    now = {name for name in vars(held) if name.startswith("__terra__")}
-    assert now == set(kept) and sum(reference() is not None for reference in kept.values()) == 2  # the new method's has taken the place of the old one's
+    assert sum(part() is not None for part in parts) == 2  # that of the method which is no more is gone
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_methods_go_with_their_instance(generation):
+    class Counter:
+        def __init__(self):
+            self.total = tf.Variable(0.0)
+
+        @terra.coexecute(wait_for_graph=True)
+        def up(self, x):
+            self.total.assign_add(x)
+            return self.total * 1.0
+
+    counter, gone = Counter(), []
+    weakref.finalize(counter, gone.append, True)
+    for k in range(10):
+        assert float(counter.up(ONE)) == k + 1.0
+        assert sorted(vars(counter)) == ["total"]
+        gc.collect(generation)  # which keeps what it has
+    assert counter.up.stats().coexecuted_steps >= 5 and Counter.up.of_instances()
+    counter = None
+    gc.collect()
+    assert gone and not Counter.up.of_instances()
+
+
+def test_a_method_that_is_first_called_while_the_collector_looks():
+    class Trainer:
+        @terra.coexecute(wait_for_graph=True)
+        def train(self, x):
+            return x * 2.0
+
+    class Late:
+        def __del__(self):
+            made.append(Trainer())
+            for _ in range(6):
+                made[-1].train(ONE)
+
+    made, late = [], Late()
+    late.itself = late
+    late = None
+    gc.collect()
+    gc.collect()
+    assert len(made) == 1 and vars(made[0]) == {} and len(Trainer.train.of_instances()) == 1
+    for _ in range(6):
+        made[0].train(ONE)
+    assert made[0].train.stats().steps == 12 and made[0].train.stats().coexecuted_steps >= 4
+
+
+def test_attributes_are_what_the_program_has_set():
+    class Trainer:
+        def __init__(self):
+            self.rate = 0.5
+
+        @terra.coexecute(wait_for_graph=True)
+        def train(self, x):
+            return x * self.rate
+
+        @terra.coexecute(wait_for_graph=True)
+        def test(self, x):
+            return x + self.rate
+
+    trainer = Trainer()
+    for _ in range(8):
+        trainer.train(ONE)
+        trainer.test(ONE)
+    assert json.dumps(vars(trainer)) == '{"rate": 0.5}'
+    for other in (copy.copy(trainer), copy.deepcopy(trainer)):
+        assert vars(other) == {"rate": 0.5}
+        assert float(other.train(ONE)) == 0.5
+    vars(trainer).clear()
+    trainer.rate = 2.0
+    assert float(trainer.train(ONE)) == 2.0
+    assert trainer.train.stats().coexecuted_steps >= 4
 
 
 def test_a_py_function_returns_tensors_of_a_step():

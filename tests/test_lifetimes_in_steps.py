@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import terra
+from unwaited import unwaited
 
 STEPS = 14
 
@@ -334,3 +335,88 @@ def test_memory():
         tracemalloc.stop()
     assert max(peaks) < 8e6, peaks
     assert train.stats().coexecuted_steps >= 5
+
+
+def caught_in_the_step(step, unwaited, x):
+    step(x, catches=True)
+
+
+def caught_outside(step, unwaited, x):
+    local = Loud("of the caller")
+    try:
+        step(x)
+    except tf.errors.InvalidArgumentError:
+        Loud.said.append("caught")
+    del x
+    return local is None
+
+
+def caught_late(step, unwaited, x):
+    local = Loud("of the caller")
+    late = unwaited(step, x)
+    try:
+        float(late)
+    except tf.errors.InvalidArgumentError:
+        Loud.said.append("caught")
+    return local is None
+
+
+def caught_twice(step, unwaited, x):
+    local = Loud("of the caller")
+    late = unwaited(step, x)
+    for use in (float, tf.square, float):
+        try:
+            use(late)
+        except tf.errors.InvalidArgumentError as error:
+            Loud.said.append("77 is not in" in str(error))
+    return local is None
+
+
+def caught_by_the_next_step(step, unwaited, x):
+    local = Loud("of the caller")
+    late = unwaited(step, x)
+    try:
+        step(tf.constant([0, 1]))
+    except tf.errors.InvalidArgumentError:
+        Loud.said.append("caught")
+    del late
+    return local is None
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("way", [caught_in_the_step, caught_outside, caught_late, caught_twice, caught_by_the_next_step], ids=lambda f: f.__name__)
+def test_a_failure_keeps_nothing_alive(way):
+    """Neither what the failed step held nor what its callers do, also without the garbage collector."""
+    def run(decorate, unwaited):
+        v = tf.Variable([1.0, 2.0, 3.0])
+
+        def train(i, catches=False):
+            local = Loud("of the step")
+            loss = tf.reduce_sum(v * v)
+            if catches:
+                try:
+                    loss = loss + tf.reduce_sum(tf.gather(v, i))
+                except tf.errors.InvalidArgumentError:
+                    Loud.said.append("caught")
+            else:
+                loss = loss + tf.reduce_sum(tf.gather(v, i))
+            return loss
+
+        step = decorate(train)
+        for _ in range(8):
+            step(tf.constant([0, 1]))
+            step(tf.constant([0, 1]), catches=True)
+        Loud.said.clear()
+        gc.disable()
+        try:
+            way(step, unwaited, tf.constant([0, 77]))
+            step(tf.constant([0, 1]))
+            return step, list(Loud.said)
+        finally:
+            gc.enable()
+
+    step, found = run(terra.coexecute(wait_for_graph=True), unwaited)
+    assert found.count("of the step") == (3 if way is caught_by_the_next_step else 2), found
+    assert found.count("of the caller") == (way is not caught_in_the_step)
+    assert found.count("caught") + found.count(True) == {caught_twice: 3}.get(way, 1), found
+    assert step.stats().coexecuted_steps >= 8, step.stats()

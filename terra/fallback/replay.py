@@ -41,7 +41,10 @@ def execute_again(node, inputs, own_attrs):
         error = raised
     if not node.info.schema.is_function and not error.message.endswith(" name: "):
         error._message = error.message + " name: "
-    raise_at(error, node)
+    try:
+        raise_at(error, node)
+    finally:
+        error = None  # its traceback has this frame: they would keep each other, and all that the program's frames hold
 
 
 def raise_at(error, node):
@@ -53,7 +56,12 @@ def raise_at(error, node):
     if hasattr(error, "add_note"):
         error.add_note(f"terra: raised by {node.op_type}, issued at {filename}:{line}")
     code = compile("\n" * (line - 1) + "raise error from None", filename, "exec").replace(co_name="co-executed step")
-    exec(code, {"error": error})
+    space = {"error": error}
+    try:
+        exec(code, space)
+    finally:
+        space.clear()  # the traceback has it
+        error = None
 
 
 def snapshot(handles):

@@ -15,7 +15,7 @@ import weakref
 
 from terra.fallback import undo
 from terra.runtime import internals as tfi
-from terra.runtime.swallowed import Swallowed
+from terra.runtime.swallowed import Remembered, Swallowed
 
 log = logging.getLogger("terra")
 
@@ -85,7 +85,7 @@ class Flight:
         self.manager = manager
         self.counts = counts  # where the time that Python waits for it is noted
         self._dispatched = time.perf_counter()
-        self.error = None
+        self.error = None  # a `Remembered`
         self.done = False
         self.last = True  # whether its step ends with it: a rolled step has several flights
         self.thread = threading.get_ident()
@@ -122,7 +122,7 @@ class Flight:
             if not self.done:
                 self.runner.wait_for(self)
             if self.error is not None:
-                raise self.error
+                raise self.error()
         except BaseException as error:
             self.runner.swallowed.note_read_failed(error)
             raise
@@ -134,17 +134,21 @@ class Flight:
 class Dropped:
     """Owns the tensors of a step that was dropped, because one before it had failed."""
 
-    __slots__ = ("error",)
+    __slots__ = ("_error",)
 
     def __init__(self, error):
-        self.error = error
+        self._error = Remembered(error)
 
     def read_again(self, tensor):
         pass
 
     def materialise(self, tensor):
-        runner.swallowed.note_read_failed(self.error)
-        raise self.error
+        error = self._error()
+        try:
+            runner.swallowed.note_read_failed(error)
+            raise error
+        finally:
+            del error  # its traceback has this frame
 
 
 class GraphRunner:
@@ -336,7 +340,7 @@ class GraphRunner:
                         flight.record.replay()
                     except BaseException as error:
                         errors[flight.thread] = error
-                flight.error = errors.get(flight.thread)
+                flight.error = Remembered(errors[flight.thread]) if flight.thread in errors else None
                 flight.done = True
                 if flight is not failed or errors:
                     flight.land()
@@ -348,7 +352,10 @@ class GraphRunner:
             error, *others = errors.values()
             self._unraised.extend(others)
             self._raised = weakref.ref(error) if isinstance(error, tfi.OpError) else lambda: None
-            raise error
+            try:
+                raise error
+            finally:
+                del error, errors, others  # its traceback has this frame
         # Nothing was raised: the failure did not repeat, the values are those of the replay.
         self.flights.appendleft(failed)
 

@@ -495,7 +495,8 @@ class Executors:
             return None
         except Exception as error:  # any tf.errors class: the caller decides what it means
             self._executor.clear_error()
-            return error
+            error.__context__ = None  # tracebacks would keep the frames of whoever waits, and those the error
+            return error.with_traceback(None)
 
 
 def new_cancellation_manager():

@@ -5,6 +5,7 @@ import types
 import weakref
 
 from terra.options import Stats
+from terra.runtime import attached
 from terra.runtime.census import instances, snapshot
 
 GIVES_CLASSES = sys.version_info >= (3, 13)  # whether Python has a class method call its function with the class, and no longer asks the function to bind itself (`__get__`)
@@ -38,14 +39,13 @@ class OfInstances:
         except TypeError:  # without a dict, or without weak references: all such instances share
             return self
         made = self._another(self.options)
-        # It is the instance that keeps it, since it keeps the instance: what its graph was recorded with are the instance's parts.
-        name = f"__terra__{self.__qualname__}"
-        while getattr(attributes.get(name), "_part_of", _nobody)() not in (None, self):  # another decorated method of this name
-            name += "_"
-        if isinstance(instance, type):  # of a class method: the class's dict is read-only
+        if isinstance(instance, type):  # of a class method
+            name = f"__terra__{self.__qualname__}"
+            while getattr(attributes.get(name), "_part_of", _nobody)() not in (None, self):  # another decorated method of this name
+                name += "_"
             type.__setattr__(instance, name, made)
         else:
-            attributes[name] = made
+            attached.attach(instance, made, self)
         made._belongs_to, made._part_of = reference, weakref.ref(self)
         weakref.finalize(made, lambda gone, *parts: gone.add(snapshot(*parts)), self._gone, made._stats, made.counts).atexit = False
         self._instances[id(instance)] = made

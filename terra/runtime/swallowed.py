@@ -1,4 +1,4 @@
-"""Errors of failed steps that the framework's own code has met in a read, and may have swallowed.
+"""Errors of failed steps that come late: how they are remembered, and those that the framework's own code has met in a read, and may have swallowed.
 
 Eagerly the operation itself would have raised, before that code. So such an error stays pending until the program has seen it: it is raised again where control
 comes back to the program's code, in a function that the framework calls or behind the framework's call, and by whatever uses a variable or starts a step before that.
@@ -6,12 +6,37 @@ comes back to the program's code, in a function that the framework calls or behi
 
 import sys
 import threading
+import weakref
 
 from terra.runtime import frames, tracebacks
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
 
 _FOR_OPERATION = TerraTensor._tf_should_use_wrapped_value.fget.__code__
+
+
+class Remembered:
+    """The error of a failed step, for those who ask later: the same object as long as there is one, then an equal one.
+
+    What holds this may be held by the frames in the error's traceback: none of them must keep the other alive, and with it what the program's functions hold.
+    """
+
+    __slots__ = ("_error", "_making")
+
+    def __init__(self, error):
+        remade = isinstance(error, tfi.OpError)
+        self._error = weakref.ref(error) if remade else lambda: error
+        self._making = (error.__reduce__(), getattr(error, "__notes__", ())) if remade else None
+
+    def __call__(self):
+        error = self._error()
+        if error is None:
+            (kind, arguments), notes = self._making
+            error = kind(*arguments)
+            for text in notes:
+                error.add_note(text)
+            self._error = weakref.ref(error)
+        return error
 
 
 class Swallowed:

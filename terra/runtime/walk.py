@@ -89,7 +89,7 @@ class Walk:
         if losses is not None:
             self.containers.added_losses[id(losses)] = losses
             self.seen.add(id(losses))
-        self.steps.update([id(value) for name, value in held.items() if name in _CALLERS or name.startswith("__terra__")])
+        self.steps.update([id(value) for name, value in held.items() if name in _CALLERS])
         self._container(lasting.attributes(owner), held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
