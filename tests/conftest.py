@@ -18,7 +18,7 @@ import pytest  # noqa: E402
 
 import variants  # noqa: E402
 
-SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "110"))   # seconds: dump the stacks, fail the test
+SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "100000" if "TERRA_RANDOM_PROGRAMS" in os.environ else "110"))   # seconds: dump the stacks, fail the test
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
 
 SEVERAL = 4  # variants, of which half may do
