@@ -1,6 +1,7 @@
 """Terra: imperative TensorFlow programs at graph speed, without giving up any of Python."""
 
-from terra.api import coexecute, imperative, sync, to_code
+from terra.api import imperative, sync, to_code
+from terra.decorator import coexecute
 from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
 from terra.keras_support import compile
 from terra.options import Options, Stats

@@ -14,7 +14,7 @@ import inspect
 import sys
 
 from terra import errors
-from terra.api import coexecute
+from terra.decorator import coexecute
 from terra.options import Options
 from terra.runtime import script, stock
 from terra.runtime import internals as tfi

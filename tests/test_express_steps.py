@@ -21,7 +21,7 @@ import tensorflow as tf
 import harness
 import terra
 from unwaited import unwaited
-from terra.runtime import dispatch, internals
+from terra.runtime import current_step, internals
 from terra.runtime.prepared_steps import Ran
 from terra.runtime.graph_runner import runner
 
@@ -835,7 +835,7 @@ def test_nobody_is_active_behind_an_express_step():
     step, _ = simple()
     for _ in range(12):
         float(step(tf.constant(1.0)))
-    assert dispatch.active is None and step.stats().express_steps >= 4
+    assert current_step.active is None and step.stats().express_steps >= 4
 
 
 def test_graphs_of_the_past_go_away_in_a_loop_that_never_waits():

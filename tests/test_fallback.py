@@ -17,7 +17,7 @@ from tensorflow.python.eager.core import _FallbackException
 
 import terra
 from terra.fallback import policy
-from terra.runtime import user_code
+from terra.runtime import call_watch
 from terra.runtime.python_runner import PythonRunner
 from terra.transform import convert
 
@@ -393,7 +393,7 @@ def test_disturbed_under_fast_forward(name, monkeypatch):
     for method in vars(Watch).values():  # not the program's, or no call that it sees would be skipped
         if hasattr(method, "__code__"):
             for code in convert.codes_within(method.__code__):
-                monkeypatch.setitem(user_code._libraries, id(code), (code, False))
+                monkeypatch.setitem(call_watch._libraries, id(code), (code, False))
     build = PROGRAMS[name]
     expected, n, _ = run(build, "extra_op", lambda f: f, None, 5)
     actual, _, step = run(build, "extra_op", terra_wrap(True, max_traces=3), n, 5)

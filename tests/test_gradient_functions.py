@@ -8,7 +8,7 @@ import tensorflow as tf
 from test_custom_gradients import X, check, training, values
 
 import terra
-from terra.runtime import quick_entries
+from terra.runtime import call_cache
 from terra.runtime import internals as tfi
 
 RNG = np.random.default_rng(8)
@@ -38,7 +38,7 @@ def rows(x):
 def entered(monkeypatch):
     """Names of the gradient functions that were tried and not skipped."""
     found = []
-    original = quick_entries.attempt
+    original = call_cache.attempt_function
 
     def noted(runner, function, *args):
         skipped = runner.step.counts.fast_forwards
@@ -47,7 +47,7 @@ def entered(monkeypatch):
             found.append(function.__name__)
         return result
 
-    monkeypatch.setattr(quick_entries, "attempt", noted)
+    monkeypatch.setattr(call_cache, "attempt_function", noted)
     return found
 
 

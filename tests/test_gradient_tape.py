@@ -15,7 +15,7 @@ import tensorflow as tf
 from harness import check_skipped, differ
 
 import terra
-from terra.runtime import dispatch
+from terra.runtime import current_step
 from terra.runtime.gradient_tape import blocks
 
 STEPS = 9
@@ -486,7 +486,7 @@ def test_same_as_tensorflow(function, min_coexecuted):
         stats = block.stats()
         assert stats.coexecuted_steps >= min_coexecuted, (stats, block.fallback_reasons)
         assert stats.steps == stats.coexecuted_steps + stats.tracing_steps + stats.imperative_steps
-    assert dispatch.active is None
+    assert current_step.active is None
 
 
 # -- where the step ends -------------------------------------------------------------------------------------------------------
@@ -510,7 +510,7 @@ def train(read, behind=lambda: None, steps=STEPS):
 
 def test_the_function_s_return_ends_the_step():
     def read(loss):
-        assert dispatch.active is None
+        assert current_step.active is None
 
     block = train(read)
     assert block.stats().coexecuted_steps >= STEPS - 3
@@ -522,9 +522,9 @@ def test_a_block_whose_tape_lives_on_is_open_until_a_value_is_read():
         with TerraTape() as tape:
             loss = net.loss(x, y)
         net.update(tape.gradient(loss, net.all))
-        opened += dispatch.active is not None and dispatch.active.open_ended
+        opened += current_step.active is not None and current_step.active.open_ended
         float(loss)
-        assert dispatch.active is None
+        assert current_step.active is None
     assert opened >= STEPS - 2
     assert tape.block.stats().coexecuted_steps >= 3
 
@@ -537,7 +537,7 @@ def test_what_ends_an_open_step(end):
             loss = net.loss(x, y)
         net.update(tape.gradient(loss, net.all))
         end()
-        assert dispatch.active is None
+        assert current_step.active is None
     assert tape.block.stats().coexecuted_steps >= 3
     assert np.isfinite(float(loss))
 
@@ -570,7 +570,7 @@ def test_a_long_way_behind_the_block_ends_the_step(monkeypatch):
         g = tape.gradient(y, x)
         for _ in range(40):
             g = g * 0.9
-        assert dispatch.active is None
+        assert current_step.active is None
         assert g.numpy() == pytest.approx(4.0 * 0.9 ** 40, rel=1e-5)
     assert tape.block.stats().coexecuted_steps >= 3
 

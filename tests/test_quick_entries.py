@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_math_ops
 
 import terra
-from terra.runtime import fast_calls, internals, quick_entries, versions
+from terra.runtime import call_cache, fast_calls, internals, versions
 
 STATES = [0] * 12 + [1, 0, 1, 1, 0, 0, 1] + [0] * 6 + [1] * 4
 HAVE_VERSIONS = versions.address_of_version({}) is not None
@@ -430,7 +430,7 @@ def test_jumps_by_the_entry_behind_a_node(monkeypatch):
     assert len(entries) >= (6 if HAVE_VERSIONS else 5), names
     before = [entry.jumps for entry in entries]
     with monkeypatch.context() as patch:
-        patch.setattr(fast_calls, "attempt", lambda runner, function, *given: looked_up.append(function) or quick_entries.attempt(runner, function, *given))
+        patch.setattr(fast_calls, "attempt", lambda runner, function, *given: looked_up.append(function) or call_cache.attempt_function(runner, function, *given))
         step(tf.constant(X))  # `glance` does without
     assert looked_up == ([] if HAVE_VERSIONS else [tf.Tensor.__add__ if internals.promotes() else tf.Tensor.__sub__])
     assert [entry.jumps - jumps for entry, jumps in zip(entries, before)] == [1] * len(entries)

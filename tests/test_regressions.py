@@ -8,7 +8,7 @@ import tensorflow as tf
 from harness import reset_seeds
 
 import terra
-from terra.runtime import values
+from terra.runtime import constants
 
 
 def compare(make, calls, argument=lambda i: (), **options):
@@ -316,7 +316,7 @@ def test_arguments_that_contain_themselves_or_are_very_deep():
 def test_dummy_of_every_type():
     """What stands for an argument that the taken path does not use."""
     for dtype in (tf.variant, tf.resource, tf.string, tf.bool, tf.float32, tf.int64):
-        assert values.dummy(dtype.as_datatype_enum).dtype == dtype
+        assert constants.dummy(dtype.as_datatype_enum).dtype == dtype
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import fast_forward, regions
+from terra.runtime import call_cache, regions
 
 
 def floats(*shape, seed=0):
@@ -104,7 +104,7 @@ def test_batches_of_many_lengths(in_class):
 
 def test_what_is_recorded_where_calls_seldom_repeat():
     def recordings(signatures, small):
-        known, recorded, known_ones = fast_forward.Known(), [], set()
+        known, recorded, known_ones = call_cache.Known(), [], set()
         for k, signature in enumerate(signatures):
             if signature in known_ones:
                 known.jumps += 1
@@ -130,7 +130,7 @@ def test_what_is_recorded_where_calls_seldom_repeat():
 def test_small_regions_are_kept_for_more_shapes():
     region = regions.Region()
     for size, most in ((10, 1000), (200, 250), (5000, 64)):
-        known = fast_forward.Known()
+        known = call_cache.Known()
         region.entries = [None] * size
         for k in range(1200):
             known.add(("shape", k), region)

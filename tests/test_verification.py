@@ -11,7 +11,7 @@ import tensorflow as tf
 from harness import differ
 
 import terra
-from terra.runtime import dispatch, guards
+from terra.runtime import current_step, guards
 from terra.runtime import internals as tfi
 
 X = [np.random.default_rng(i).normal(size=(4, 3)).astype("float32") for i in range(3)]
@@ -237,7 +237,7 @@ def test_blocks_are_verified(monkeypatch):
     trainer.optimizer = keras.optimizers.SGD(0.01)
     with pytest.raises(terra.VerificationError, match="in the graph"):
         train()
-    assert dispatch.active is None
+    assert current_step.active is None
 
 
 def test_errors_of_the_program_are_its_own():

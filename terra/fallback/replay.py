@@ -7,8 +7,8 @@ updates in their place, which are undone first.
 from terra.fallback import undo
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
-from terra.runtime.program import ValueKey
 from terra.runtime.tracer import real
+from terra.runtime.value_key import ValueKey
 
 
 class unrecorded:
@@ -66,7 +66,7 @@ def raise_at(error, node):
 
 def snapshot(handles):
     """Old values of variables."""
-    return [(h, undo.read(h, variable_enum(h))) for h in handles]
+    return [(h, undo.read(h, opschema.variable_enum(h))) for h in handles]
 
 
 def restore(checkpoint):
@@ -78,10 +78,6 @@ def destroy(handles):
     """Free the variables that a step created and let go."""
     for h in handles:
         tfi.execute(tfi.context_handle(), "", "DestroyResourceOp", [h], ("ignore_lookup_error", True), 0)
-
-
-def variable_enum(handle):
-    return handle._handle_data.shape_and_type[0].dtype
 
 
 class Record:

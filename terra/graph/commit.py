@@ -1,7 +1,6 @@
 """The end of a graph: what has to have passed before variables are updated, what is noted of those that cannot wait for that, and the updates."""
 
 from terra.fallback import undo
-from terra.fallback.replay import variable_enum
 from terra.fallback.undo import OldRows, OldValue
 from terra.graph import behind
 from terra.graph.eager_kernels import constant_proto
@@ -19,7 +18,7 @@ class Commits:
     def _keep_values(self, top):
         """Note what the variables hold that are updated before the barrier, other than by rows."""
         for v in sorted(self._accesses.whole):
-            enum = variable_enum(self.handles[v])
+            enum = opschema.variable_enum(self.handles[v])
             note = self._note_of(("value", v), OldValue, self.handles[v], enum)
             old = top.builder.node("ReadVariableOp", [top.get(("res", v))], {"dtype": dtype(enum)}, "keep") + ":value:0"
             self._note_access(top, [(v, False)], self._set(top, note.value, old, enum))
@@ -32,7 +31,7 @@ class Commits:
         for k, v, how in found:
             if type(v) is not int or how in READS_ONLY or v in self._accesses.whole:
                 continue
-            enum = variable_enum(self.handles[v])
+            enum = opschema.variable_enum(self.handles[v])
             note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, behind.is_of_elements(info.op_type))
             attrs = {"dtype": dtype(enum), "Tindices": dtype(index_enum)}
             rows = scope.builder.node(note.gathers, [refs[k], indices], attrs, label, self._order_controls(scope, [(v, False)])) + ":output:0"

@@ -1,5 +1,7 @@
 """What the generation of a graph gives: its functions, and what Python must know to call them."""
 
+CHECK_FAILED = "a check of a compiled operation failed"  # what the error says then
+
 
 class Generated:
     """A generated function: its protos, what its arguments are, and where the channels are."""

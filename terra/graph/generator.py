@@ -29,13 +29,12 @@ from terra.graph.functiondef import FunctionBuilder, attr, attr_protos, dtype, f
 from terra.graph.generated import Generated
 from terra.graph.harmless import is_harmless
 from terra.graph.scope import Scope
-from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
+from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE, VALUE
 from terra.graph.variables import NEW_VALUE, Accesses
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.fingerprints import COMPILED
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
-from terra.runtime.tracer import FETCH
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64

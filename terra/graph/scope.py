@@ -4,7 +4,7 @@ from terra.graph.eager_kernels import Spread, constant_proto
 from terra.graph.functiondef import dtype
 from terra.graph.repeated import Repeated
 from terra.runtime import internals as tfi
-from terra.runtime.values import dummy
+from terra.runtime.constants import dummy
 
 
 class Scope:

@@ -10,8 +10,6 @@ import dis
 from functools import lru_cache
 from types import CellType, FunctionType
 
-import tensorflow as tf
-
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.constants import const_key, is_small_constant
@@ -138,7 +136,7 @@ def _take_apart(value, tensors, found, depth):
         schema = opschema.get_schema(tfi.function_name(value))
         if schema is None:
             raise Unknown
-        found += [schema.identity, *[x is None for x in tf.nest.flatten(value.structured_outputs)]]
+        found += [schema.identity, *[x is None for x in tfi.tf.nest.flatten(value.structured_outputs)]]
         return value
     raise Unknown
 

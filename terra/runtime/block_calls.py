@@ -9,7 +9,7 @@ import functools
 import sys
 from threading import get_ident
 
-from terra.runtime import dispatch, fast_calls, fast_forward, frames, location, stock
+from terra.runtime import current_step, fast_calls, frames, location, skipping, stock
 from terra.runtime import internals as tfi
 
 _ENTRIES = (
@@ -69,18 +69,18 @@ def _calls(view):
     return frames.is_users(frame) or (view.open_ended and not view.held and frame.f_globals["__name__"].startswith("terra.runtime."))
 
 
-def _method(function, skipping=None, kind=None):
-    """A method of the framework's, which is `skipping` where it can be; for objects of no other class than `kind`, if that is given."""
-    skipping = skipping or fast_forward.skipping(function)
+def _method(function, skips=None, kind=None):
+    """A method of the framework's, which `skips` where it can, if that is given; for objects of no other class than `kind`, if that is given."""
+    skips = skips or skipping.skipping(function)
     takes_data = function.__name__ == "update_state"
 
     def method(self, *args, **kwargs):
-        view = dispatch.active
+        view = current_step.active
         if view is None or (kind is not None and type(self) is not kind) or not _calls(view):
             return function(self, *args, **kwargs)
         if takes_data:
             args = view.with_batches(args)
-        return view.call(skipping, self, *args, **kwargs)
+        return view.call(skips, self, *args, **kwargs)
 
     return method
 
@@ -92,7 +92,7 @@ def _variable_method(function):
 def _callable(function):
     """How a layer, model or loss is called."""
     def __call__(self, *args, **kwargs):
-        view = dispatch.active
+        view = current_step.active
         if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one
             return function(self, *args, **kwargs)
         if stock.is_stock_object(self):

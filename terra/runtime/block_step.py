@@ -18,7 +18,7 @@ import time
 from threading import get_ident
 
 from terra.graph.trace import RESOURCE
-from terra.runtime import catching, dispatch, frames, handlers, location, opschema, verification
+from terra.runtime import catching, current_step, dispatch, frames, handlers, location, opschema, verification
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.constants import MOST_SETTINGS
@@ -127,7 +127,7 @@ class BlockFunction(Coexecuted):
 
     @staticmethod
     def _leave(step):
-        dispatch.active = None
+        current_step.active = None
         collect_as_before(step)
         if step.view is None:  # else the thread has gone its way already
             location.end_step(step.came_from)
@@ -157,7 +157,7 @@ class BlockStep(Step):
         return id(x) in self.data or (type(x) is tfi.EagerTensor and x._num_elements() > MOST_SETTINGS and self.batches.has(x._id))
 
     def is_running_here(self):
-        return dispatch.active is (self.view or self) and self.thread == get_ident()
+        return current_step.active is (self.view or self) and self.thread == get_ident()
 
     def with_batches(self, args):
         """The arguments of a call of a stock object; where they are integers of a batch, tensors that tell whether Python reads them."""
@@ -203,7 +203,7 @@ class BlockStep(Step):
         """The block is left, what follows it goes on belonging to the step."""
         self.cursor.frame = None
         location.end_step(self.came_from)
-        self.view = dispatch.active = OpenEnd(self)
+        self.view = current_step.active = OpenEnd(self)
 
     def call(self, function, /, *args, **kwargs):
         """`function(*args, **kwargs)`, at the place in the program that the frames tell now, for all operations in it."""
@@ -318,7 +318,7 @@ class OpenEnd(View):
 
     def _is_ending(self, op, inputs):
         """Whether this thread is about to end the step: then a finalizer (or a signal handler) runs the operation."""
-        if dispatch.active is not self:
+        if current_step.active is not self:
             return False
         self.step.before_outside_access(op, inputs)
         return True

@@ -15,7 +15,7 @@ from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.options import Stats
 from terra.runtime import (
-    catching, census, dispatch, express_steps, fast_forward, framework_loops, frames, handlers, interrupts, known_shapes, late_reads, location, pieces, recurrent_layers, recurring,
+    call_cache, catching, census, current_step, dispatch, express_steps, framework_loops, frames, handlers, interrupts, known_shapes, late_reads, location, pieces, recurrent_layers, recurring,
     tracebacks, verification, whole_calls,
 )
 from terra.runtime import internals as tfi
@@ -101,10 +101,10 @@ class Coexecuted(OfInstances, AsWritten):
             own = self.for_arguments(args)
             if own is not self:
                 return own(*args, **kwargs)
-        active = dispatch.active
+        active = current_step.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
             return self._as_part(False)(*args, **kwargs)  # part of the outer step
-        if dispatch.left_alone.depth:
+        if current_step.left_alone.depth:
             return self._as_part()(*args, **kwargs)  # part of an imperative step
         express = self.program and self.program.express
         known = express is not None and express.may_run_here()
@@ -112,7 +112,7 @@ class Coexecuted(OfInstances, AsWritten):
             self._warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
             return self._for_graph()(*args, **kwargs)  # part of somebody's graph
-        if (not known and self._runs_in_replica()) or not dispatch.step_lock.acquire(timeout=dispatch.LONGEST_WAIT):
+        if (not known and self._runs_in_replica()) or not current_step.lock.acquire(timeout=dispatch.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
             return self._current()(*args, **kwargs)
@@ -125,7 +125,7 @@ class Coexecuted(OfInstances, AsWritten):
             tracebacks.clean(error)
             raise
         finally:
-            dispatch.step_lock.release()
+            current_step.lock.release()
             if held:
                 handlers.put_back(held)
 
@@ -225,7 +225,7 @@ class Coexecuted(OfInstances, AsWritten):
         finally:
             interrupts.release(held)
         if step is None:
-            with dispatch.left_alone:
+            with current_step.left_alone:
                 result = self._python(*args, **kwargs)
         elif step.verifies:
             runner.limit(0)
@@ -261,7 +261,7 @@ class Coexecuted(OfInstances, AsWritten):
         self._stats.steps += 1
         self._stats.imperative_steps += 1
         self.policy.imperative()
-        with dispatch.left_alone:
+        with current_step.left_alone:
             result = self.__wrapped__(*args, **kwargs)
         self._took = False, time.perf_counter() - start, self.counts.python_stall
         return result
@@ -305,7 +305,7 @@ class Coexecuted(OfInstances, AsWritten):
                 runner.sync()
                 recurrent_layers.replace()
                 known_shapes.replace()
-                late_reads.replace(fast_forward.running)
+                late_reads.replace(call_cache.running)
                 step.mode = Tracer(step)
             else:
                 program, form, single_threaded = self.program, None, False
@@ -319,7 +319,7 @@ class Coexecuted(OfInstances, AsWritten):
             raise
         collect_rarely(step)
         step.came_from = location.begin_step()
-        dispatch.active = step
+        current_step.active = step
         dispatch.install()
         tfi.note_drawn_seeds(step.drawn_seeds)
         tfi.flush_zeros_cache()
@@ -370,7 +370,7 @@ class Coexecuted(OfInstances, AsWritten):
 
     @staticmethod
     def _leave(step):
-        dispatch.active = None
+        current_step.active = None
         collect_as_before(step)
         location.end_step(step.came_from)
         if type(step.cursor) is frames.FrameCursor:
@@ -381,7 +381,7 @@ class Coexecuted(OfInstances, AsWritten):
 
     def _end(self, step):
         """The function has returned."""
-        with step.lock if dispatch.active is not step else _NOTHING:  # other threads may be at work in it
+        with step.lock if current_step.active is not step else _NOTHING:  # other threads may be at work in it
             step.ends()
             self._end_alone(step)
 
@@ -431,7 +431,7 @@ class Coexecuted(OfInstances, AsWritten):
 
     def _abort(self, step, error):
         """The function raised: what it did before is done, as in eager execution."""
-        with step.lock if dispatch.active is not step else _NOTHING:
+        with step.lock if current_step.active is not step else _NOTHING:
             step.ends()
             self._abort_alone(step, error)
 

@@ -1,11 +1,12 @@
 """What a skeleton and its graph tell each other: feeds, selects, fetches."""
 
 from terra.fallback.replay import snapshot
+from terra.graph.trace import CHECK, FETCH
 from terra.runtime import internals as tfi
+from terra.runtime.constants import dummy
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import Visit
-from terra.runtime.tracer import CHECK, FETCH
-from terra.runtime.values import dummy, unwaited
+from terra.runtime.values import unwaited
 
 
 class Communication:

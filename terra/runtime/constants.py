@@ -1,6 +1,7 @@
 """Small tensors, whose values identify them: the constants of a trace."""
 
 from terra.runtime import internals as tfi
+from terra.runtime import opschema
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
@@ -33,3 +34,30 @@ def _string_bytes(value):
 
 def is_small_constant(enum, shape):
     return enum != VARIANT_ENUM and enum != RESOURCE_ENUM and elements(shape) <= SMALL
+
+
+def known_to_host(runner, x):
+    """What identifies the value of a tensor that was fed, if operations on it may run on the host at once (see `host_values.host_static`); else None."""
+    if type(x) is not tfi.EagerTensor or runner.step.is_data(x):
+        return None
+    enum, shape = x._datatype_enum(), x._shape_tuple()
+    return const_key(x, enum, shape) if enum in opschema.HOST_KNOWN_ENUMS and is_small_constant(enum, shape) else None
+
+
+_dummies = {}
+
+
+def dummy(enum):
+    """Returns a tensor to pass for an argument that the taken path does not use."""
+    value = _dummies.get(enum)
+    if value is None:
+        dtype = tfi.dtypes.as_dtype(enum)
+        if dtype == tfi.tf.resource:
+            _dummies["variable"] = tfi.tf.Variable(0.0, trainable=False)
+            value = _dummies["variable"].handle
+        elif dtype == tfi.tf.variant:
+            value = tfi.tf.raw_ops.EmptyTensorList(element_shape=tfi.tf.constant([], tfi.tf.int32), max_num_elements=0, element_dtype=tfi.tf.float32)
+        else:
+            value = tfi.tf.constant(b"" if dtype == tfi.tf.string else 0 if dtype != tfi.tf.bool else False, dtype=dtype)
+        _dummies[enum] = value
+    return value

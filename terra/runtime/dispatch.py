@@ -10,21 +10,19 @@ import threading
 from threading import get_ident
 
 from terra.runtime import internals as tfi
-from terra.runtime import iterators, lazy_tape, opschema, slicing
+from terra.runtime import current_step, iterators, lazy_tape, opschema, slicing
 from terra.runtime.graph_runner import runner
 from terra.runtime.tensor import TerraTensor, shape_slice
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
-active = None  # the running step
-step_lock = threading.RLock()  # one step at a time
 LONGEST_WAIT = 1.0  # seconds that a step waits for one of another thread, which perhaps waits for it
 _internal = set()  # idents of threads that work for Terra itself
 
 
 def _fast(ctx, op, name, *args):
-    step = active
+    step = current_step.active
     if step is not None and step.thread == get_ident():
         if not step.paused:
             return step.mode.fast(ctx, op, name, *args)
@@ -44,7 +42,7 @@ def _cancelable(handle, device, op, inputs, attrs, manager, n_outputs):
 
 
 def _execute(execute, handle, device, op, inputs, attrs, *rest):
-    step = active
+    step = current_step.active
     if step is not None and step.thread == get_ident():
         if not step.paused:
             return step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
@@ -55,27 +53,11 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
     return execute(handle, device, op, inputs, attrs, *rest)
 
 
-class _LeftAlone(threading.local):
-    depth = 0
-
-    def __enter__(self):
-        self.depth += 1
-
-    def __exit__(self, *exc):
-        self.depth -= 1
-
-
 def leave_all_alone():
-    """From now on, no step begins on any thread: this is a forked process. Locks that other threads of the parent's may have held are made anew."""
-    global step_lock, _hooks_lock
-    _LeftAlone.depth = 1
-    left_alone.depth += 1
-    if not step_lock._is_owned():
-        step_lock = threading.RLock()
+    """Let no step begin from now on: this is a forked process. Locks that other threads of the parent's may have held are made anew."""
+    global _hooks_lock
+    current_step.leave_all_alone()
     _hooks_lock = threading.RLock()
-
-
-left_alone = _LeftAlone()  # `with left_alone:` on a thread: a step that the policy leaves alone, so that none begins inside it
 
 
 def _may_use_variables(op, values):
@@ -117,7 +99,7 @@ def _before_outside(op, values, fast):
 
 def end_open_step():
     """End the step of a `terra.GradientTape` whose block is done, but which is still open for what may follow."""
-    step = active
+    step = current_step.active
     if step is not None and step.open_ended:
         step.close()
 
@@ -128,7 +110,7 @@ _getitem = slicing.getitem(tfi.tensor_getitem)
 
 
 def install():
-    """Put the hooks in place; `active` is set before, so that no other thread removes them."""
+    """Put the hooks in place; `current_step.active` is set before, so that no other thread removes them."""
     with _hooks_lock:
         if not tfi.hooks_installed():
             tfi.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS, gradient_hook, _getitem)
@@ -137,9 +119,9 @@ def install():
 def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
     with _hooks_lock:
-        if active is None and not runner.flights and not runner.swallowed.pending:
+        if current_step.active is None and not runner.flights and not runner.swallowed.pending:
             tfi.remove_hooks()
-            if active is not None or runner.flights:  # a signal handler has begun a step meanwhile
+            if current_step.active is not None or runner.flights:  # a signal handler has begun a step meanwhile
                 install()
 
 
@@ -160,7 +142,7 @@ class imperative(contextlib.ContextDecorator):
     """Plain eager execution inside a step: `with terra.imperative():`, or as a decorator of a function that is never traced."""
 
     def __enter__(self):
-        step = active
+        step = current_step.active
         self._steps = getattr(self, "_steps", [])
         if step is not None and step.thread == get_ident():
             lazy_tape.record_elsewhere()

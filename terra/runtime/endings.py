@@ -2,12 +2,15 @@
 
 from terra.fallback import undo
 from terra.fallback.replay import Record, execute_again, unrecorded
+from terra.graph.trace import CHECK, FETCH
 from terra.runtime import internals as tfi
-from terra.runtime import interrupts, opschema, verification
+from terra.runtime import interrupts, opschema
 from terra.runtime.graph_runner import Dropped, runner
-from terra.runtime.program import ValueKey
 from terra.runtime.tensor import make_tensor, still_held
-from terra.runtime.tracer import CHECK, CHECK_INFOS, FETCH, FETCH_INFOS, real
+from terra.runtime.tracer import CHECK_INFOS, FETCH_INFOS, real
+from terra.runtime.value_key import ValueKey
+
+verifier = None  # what looks at steps that are verified, when their graphs run: set by `verification`
 
 
 class Endings:
@@ -26,7 +29,7 @@ class Endings:
             return False
         self._select(end_selects)
         generated = self.form if self.other_shapes_at < 0 or not self.late else self.program.general
-        found = verification.found(self) if self.step.verifies else None
+        found = verifier.found(self) if self.step.verifies else None
         if self.late:
             arguments = self._arguments(self.feeds, self.selects)
             attrs = self.program.single_threaded_attrs if self.single_threaded and generated is self.form else None
@@ -42,7 +45,7 @@ class Endings:
         for t in survivors:
             t._owner = self.flight
         if found is not None:
-            verification.run_again(self.step, self.flight, found)
+            verifier.run_again(self.step, self.flight, found)
         if self.step.function.keeps_last:
             self.step.function.last = LastStep(self.program, generated, arguments, () if self.late else self.puts)
         if self._jumps and self.step.opened:

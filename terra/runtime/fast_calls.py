@@ -15,11 +15,12 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, slicing, stock
+from terra.runtime import arguments, call_cache, current_step, dispatch, slicing, stock
 from terra.runtime import internals as tfi
+from terra.runtime.call_cache import attempt_function as attempt
 from terra.runtime.constants import SMALL
 from terra.runtime.kinds import VARIABLE_METHODS, defined, is_frameworks
-from terra.runtime.quick_entries import NONE, attempt, glance
+from terra.runtime.quick_entries import NONE, glance
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
@@ -106,7 +107,7 @@ def _skipping(function, may_be_empty=False):
     convert = _conversion(function)
 
     def call(*args, **kwargs):
-        step = dispatch.active
+        step = current_step.active
         if type(step) is Step and not kwargs:
             made = glance(step, function, args)
             if made is not None:
@@ -114,9 +115,9 @@ def _skipping(function, may_be_empty=False):
         if convert is not None:
             if step is not None and np.ndarray in map(type, (*args, *kwargs.values())) and step.takes_tensors():
                 args, kwargs = convert(step, args, kwargs)
-        runner = fast_forward.running()
+        runner = call_cache.running()
         if runner is None:
-            return dispatch.active.call(call, *args, **kwargs) if _is_behind_block() else function(*args, **kwargs)
+            return current_step.active.call(call, *args, **kwargs) if _is_behind_block() else function(*args, **kwargs)
         return attempt(runner, function, args, kwargs, may_be_empty=may_be_empty)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
@@ -129,13 +130,13 @@ def _sparse_tensor(*args, **kwargs):
 
 def _is_behind_block():
     """Whether a call is behind a tape's block, and may only be skipped if no other thread can end the step meanwhile."""
-    view = dispatch.active
+    view = current_step.active
     return view is not None and view.open_ended and not view.held and view.thread == get_ident()
 
 
 def _conversion(function):
     """What makes tensors of arrays among the arguments (step, args, kwargs) of a function that does so itself, first thing; None if there is none."""
-    position, name = fast_forward.INDICES.get(function, (None, None))
+    position, name = arguments.INDICES.get(function, (None, None))
     if name is not None:
         return functools.partial(_convert_indices, position, name)
     if function.__name__ == "sparse_categorical_crossentropy":
@@ -221,16 +222,16 @@ def _operator(base, name):
     converts = name in _CONVERTING
 
     def operator(*operands):
-        function, step = getattr(base, name), dispatch.active
+        function, step = getattr(base, name), current_step.active
         if type(step) is Step:
             made = glance(step, function, operands)
             if made is not None:
                 return made
         if converts and type(operands[1]) is np.ndarray:
             operands = converted(*operands)
-        runner = fast_forward.running()
+        runner = call_cache.running()
         if runner is None or function not in known:  # somebody has replaced it
-            return dispatch.active.call(operator, *operands) if _is_behind_block() else function(*operands)
+            return current_step.active.call(operator, *operands) if _is_behind_block() else function(*operands)
         return attempt(runner, function, operands, NONE)
 
     operator.__name__ = operator.__qualname__ = name
@@ -242,18 +243,18 @@ def _slices_of_variables():
     original, slice_of = tfi.tf.Variable.__getitem__, slicing.slice_of
 
     def __getitem__(variable, spec):
-        function, step = tfi.tf.Variable.__getitem__, dispatch.active
+        function, step = tfi.tf.Variable.__getitem__, current_step.active
         if step is None or function is not original:  # somebody has replaced it
             return function(variable, spec)
         made = glance(step, slice_of, (variable, spec)) if type(step) is Step else None
         if made is None:
             if not slicing.is_plain(spec):
                 return function(variable, spec)
-            runner = fast_forward.running()
+            runner = call_cache.running()
             if runner is not None:
                 made = attempt(runner, slice_of, (variable, spec), NONE)
             elif _is_behind_block():
-                return dispatch.active.call(__getitem__, variable, spec)
+                return current_step.active.call(__getitem__, variable, spec)
             else:
                 made = slice_of(variable, spec)
         made.assign = slicing.Assign(variable, spec)
@@ -264,7 +265,7 @@ def _slices_of_variables():
 
 def converted(x, array):
     """The operands, the array as the tensor that it is an operand as: it may be another one each time."""
-    step = dispatch.active
+    step = current_step.active
     if step is None or array.dtype.kind != "f" or not x.dtype.is_floating or tfi.promotes() or not step.takes_tensors():
         return x, array
     if x.dtype.as_numpy_dtype == array.dtype.type:

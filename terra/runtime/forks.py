@@ -8,7 +8,7 @@ import logging
 import os
 from threading import get_ident
 
-from terra.runtime import dispatch, helper_threads, lazy_tape
+from terra.runtime import current_step, dispatch, helper_threads, lazy_tape
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import has_done, runner
 from terra.runtime.shared import leave_graph, running_step
@@ -37,7 +37,7 @@ def _in_child():
         lazy_tape.record_elsewhere()
         step.pause()  # for good: the rest of it is no operation of the step's
     else:
-        dispatch.active = None
+        current_step.active = None
     _left_behind.append(runner.forked())
     log.info("terra: this process was forked, which TensorFlow's threads do not survive: steps run imperatively in it")
 

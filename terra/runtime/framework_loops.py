@@ -13,7 +13,7 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, jacobians, location, stock
+from terra.runtime import call_cache, current_step, jacobians, location, stock
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS, is_frameworks, is_librarys
 from terra.runtime.step import Step
@@ -139,7 +139,7 @@ def _names_used(code, space):
 
 def issuing_step():
     """The step to which eager operations of this thread belong now, or None."""
-    step = dispatch.active
+    step = current_step.active
     if not isinstance(step, Step) or step.thread != get_ident() or step.paused or not tfi.executing_eagerly():
         return None
     return step
@@ -182,9 +182,9 @@ def _skipping(step_function):
     cell, options = held["self"].cell_contents.cell, held["cell_kwargs"].cell_contents
 
     def step(inputs, states):
-        runner = fast_forward.running()
+        runner = call_cache.running()
         if runner is None:
             return step_function(inputs, states)
-        return fast_forward.attempt(runner, step_function.__code__, cell, (inputs, states), options, lambda: step_function(inputs, states))
+        return call_cache.attempt(runner, step_function.__code__, cell, (inputs, states), options, lambda: step_function(inputs, states))
 
     return step

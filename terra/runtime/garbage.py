@@ -2,7 +2,6 @@
 
 import gc
 
-from terra.runtime.pieces import PiecewiseStep
 from terra.runtime.tracer import Tracer
 
 RARELY = 200_000  # new objects between two garbage collections in a step
@@ -14,7 +13,7 @@ def collect_rarely(step):
     Steps that are traced, or run in pieces, make many objects and hardly any garbage: looking for some would take as long as the work itself.
     """
     step.collects = before = gc.get_threshold()
-    rarely = 0 if type(step.mode) is Tracer or isinstance(step, PiecewiseStep) else RARELY
+    rarely = 0 if type(step.mode) is Tracer or step.in_pieces else RARELY
     if 0 < before[0] < RARELY:
         step.collects_now = (rarely, *before[1:])
         gc.set_threshold(*step.collects_now)

@@ -9,7 +9,7 @@ from terra import errors
 from terra.graph import alternatives, conditions
 from terra.graph.generator import GraphGenerator
 from terra.graph.order import to_register
-from terra.runtime import dispatch, opschema
+from terra.runtime import current_step, dispatch, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.graph_runner import Queue, runner
@@ -17,7 +17,7 @@ from terra.runtime.helper_threads import Task
 from terra.runtime.program import Program
 from terra.runtime.registered import Registered
 from terra.runtime.single_threaded import EXECUTOR, calls_functions
-from terra.runtime.values import dummy
+from terra.runtime.constants import dummy
 
 log = logging.getLogger("terra")
 
@@ -51,7 +51,7 @@ class Generation:
 
     def begin(self):
         """Generate what is due."""
-        if dispatch.left_alone.depth:
+        if current_step.left_alone.depth:
             return  # at the end of a step that has forked, in the child
         self._function.turnover.has_traced()
         self.task = Task(self._run)

@@ -4,7 +4,7 @@ A gradient that is not skipped as a whole (its shapes depend on data, what was f
 function of each recorded operation. Each such call is tried on its own (see `quick_entries`): some 100 us of Python become a few.
 """
 
-from terra.runtime import dispatch, fast_forward, kinds, open_shapes, quick_entries
+from terra.runtime import call_cache, current_step, kinds, open_shapes, quick_entries
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracer import is_tensor
@@ -15,15 +15,15 @@ def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, 
     def call():
         return tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope)
 
-    function = tfi.registered_gradient(op) if dispatch.active is not None else None
+    function = tfi.registered_gradient(op) if current_step.active is not None else None
     if function is None or not kinds.is_frameworks(function):
         return call()
-    runner = fast_forward.running()
+    runner = call_cache.running()
 
     def compute():
         if runner is None or not runner.takes_gradients_by_function:
             return call()
-        return quick_entries.attempt(runner, function, (attrs, inputs, outputs, gradients, skipped), quick_entries.NONE, call, True)
+        return call_cache.attempt_function(runner, function, (attrs, inputs, outputs, gradients, skipped), quick_entries.NONE, call, True)
 
     if not any(map(has_open_shape, (*(inputs or ()), *(outputs or ()), *gradients))):  # without those that the function has no use for
         return compute()

@@ -12,7 +12,7 @@ from operator import itemgetter
 from threading import get_ident
 
 from terra.options import Options
-from terra.runtime import block_calls, dispatch, fast_forward, frames, handlers, tracebacks
+from terra.runtime import block_calls, current_step, dispatch, frames, handlers, skipping, tracebacks
 from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep
 from terra.runtime.kinds import add_tapes
@@ -51,11 +51,11 @@ class GradientTape(tfi.tf.GradientTape):
 
     def __enter__(self):
         step = None
-        if tfi.tf.executing_eagerly() and not dispatch.left_alone.depth:
+        if tfi.tf.executing_eagerly() and not current_step.left_alone.depth:
             step = self._begin(sys._getframe(1))
         if step is None:
             if self._left_alone:
-                dispatch.left_alone.__enter__()
+                current_step.left_alone.__enter__()
             return super().__enter__()
         self._step = step
         try:
@@ -65,12 +65,12 @@ class GradientTape(tfi.tf.GradientTape):
             raise
 
     def _begin(self, frame):
-        active = dispatch.active
+        active = current_step.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
             return None  # part of the outer step
         if tfi.in_replica():
             return None
-        if not dispatch.step_lock.acquire(blocking=active is None or active.open_ended):
+        if not current_step.lock.acquire(blocking=active is None or active.open_ended):
             return None
         step, held = None, ()
         try:
@@ -83,7 +83,7 @@ class GradientTape(tfi.tf.GradientTape):
             self._left_alone = step is None
         finally:
             if step is None:
-                dispatch.step_lock.release()
+                current_step.lock.release()
                 handlers.put_back(held)
             else:
                 step.handlers = held
@@ -93,7 +93,7 @@ class GradientTape(tfi.tf.GradientTape):
         step = self._step
         if self._left_alone:
             self._left_alone = False
-            dispatch.left_alone.__exit__()
+            current_step.left_alone.__exit__()
         if step is None or step.closed or step.view is not None:
             return super().__exit__(kind, error, trace)
         try:
@@ -117,7 +117,7 @@ class GradientTape(tfi.tf.GradientTape):
                 step.stay_open()
         finally:
             step.cursor.frame = None
-            dispatch.step_lock.release()
+            current_step.lock.release()
 
     def __del__(self):
         step = self._step
@@ -135,13 +135,13 @@ class GradientTape(tfi.tf.GradientTape):
     # -- differentiation -------------------------------------------------------------------------------------------------------
 
     def gradient(self, *args, **kwargs):
-        view = dispatch.active
+        view = current_step.active
         if view is None or view.thread != get_ident():
             result = super().gradient(*args, **kwargs)
         elif view.in_block:
-            result = view.call(fast_forward.gradient, self, *args, **kwargs)
+            result = view.call(skipping.gradient, self, *args, **kwargs)
         else:
-            result = fast_forward.gradient(self, *args, **kwargs)
+            result = skipping.gradient(self, *args, **kwargs)
         if self._step is not None:
             self._step.gradient_taken()
         return result

@@ -14,6 +14,7 @@ import time
 import weakref
 
 from terra.fallback import undo
+from terra.graph.generated import CHECK_FAILED
 from terra.runtime import internals as tfi
 from terra.runtime.swallowed import Remembered, Swallowed
 
@@ -22,7 +23,6 @@ log = logging.getLogger("terra")
 AT_ONCE = 200e-6  # seconds: after more of them Python has done something between dispatching a step and waiting for it
 ENOUGH = 4  # steps in a row that Python waited for at once
 
-CHECK_FAILED = "a check of a compiled operation failed"
 _ASSERT = "T", (tfi.types_pb2.DT_STRING,), "summarize", 1
 _channels = set()  # ids of the queues' handles
 

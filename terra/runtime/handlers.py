@@ -16,7 +16,7 @@ from _signal import getsignal
 from _signal import signal as set_handler  # those of the `signal` module turn numbers into enums and back
 from threading import get_ident, main_thread
 
-from terra.runtime import dispatch, frames, interrupts
+from terra.runtime import current_step, frames, interrupts
 from terra.runtime.graph_runner import runner
 from terra.runtime.location import Cursor
 
@@ -52,7 +52,7 @@ class _PutOff:
             return
         self.waits = None
         _no_hurry()
-        step = dispatch.active
+        step = current_step.active
         if step is None or step.thread != get_ident():
             self.handler(number, frame)
             return
@@ -128,7 +128,7 @@ def put_back(held):
 @contextlib.contextmanager
 def undisturbed():
     """A block of Terra's own work, in a step or between two, that no handler comes into."""
-    step = dispatch.active
+    step = current_step.active
     held = put_off() if step is None or step.thread != get_ident() else ()  # else the step has put them off
     try:
         yield

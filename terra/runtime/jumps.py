@@ -3,15 +3,14 @@
 from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late
-from terra.runtime.backward import Record
 from terra.runtime.draws import seed_tensor
 from terra.runtime.late_reads import Late, LateCalculation, Received
 from terra.runtime.parts import Drawn
-from terra.runtime.program import ValueKey
 from terra.runtime.regions import (
-    FELL_BACK, MISSED, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds, call_context, is_expected,
+    FELL_BACK, MISSED, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, call_context, is_expected,
 )
 from terra.runtime.tensor import TerraTensor
+from terra.runtime.value_key import ValueKey
 from terra.runtime.values import launched
 
 
@@ -56,7 +55,7 @@ def _rebuild(template, runner, region, inputs):
     if kind is Instance:
         return template.filled(_rebuild(template.attributes, runner, region, inputs))
     if kind is Argument or kind is Fed:
-        return _find(runner, template, region)
+        return region.find(runner, template)
     if kind is Number:
         return inputs.numbers[template.place]
     return template
@@ -201,24 +200,3 @@ def _drawn_anew(attrs, step):
     else:
         seeds["seed2"] = tfi.draw_seed()
     return tuple(x for pair in seeds.items() for x in pair)
-
-
-def expand(runner, region):
-    """What a skipped region would have told the tape: (op, inputs, attributes, outputs), or a Record, for each operation."""
-    for item in region.records:
-        if type(item) is Region:
-            yield from expand(runner, item)
-        elif type(item) is Record:
-            yield item.mapped(lambda x: _find(runner, x, region), lambda key: runner.placeholder(key, region.shapes))
-        else:
-            op, ins, attrs, outs = item
-            yield op, [_find(runner, x, region) for x in ins], attrs, [_find(runner, x, region) for x in outs]
-
-
-def _find(runner, x, region):
-    kind = type(x)
-    if kind is ValueKey:
-        return runner.placeholder(x, region.shapes)
-    if kind is Argument:
-        return runner.step.arg_list[x.index]
-    return runner.fed_by_key.get(x.key, x) if kind is Fed else x

@@ -8,7 +8,7 @@ from types import FunctionType, GeneratorType
 import numpy as np
 
 from terra.runtime import internals as tfi
-from terra.runtime.regions import SCALARS
+from terra.runtime.comparing import SCALARS
 from terra.runtime.tensor import TerraTensor
 from terra.transform import policy
 

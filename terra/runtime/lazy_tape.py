@@ -10,9 +10,9 @@ This is done only for tapes that were begun in the co-executed step while no tap
 import sys
 from threading import get_ident
 
-from terra.runtime import backward, jacobians
+from terra.runtime import backward, current_step, jacobians
 from terra.runtime import internals as tfi
-from terra.runtime.regions import Same
+from terra.runtime.comparing import Same
 from terra.runtime.tensor import TerraTensor, record_on_tapes
 
 _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
@@ -202,8 +202,7 @@ class Tapes:
 
 def _tapes():
     """The lazy tapes of the step that co-executes on this thread, or None."""
-    from terra.runtime import dispatch  # it installs what is defined here
-    step = dispatch.active
+    step = current_step.active
     if step is None or step.thread != get_ident():
         return None
     return getattr(step.skeleton, "tapes", None)

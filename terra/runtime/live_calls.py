@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime import dispatch, iterators
+from terra.runtime import current_step, iterators
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import NOT_STRICTLY, Calculation, strictly
 from terra.runtime.tensor import holds_numbers
@@ -217,7 +217,7 @@ def put_back(iterator, element, error=None):
     def give():
         if error is not None:
             raise error
-        step = dispatch.active
+        step = current_step.active
         if step is not None and step.is_running_here():
             for x in flat(element) or ():
                 if type(x) is EagerTensor:

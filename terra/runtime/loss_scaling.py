@@ -8,8 +8,6 @@ import functools
 import sys
 from threading import local
 
-from terra.runtime import fast_forward
-
 _MODULE = "keras.src.optimizers.loss_scale_optimizer"
 _applied = local()  # `inner`: the optimizer within the one that is being applied on this thread
 _prepared = []  # the class, once that was done
@@ -20,8 +18,8 @@ def is_one(optimizer):
     return type(optimizer).__module__ == _MODULE and type(optimizer).__name__ == "LossScaleOptimizer"
 
 
-def prepare():
-    """Have the parts skipped from now on."""
+def prepare(skipping):
+    """Have the parts skipped from now on; `skipping(function)` gives what skips."""
     if _prepared:
         return
     scaling = sys.modules[_MODULE].LossScaleOptimizer
@@ -29,9 +27,9 @@ def prepare():
     _prepared.append(scaling)
     if not all(name in vars(scaling) for name in ("check_finite", "_stateful_handle_finite_grads")) or "apply" not in vars(base):
         return  # another Keras, where it is made of other parts
-    scaling.check_finite = fast_forward.skipping(scaling.check_finite)
+    scaling.check_finite = skipping(scaling.check_finite)
     scaling._stateful_handle_finite_grads = _noting(scaling._stateful_handle_finite_grads)
-    base.apply = _skipped_within(base.apply)
+    base.apply = _skipped_within(base.apply, skipping(base.apply))
 
 
 def _noting(function):
@@ -46,9 +44,7 @@ def _noting(function):
     return method
 
 
-def _skipped_within(function):
-    skipping = fast_forward.skipping(function)
-
+def _skipped_within(function, skipping):
     @functools.wraps(function)
     def method(self, *args, **kwargs):
         if getattr(_applied, "inner", None) is self:

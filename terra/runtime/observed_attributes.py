@@ -11,9 +11,10 @@ from types import (
 
 import numpy as np
 
-from terra.runtime import fast_forward, live_calls, replaced, stock
+from terra.runtime import live_calls, replaced, skipping, stock
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import METHODS
+from terra.runtime.comparing import Unskippable
 from terra.runtime.effects import GROWING, held_in
 from terra.runtime.kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_numpys,
@@ -21,7 +22,6 @@ from terra.runtime.kinds import (
 )
 from terra.runtime.observed_libraries import derives_from_librarys, parts_of_super
 from terra.runtime.observed_objects import is_plain_class
-from terra.runtime.regions import Unskippable
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert, policy
 
@@ -66,7 +66,7 @@ class Attributes:
                 and _is_librarys_or_none(defined(kind, "__getattr__")):
             self.note_class(it)
             self._found(kind.__mro__, name, None)
-            return _answer(name, self._framework(None, fast_forward.skipping(found.fget), it))
+            return _answer(name, self._framework(None, skipping.skipping(found.fget), it))
         if found is None and self._asks_by_getattr(it, kind, name):
             return self._got(it, kind, name)
         if type(found) is not property or not _computes_only(found.fget):

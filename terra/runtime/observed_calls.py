@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, fast_forward, live_calls, location, observed_libraries, profilers, quiet_functions, stock, user_layers
+from terra.runtime import added_losses, arguments, call_cache, fast_calls, fast_forward, live_calls, location, observed_libraries, profilers, quiet_functions, skipping, stock, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
@@ -97,7 +97,7 @@ class Calls:
             return self._partial(callee, form, instrumented)
         if stock.is_derived_object(callee) and self._covers(callee):
             return functools.partial(self._within, callee)
-        if type(form) is fast_forward.Skipping:
+        if type(form) is skipping.Skipping:
             return functools.partial(self._framework, None, form)
         if type(form) is user_layers.Wrapped:
             return functools.partial(self._layer, callee, form)
@@ -118,7 +118,7 @@ class Calls:
         if type(call) is FunctionType and not is_frameworks(call):
             return self._bound(call, callee, form, instrumented)
         if type(call) is tfi.PolymorphicFunction:
-            return functools.partial(self._framework, None, fast_forward.Skipping(call.__get__(callee, kind)))
+            return functools.partial(self._framework, None, skipping.Skipping(call.__get__(callee, kind)))
         if quiet_functions.is_scoped(call) and self.reason is None:
             return functools.partial(self._scoped, callee, call.__wrapped__)
         self.impure(f"calls an object of type {kind.__name__}")
@@ -284,7 +284,7 @@ class Calls:
         if not tfi.executing_eagerly():
             return self._in_graph(form, args, kwargs)
         jumps, entered, length = len(self.jumped), self.entered, len(self.runner.log)
-        if fast_forward.running() is not self.runner:
+        if call_cache.running() is not self.runner:
             if self.accumulates or self.recomputes:
                 return self._in_full(form, args, kwargs)
             self.impure("does what could not be skipped")
@@ -391,7 +391,7 @@ class Calls:
     def _converted(self, form, args):
         """What a layer of a user's class is given: tensors in the place of arrays, and of those in containers."""
         for x in args:
-            if fast_forward.holds_array(x):
+            if arguments.holds_array(x):
                 self._arguments(x)
         made = form.converted(args)
         for x, given in zip(made, args):
@@ -408,11 +408,11 @@ class Calls:
             kind = type(layer)
             if "call" in vars(layer):
                 self.impure("calls a layer whose call was replaced")
-            elif not (self.accumulates or self.recomputes or fast_forward.running() is self.runner) or not form.known.holds(kind):
+            elif not (self.accumulates or self.recomputes or call_cache.running() is self.runner) or not form.known.holds(kind):
                 self.impure("calls a layer by its wrapper", True)
             elif not (predicted := user_layers.is_predicted(form, args, kwargs)):
                 if predicted is not None:
-                    return self._framework(None, fast_forward.Skipping(layer), *args, **kwargs)
+                    return self._framework(None, skipping.Skipping(layer), *args, **kwargs)
                 self.impure("calls a layer by its wrapper for the first time", True)
                 return user_layers.verify(form, args, kwargs)
             else:
@@ -468,6 +468,6 @@ def _call(function):
 
 def _name(form):
     """What a callable is called."""
-    callee = getattr(form, "callee", form)  # of `fast_forward.Skipping`
+    callee = getattr(form, "callee", form)  # of `skipping.Skipping`
     name = getattr(callee, "__qualname__", None) or f"a {type(callee).__name__}"
     return name.removesuffix(".<locals>.call")

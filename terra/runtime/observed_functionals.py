@@ -13,9 +13,9 @@ import numpy as np
 
 from terra.runtime import framework_loops, guards, location
 from terra.runtime import internals as tfi
+from terra.runtime.comparing import Unskippable
 from terra.runtime.effects import so_far
 from terra.runtime.kinds import PLAIN, TENSORS, is_tapes
-from terra.runtime.regions import Unskippable
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 _DECORATED = attrgetter("_f")

@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 
 import numpy as np
 
-from terra.runtime import profilers, stock, user_code
+from terra.runtime import profilers, stock, call_watch
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
 from terra.transform import convert, policy
@@ -142,8 +142,8 @@ class Libraries:
 
         lent = [function for functions in self._lent.values() for function in functions]
         try:
-            with user_code.observed_in_place(lent) as exchanged:
-                result = user_code.look_out(call, note, warned, self._reading, strangers=False)
+            with call_watch.observed_in_place(lent) as exchanged:
+                result = call_watch.look_out(call, note, warned, self._reading, strangers=False)
         except Exception as error:
             self.impure(f"calls a library, which raises {type(error).__name__}")
             raise
@@ -151,7 +151,7 @@ class Libraries:
             if id(code) in called:
                 self.calls(function)
         if warned:
-            user_code.note_filters(self.reads.contents)
+            call_watch.note_filters(self.reads.contents)
         if len(self.runner.log) != length:
             self._skipped[skipped:] = [(length, len(self.runner.log) - length)]  # what was jumped over within it included
             self.is_worthwhile = True
@@ -166,7 +166,7 @@ class Libraries:
         functions take a tensor's memory without that; but a library that runs in graphs, too, gives them none.)"""
         if function.__name__ == "_numpy_internal":
             self.value(function.__self__)
-        elif user_code.writes(function):
+        elif call_watch.writes(function):
             self.impure("has a library write something")
 
     def _hand_to_library(self, it):

@@ -11,8 +11,8 @@ import operator
 from types import FunctionType, MethodWrapperType
 
 from terra.runtime import observed_libraries
+from terra.runtime.comparing import SCALARS
 from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
-from terra.runtime.regions import SCALARS
 from terra.runtime.unobserved import OPERATORS
 from terra.transform import wrappers
 

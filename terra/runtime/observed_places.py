@@ -4,9 +4,9 @@ import sys
 from types import CellType, ModuleType
 
 from terra.runtime import internals as tfi
+from terra.runtime.comparing import SCALARS
 from terra.runtime.effects import WITH_ITEMS, Question, held_in, space_of
 from terra.runtime.kinds import TENSORS, defined, is_librarys_container
-from terra.runtime.regions import SCALARS
 from terra.runtime.varying import SHARED
 
 _UNKNOWN = object()

@@ -17,6 +17,7 @@ import numpy as np
 from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, snapshots, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.born import Born
+from terra.runtime.comparing import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.effects import Append, Carried, Effect, holds_tensors, so_far, space_of
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
@@ -32,7 +33,6 @@ from terra.runtime.observed_operands import Operands
 from terra.runtime.observed_patterns import Patterns
 from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
-from terra.runtime.regions import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.varying import NOTHING_VARIES
 from terra.transform import convert

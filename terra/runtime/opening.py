@@ -7,8 +7,8 @@ code as the result of an operation that passes its value on and tells only its o
 from operator import is_
 
 from terra.runtime import internals as tfi
+from terra.runtime.comparing import mask_of
 from terra.runtime.open_shapes import Partial
-from terra.runtime.regions import mask_of
 from terra.runtime.tensor import EagerTensor, TerraTensor
 
 OPENS = "PlaceholderWithDefault"  # the operation

@@ -534,3 +534,8 @@ def _op_info(schema, attr_pairs, device):
     if info is None:
         info = _op_infos.setdefault(key, OpInfo(schema, attrs, raw, device))
     return info
+
+
+def variable_enum(handle):
+    """Returns the dtype, as a number of TensorFlow's, of the variable behind a handle."""
+    return handle._handle_data.shape_and_type[0].dtype

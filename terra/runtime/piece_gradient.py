@@ -16,9 +16,9 @@ from terra.runtime import opschema
 from terra.runtime.constants import RESOURCE_ENUM, SMALL
 from terra.runtime.graph_runner import runner
 from terra.runtime.piece_tape import Fed, all_held, is_static, records_of, values_of
-from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
 from terra.runtime.tracer import real
+from terra.runtime.value_key import ValueKey
 from terra.runtime.values import launched
 
 EagerTensor = tfi.EagerTensor

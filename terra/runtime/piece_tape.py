@@ -10,9 +10,9 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.constants import RESOURCE_ENUM
 from terra.runtime.lazy_tape import LazyTape, Tapes
-from terra.runtime.program import ValueKey
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import real
+from terra.runtime.value_key import ValueKey
 
 EagerTensor = tfi.EagerTensor
 MOST_PATHS = 2000  # remembered for each piece

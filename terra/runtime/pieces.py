@@ -100,6 +100,8 @@ class _Between:
 class PiecewiseStep(Step):
     """One call of a function whose steps are rolled."""
 
+    in_pieces = True
+
     def __init__(self, function, args, kwargs):
         super().__init__(function, args, kwargs)
         self.pieces = function.pieces

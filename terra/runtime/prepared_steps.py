@@ -17,19 +17,20 @@ from terra.graph.trace import ARG
 from terra.runtime import dispatch, interrupts, live_calls, opening, opschema, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late, parts_of
-from terra.runtime.constants import const_key
-from terra.runtime.fast_forward import Known
+from terra.runtime.comparing import SCALARS, scalar
+from terra.runtime.constants import const_key, dummy
+from terra.runtime.call_cache import Known
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.jumps import this_steps
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.late_reads import Late, LateCalculation, Received
 from terra.runtime.open_shapes import Partial
 from terra.runtime.parts import Drawn
-from terra.runtime.program import ValueKey
-from terra.runtime.regions import RESULT, SCALARS, Argument, Foreign, Instance, Number, scalar
+from terra.runtime.regions import RESULT, Argument, Foreign, Instance, Number
 from terra.runtime.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tracer import real
-from terra.runtime.values import dummy, unwaited
+from terra.runtime.value_key import ValueKey
+from terra.runtime.values import unwaited
 from terra.runtime.varying import Place, tensor_for
 
 EagerTensor = tfi.EagerTensor

@@ -4,29 +4,16 @@ While a newer TraceGraph is merged and its graph is generated, steps go on with 
 """
 
 from terra.graph.harmless import is_harmless, may_not_fit
-from terra.graph.trace import ARG, CONST, RESOURCE, VALUE
+from terra.graph.trace import ARG, CHECK, CONST, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.catching import SAFE
-from terra.runtime.tracer import CHECK, value_positions
+from terra.runtime.tracer import value_positions
+from terra.runtime.value_key import ValueKey
 
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
 _MOST_OWNERS = 32  # objects of which calls are recorded at one place
-
-
-class ValueKey:
-    """Identity of one value inside a program: an output of a node, or a value fed to it (negative output number)."""
-
-    __slots__ = ("node", "out", "result")
-
-    def __init__(self, node, out):
-        self.node, self.out = node, out
-        self.result = -1  # its index among the graph's outputs, if it outlives the step
-
-    @property
-    def device(self):
-        return self.node.payload.event.device
 
 
 class InputSlot:

@@ -12,15 +12,13 @@ from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.communication import Communication
-from terra.runtime.constants import const_key, is_small_constant
+from terra.runtime.constants import const_key, is_small_constant, known_to_host
 from terra.runtime.draws import rows_of, seed_tensor
 from terra.runtime.endings import Endings
 from terra.runtime.graph_runner import runner
 from terra.runtime.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, static_shape
-from terra.runtime.jumps import expand
 from terra.runtime.lazy_tape import Tapes
 from terra.runtime.opschema import get_schema, op_info
-from terra.runtime.regions import known_to_host
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import Tracer, all_values_known, host_value, nest_outputs, real, with_values
@@ -294,7 +292,7 @@ class PythonRunner(Communication, Endings):
         return t
 
     def expand(self, region):
-        return expand(self, region)
+        return region.expanded(self)
 
     # -- matching --------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Quick entries: a call of the framework's that was recorded (see `fast_forward`) is skipped after a glance at its arguments.
+"""Quick entries: a call of the framework's that was recorded (see `call_cache`) is skipped after a glance at its arguments.
 
 A signature of the arguments is not even made: they are compared one by one with those of the recorded call, and the cursor moves on. Entries stand at the
 place of the call (`jump`); the one that was used last stands behind the node that the call starts from, too (`attempt`).
@@ -6,15 +6,15 @@ place of the call (`jump`); the one that was used last stands behind the node th
 
 from threading import get_ident
 
-from terra.runtime import fast_forward
 from terra.runtime import internals as tfi
-from terra.runtime.constants import const_key
+from terra.runtime.comparing import SCALARS
+from terra.runtime.constants import const_key, known_to_host
 from terra.runtime.jumps import advance
 from terra.runtime.kinds import is_librarys_container
-from terra.runtime.program import ValueKey
 from terra.runtime.python_runner import PythonRunner
-from terra.runtime.regions import MISSED, SCALARS, Attached, Foreign, known_to_host, note_mask
+from terra.runtime.regions import MISSED, Attached, Foreign, note_mask
 from terra.runtime.tensor import TerraTensor, make_tensor
+from terra.runtime.value_key import ValueKey
 
 EagerTensor = tfi.EagerTensor
 _VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _ZEROS, _FOREIGN, _MASKED, _OTHER, _SLICE = range(13)
@@ -58,7 +58,7 @@ _new, _uid, _tape_set_is_empty, _context_changes = object.__new__, tfi.new_uid, 
 def glance(step, function, args):
     """Jump over a call in a step of class `Step` that is not a block's, nor in pieces, if the `express` entry is its; returns its result, else None.
 
-    This is `fast_forward.running`, `attempt`, `_fits`, `_walk` and `make_tensor` in one, without what is rare: calling them takes as long as what they do.
+    This is `call_cache.running`, `attempt_function`, `fits`, `walk` and `make_tensor` in one, without what is rare: calling them takes as long as what they do.
     """
     runner = step.mode
     if type(runner) is not PythonRunner or step.paused or not step.skips or step.thread != get_ident():
@@ -128,40 +128,7 @@ def glance(step, function, args):
     return made
 
 
-def attempt(runner, function, args, kwargs, call=None, shared=False, may_be_empty=False):
-    """Jump over `call()`, which is `function(*args, **kwargs)` as far as anybody can tell; else make the call, and record it.
-
-    shared: whether the first argument is nearly always the same object, which nobody changes, and the call nothing but computes, even if it issues no operation.
-    may_be_empty: the latter alone.
-    """
-    node, location = runner.node, runner.cursor.current
-    quick = node.express
-    if quick is not None and quick.function is function and quick.location is location and _fits(runner, quick, args, kwargs):
-        _walk(runner, quick)
-        made = make_tensor(quick.dtype, quick.enum, quick.made_shape, quick.made_key, runner, None)
-        runner.issued.append(made)
-        return made
-    place = (node, function, location)
-    known = runner.program.regions.get(place)
-    if known:
-        result = jump(runner, known, args, kwargs)
-        if result is not MISSED:
-            return result
-    if call is None:
-        call = lambda: function(*args, **kwargs)  # noqa: E731
-    if known is False:
-        if not fast_forward.is_another_matter(runner, place):
-            if runner.observer is not None:
-                runner.observer.entered += 1
-            return call()
-        known = None
-    result, region = fast_forward.attempt_at(place, known, runner, function, args, kwargs, call, None, shared or may_be_empty)
-    if region is not None:
-        learn(runner, place, region, args, kwargs, shared)
-    return result
-
-
-def _fits(runner, quick, args, kwargs):
+def fits(runner, quick, args, kwargs):
     """Whether a call is the one of an `express` entry."""
     if kwargs:
         if quick.names != tuple(kwargs):
@@ -307,7 +274,7 @@ def _are_new(runner, foreign):
     return len(ids) == len(foreign) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
 
 
-def _walk(runner, quick):
+def walk(runner, quick):
     """`jumps.advance` by a quick entry that is `plain`."""
     quick.jumps += 1
     runner.step.counts.fast_forwards += 1
@@ -328,7 +295,7 @@ def _walk(runner, quick):
 def _jump(runner, quick, given, foreign):
     """`jumps.jump` by a quick entry."""
     if quick.plain:
-        _walk(runner, quick)
+        walk(runner, quick)
     else:
         quick.jumps += 1
         advance(runner, quick.region, foreign)

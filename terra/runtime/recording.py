@@ -4,23 +4,24 @@ import collections
 
 import numpy as np
 
-from terra.graph.trace import ARG, CONST, FEED, RESOURCE
+from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.backward import Record
-from terra.runtime.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant
+from terra.runtime.comparing import SCALARS, Unskippable, mask_of
+from terra.runtime.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.runtime.draws import rows_of
 from terra.runtime.kinds import is_output, is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.open_shapes import Unread
-from terra.runtime.program import ValueKey
 from terra.runtime.random_state import random_state
 from terra.runtime.regions import (
-    BOOL_ENUM, RESOURCE_ENUM, RESULT, SCALARS, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds, Unskippable, known_to_host, mask_of,
+    BOOL_ENUM, RESOURCE_ENUM, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds,
 )
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor, is_unread
-from terra.runtime.tracer import FETCH, real
+from terra.runtime.tracer import real
+from terra.runtime.value_key import ValueKey
 from terra.runtime.varying import NOTHING_VARIES, may_vary
 
 EagerTensor = tfi.EagerTensor

@@ -15,9 +15,9 @@ import weakref
 
 from terra.runtime import dispatch, guards, open_shapes, opschema, replaced, shape_inference, stock
 from terra.runtime import internals as tfi
+from terra.runtime.comparing import Unskippable
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.open_shapes import is_shape, shape_of
-from terra.runtime.regions import Unskippable
 from terra.runtime.size_readers import SizeToCompare
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor

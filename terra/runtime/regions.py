@@ -11,30 +11,16 @@ import sys
 from terra.graph.conditions import Within
 from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
-from terra.runtime.constants import const_key, is_small_constant, value_key
+from terra.runtime.backward import Record
+from terra.runtime.comparing import SCALARS, Same, Unskippable, logits_of, mask_of, scalar
+from terra.runtime.constants import const_key, is_small_constant, known_to_host, value_key
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import real
+from terra.runtime.value_key import ValueKey
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL
-SCALARS = frozenset([int, float, bool, str, type(None), bytes])
-
-
-def scalar(value):
-    """What identifies one of `SCALARS`."""
-    kind = type(value)
-    return (kind, value) if value != 0 or kind is not float else (kind, str(value))  # 0.0 == -0.0
-
-
-def mask_of(x):
-    """The mask that Keras has attached to a tensor, or None."""
-    return vars(x).get("_keras_mask")
-
-
-def logits_of(x):
-    """The logits that Keras has attached to probabilities, or None."""
-    return vars(x).get("_keras_logits")
 
 
 def note_mask(runner, x):
@@ -134,25 +120,6 @@ MOST_REGIONS = 4  # kept per place and signature: a step that alternates between
 MOST_ALTERNATIVES = 8  # the same where the call reads values
 
 
-class Unskippable(Exception):
-    """A call depends on, or gives, something that a region cannot hold; its text, if any, continues "because it"."""
-
-
-class Same:
-    """Stands for an object itself, and keeps it: another one at its address is not it."""
-
-    __slots__ = ("thing",)
-
-    def __init__(self, thing):
-        self.thing = thing
-
-    def __eq__(self, other):
-        return type(other) is Same and other.thing is self.thing
-
-    def __hash__(self):
-        return id(self.thing)
-
-
 class Inputs:
     """The tensors among the arguments of a call."""
 
@@ -241,14 +208,6 @@ class Inputs:
         found.append((enum, shape, runner._from_outside(x), watched))
 
 
-def known_to_host(runner, x):
-    """What identifies the value of a tensor that was fed, if operations on it may run on the host at once (see `host_values.host_static`); else None."""
-    if type(x) is not EagerTensor or runner.step.is_data(x):
-        return None
-    enum, shape = x._datatype_enum(), x._shape_tuple()
-    return const_key(x, enum, shape) if enum in opschema.HOST_KNOWN_ENUMS and is_small_constant(enum, shape) else None
-
-
 class Alternatives(list):
     """The regions of one place and signature: other states of an object that was read then, or other values that the call read on its way."""
 
@@ -305,6 +264,26 @@ class Region:
     def depends_on_values(self):
         """Whether it is what the call does when what it reads is as recorded."""
         return any(value is not None for _, value, *_ in self.fetches)
+
+    def expanded(self, runner):
+        """Yields what the call would have told the tape, had it not been skipped: (op, inputs, attributes, outputs), or a Record, for each operation."""
+        for item in self.records:
+            if type(item) is Region:
+                yield from item.expanded(runner)
+            elif type(item) is Record:
+                yield item.mapped(lambda x: self.find(runner, x), lambda key: runner.placeholder(key, self.shapes))
+            else:
+                op, ins, attrs, outs = item
+                yield op, [self.find(runner, x) for x in ins], attrs, [self.find(runner, x) for x in outs]
+
+    def find(self, runner, x):
+        """Returns the tensor that `x` stands for in this record: a value of the step, an argument, or what was fed; anything else as it is."""
+        kind = type(x)
+        if kind is ValueKey:
+            return runner.placeholder(x, self.shapes)
+        if kind is Argument:
+            return runner.step.arg_list[x.index]
+        return runner.fed_by_key.get(x.key, x) if kind is Fed else x
 
     def comes_after(self, runner):
         """Whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the last ones."""

@@ -8,7 +8,7 @@ import sys
 import time
 from threading import get_ident
 
-from terra.runtime import dispatch, handlers
+from terra.runtime import current_step, handlers
 
 PAUSE = 0.00005  # seconds between two looks
 PATIENCE = 1.0  # seconds, then the step's thread is taken to wait for this one, in code that Terra called
@@ -66,7 +66,7 @@ class Shared(View):
 
 def running_step():
     """Returns the step that runs, or is still open, on whatever thread; None if there is none."""
-    active = dispatch.active
+    active = current_step.active
     return active.step if isinstance(active, View) else active
 
 
@@ -100,8 +100,8 @@ class Visit:
         end = time.perf_counter() + PATIENCE
         while True:
             lock.acquire()
-            if dispatch.active is step:
-                dispatch.active = Shared(step)
+            if current_step.active is step:
+                current_step.active = Shared(step)
             frame = sys._current_frames().get(step.thread)
             waits = step.paused and not step.crossing  # for an imperative operation, which may be what reads
             if frame is None or step.mode is None or waits or not handlers.is_ours(frame) or time.perf_counter() > end:

@@ -9,6 +9,7 @@ Slices of variables are taken in the same way. TensorFlow attaches a function to
 
 from threading import get_ident
 
+from terra.runtime import current_step
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
 
@@ -63,10 +64,9 @@ def _parse(spec):
 
 def getitem(original):
     """A stand-in for `tf.Tensor.__getitem__`."""
-    from terra.runtime import dispatch  # it installs what is made here
 
     def __getitem__(tensor, spec):
-        step = dispatch.active
+        step = current_step.active
         if step is not None and step.thread == get_ident() and not step.paused and tfi.tf.executing_eagerly() and not tfi.slices_like_numpy():
             kind = type(tensor)
             if kind is TerraTensor or kind is tfi.EagerTensor:
@@ -74,7 +74,7 @@ def getitem(original):
                 if parsed is not None and parsed[0]:
                     begin, end, strides, masks = parsed
                     try:
-                        return dispatch._fast(
+                        return step.mode.fast(
                             tfi.ctx(), "StridedSlice", None, tensor, tfi.eager_constant(begin, _INT32), tfi.eager_constant(end, _INT32),
                             tfi.eager_constant(strides, _INT32), *masks)
                     except (tfi.NotOkStatusException, tfi.OpError):  # TensorFlow's own code is to say what is wrong

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from terra.runtime import lasting, versions
-from terra.runtime.regions import SCALARS, Unskippable
+from terra.runtime.comparing import SCALARS, Unskippable
 
 _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 

@@ -4,11 +4,12 @@ import sys
 import time
 from threading import get_ident
 
-from terra.runtime import dispatch, frames, iterators, location, opschema, samplers
+from terra.runtime import current_step, frames, iterators, location, opschema, samplers
 from terra.runtime import internals as tfi
 from terra.runtime.draws import rows_of
 from terra.runtime.graph_runner import runner
 from terra.runtime.python_runner import PythonRunner
+from terra.runtime.shared import Visit
 from terra.runtime.tensor import holds_numbers, tensor_of
 from terra.runtime.tracer import collect_args
 
@@ -35,6 +36,7 @@ class Step:
     clock = staticmethod(time.perf_counter)
     guarded = False  # whether the program would catch the failure of this very step, and its operations are waited for because of that
     in_block = False  # whether it is a tape's block, or what follows it
+    in_pieces = False  # whether it is rolled
     open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.block_step`
 
     def __init__(self, function, args, kwargs):
@@ -106,8 +108,12 @@ class Step:
     def resume(self):
         self.paused -= 1
 
+    def visit(self):
+        """`with step.visit():` the calling thread may look into the step, and change it, as the step's own thread may at any time."""
+        return Visit(self)
+
     def is_running_here(self):
-        return dispatch.active is self and self.thread == get_ident()
+        return current_step.active is self and self.thread == get_ident()
 
     def began_in(self):
         """(the outermost frame with code of the step in it, or the code object of the frame around it; the line behind which the former's is the step's)."""

@@ -8,7 +8,7 @@ operations are traced as they are executed.
 import numpy as np
 
 from terra.graph.harmless import is_harmless
-from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
+from terra.graph.trace import ARG, CHECK, CONST, FEED, FETCH, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
 from terra.runtime import catching, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.constants import RESOURCE_ENUM, VARIANT_ENUM, const_key, is_small_constant, value_key
@@ -16,7 +16,6 @@ from terra.runtime.draws import seed_enum
 from terra.runtime.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
 from terra.runtime.opschema import get_schema, op_info, schemas
 from terra.runtime.shape_inference import open_shapes, output_shapes
-from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
 
 EagerTensor = tfi.EagerTensor
@@ -38,7 +37,6 @@ class FetchInfo:
         self.key = (op_type, enum)
 
 
-FETCH, CHECK = "OutputFetching", "OutputChecking"  # CHECK: Python does not use the value, but waits for it in case that it cannot be computed
 FETCH_INFOS = {enum: FetchInfo(FETCH, enum) for enum in DTYPES}
 CHECK_INFOS = {enum: FetchInfo(CHECK, enum) for enum in DTYPES if enum not in (RESOURCE_ENUM, VARIANT_ENUM)}
 
@@ -249,7 +247,7 @@ class Tracer:
                     break
 
     def check(self, t):
-        with Visit(self.step):
+        with self.step.visit():
             if t._value is None and self.step.mode is self and not self.step.before_read():
                 self.note_fetch(t, self.cursor.current, CHECK_INFOS, self.step.line_here())
 
@@ -472,7 +470,7 @@ class Tracer:
 
     def materialise(self, t):
         """Python reads the value of `t`: a fetch point of the step."""
-        with Visit(self.step):  # worker threads of the step may read, too
+        with self.step.visit():  # worker threads of the step may read, too
             if t._value is None and not (self.step.mode is self and self.step.before_read()):
                 if self.step.mode is self:
                     self.note_fetch(t, self.cursor.current, line=self.step.line_here())

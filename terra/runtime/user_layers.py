@@ -10,7 +10,7 @@ import inspect
 import sys
 from operator import is_
 
-from terra.runtime import dispatch, fast_forward, replaced, stock
+from terra.runtime import arguments, call_cache, current_step, replaced, skipping, stock
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import is_librarys
 from terra.runtime.tensor import TerraTensor
@@ -74,15 +74,15 @@ class Wrapped:
 
     def converted(self, args):
         """The positional arguments, with tensors in the place of arrays, as the wrapper first thing makes them."""
-        step = dispatch.active
-        if not any(map(fast_forward.holds_array, args)) or step is None or not step.takes_tensors() or not self.layer._convert_input_args \
+        step = current_step.active
+        if not any(map(arguments.holds_array, args)) or step is None or not step.takes_tensors() or not self.layer._convert_input_args \
                 or not self.known.holds(type(self.layer)):
             return args
-        return tuple([fast_forward.tensors_for(step, x) for x in args])
+        return tuple([arguments.tensors_for(step, x) for x in args])
 
     def __call__(self, *args, **kwargs):
         layer, args = self.layer, self.converted(args)
-        runner = fast_forward.running()
+        runner = call_cache.running()
         if runner is None or not self.known.holds(type(layer)):
             return layer(*args, **kwargs)
         predicted = is_predicted(self, args, kwargs)
@@ -90,7 +90,7 @@ class Wrapped:
             return _calling(runner, self, args, kwargs)
         if predicted is None:
             return verify(self, args, kwargs)
-        return fast_forward.Skipping(layer)(*args, **kwargs)
+        return skipping.Skipping(layer)(*args, **kwargs)
 
 
 # The attributes of a layer that `_does_nothing` looks at, and those of the call specification.
@@ -303,7 +303,7 @@ def _call(layer, known, plan, args, kwargs, call=None):
     state = known.state
     context = getattr(state, "current_call_ctx", None)
     if context is None:
-        runner = fast_forward.running()
+        runner = call_cache.running()
         if runner is not None and runner.observer is not None:
             runner.observer.empties_losses(layer)
         context = layer._get_call_context()

@@ -1,6 +1,5 @@
-"""Tensors and nestings that the skeleton makes itself: dummies for arguments that a path does not use."""
+"""How the skeleton nests what operations give, and what of it has not been waited for."""
 
-from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import Flight
 from terra.runtime.tensor import TerraTensor
 
@@ -16,25 +15,6 @@ def flat_template(schema, outs, info):
         return (-1,) * len(outs)
     return tuple(
         info.attrs[number] if number else len(info.attrs[types]) if types else -1 for _, number, types in outputs)
-
-
-_dummies = {}
-
-
-def dummy(enum):
-    """A tensor to pass for an argument that the taken path does not use."""
-    value = _dummies.get(enum)
-    if value is None:
-        dtype = tfi.dtypes.as_dtype(enum)
-        if dtype == tfi.tf.resource:
-            _dummies["variable"] = tfi.tf.Variable(0.0, trainable=False)
-            value = _dummies["variable"].handle
-        elif dtype == tfi.tf.variant:
-            value = tfi.tf.raw_ops.EmptyTensorList(element_shape=tfi.tf.constant([], tfi.tf.int32), max_num_elements=0, element_dtype=tfi.tf.float32)
-        else:
-            value = tfi.tf.constant(b"" if dtype == tfi.tf.string else 0 if dtype != tfi.tf.bool else False, dtype=dtype)
-        _dummies[enum] = value
-    return value
 
 
 def unwaited(x):

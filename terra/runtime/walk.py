@@ -8,8 +8,8 @@ import numpy as np
 
 from terra.runtime import added_losses, lasting
 from terra.runtime import internals as tfi
+from terra.runtime.comparing import SCALARS, Unskippable
 from terra.runtime.kinds import is_description, is_librarys
-from terra.runtime.regions import SCALARS, Unskippable
 from terra.runtime.replaced import modules
 from terra.runtime.snapshots import noted
 from terra.runtime.stock import NEVER, STEP_FUNCTIONS, STEPS, is_frameworks, is_seed_generator, stock_package

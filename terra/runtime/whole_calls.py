@@ -18,13 +18,14 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import dispatch, fast_forward, guards, live_calls, opening, quick_entries, stock, user_layers, verification
+from terra.runtime import arguments, call_cache, current_step, guards, live_calls, opening, quick_entries, stock, user_layers, verification
 from terra.runtime import internals as tfi
+from terra.runtime.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.jumps import jump
 from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
-from terra.runtime.regions import FELL_BACK, MISSED, SCALARS, Alternatives, Inputs, Unskippable, scalar
+from terra.runtime.regions import FELL_BACK, MISSED, Alternatives, Inputs
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor, holds_numbers
 from terra.runtime.varying import A_NUMBER, SHARED, Place, Varying, may_vary
@@ -133,7 +134,7 @@ class Attempts:
             self._tried()
         if alternatives.is_hopeless:
             self.tries = _MOST_TRIES
-        if len(self.regions) > fast_forward.MOST_SIGNATURES:
+        if len(self.regions) > call_cache.MOST_SIGNATURES:
             del self.regions[next(iter(self.regions))]
 
     def alternatives(self):
@@ -152,7 +153,7 @@ def run_step(step, function, args, kwargs):
         result, skipped = run_keras_step(function.__func__, function.__self__, args, kwargs)
         step.counts.whole_steps += skipped
         return result
-    runner = fast_forward.running()
+    runner = call_cache.running()
     if runner is None or type(step) is not Step or not step.function.located or step.function.options.fast_forward == "framework" or guards.is_traced():
         return function(*args, **kwargs)
     if type(function) is MethodType:
@@ -171,10 +172,10 @@ def is_keras_step(method):
 def run_keras_step(form, model, args, kwargs):
     """A step of Keras' own, which is a call of the framework's like others, on batches of arrays or tensors: (its result, whether it was skipped). `form`: what it is if it
     is not."""
-    step = dispatch.active
-    if step is not None and any(map(fast_forward.holds_array, args)) and step.takes_tensors() and _is_stock_throughout(step.function, model):
-        args = fast_forward.with_tensors(step, model, args, {})[0]
-    runner = fast_forward.running()
+    step = current_step.active
+    if step is not None and any(map(arguments.holds_array, args)) and step.takes_tensors() and _is_stock_throughout(step.function, model):
+        args = arguments.with_tensors(step, model, args, {})[0]
+    runner = call_cache.running()
     if runner is None or not (stock.is_stock_object(model) or stock.is_derived_object(model)):
         return form(model, *args, **kwargs), False
     calls = []
@@ -183,7 +184,7 @@ def run_keras_step(form, model, args, kwargs):
         calls.append(form)
         return form(model, *args, **kwargs)
 
-    return fast_forward.attempt(runner, form, model, args, kwargs, call), not calls
+    return call_cache.attempt(runner, form, model, args, kwargs, call), not calls
 
 
 def _is_stock_throughout(function, model):
@@ -264,7 +265,7 @@ def _wrap(form):
 
         def call(*args, **kwargs):
             function = reference()
-            runner = fast_forward.running()
+            runner = call_cache.running()
             if runner is None or function in runner.attempted or not _is_inner(runner) or guards.is_traced():
                 return function(*args, **kwargs)  # within a call of itself, more frames would count
             runner.attempted.add(function)
@@ -480,9 +481,9 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
     if tfi.is_composite(kind):
         given.add(id(value))
     try:
-        fast_forward.describe(runner, value, found, keep, inputs)
+        arguments.describe(runner, value, found, keep, inputs)
     except Unskippable:
-        if kind is TerraTensor or kind is fast_forward.EagerTensor or issubclass(kind, np.ndarray):
+        if kind is TerraTensor or kind is arguments.EagerTensor or issubclass(kind, np.ndarray):
             raise
         found.append(id(value))
         keep.append(value)

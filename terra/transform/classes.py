@@ -26,6 +26,7 @@ CALLED_BY_PYTHON = frozenset(f"__{name}__" for name in (
     "int float complex index abs neg pos invert round lt le eq ne gt ge getattr get set".split()
     + [prefix + name for prefix in ("", "r", "i") for name in _OPERATORS]))
 
+function_form = None  # gives the instrumented form of a function: set by `convert`
 prepared = {}  # id(class) -> weak reference to it; twice as fast as a WeakSet
 _patched = {}  # (weak reference to the class, name) -> (original, its form)
 
@@ -82,8 +83,6 @@ def _patch_users(cls):
 
 def _form(value):
     """The instrumented form of a function or property; itself if there is none."""
-    from .convert import function_form  # it imports this module
-
     if value is None:
         return None
     if type(value) is FunctionType:

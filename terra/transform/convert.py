@@ -380,5 +380,6 @@ def _forget_library_decisions():
         classes.forget()
 
 
+classes.function_form = function_form
 policy.on_change(_forget_library_decisions)
 location.set_resolver(resolve)

@@ -1,0 +1,132 @@
+"""The arguments of calls: how they are described, so that two calls can be compared, and which arrays among them become tensors."""
+
+import sys
+from collections import OrderedDict
+from types import FunctionType
+
+import numpy as np
+
+from terra.runtime import internals as tfi
+from terra.runtime import stock
+from terra.runtime.comparing import SCALARS, Unskippable, scalar
+from terra.runtime.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
+from terra.runtime.tensor import TerraTensor
+
+EagerTensor = tfi.EagerTensor
+# Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
+CLASSES = {  # with which it calculates: on the host, if they are no data
+    **dict.fromkeys([tfi.tf.nn.nce_loss, tfi.tf.nn.sampled_softmax_loss], (2, "labels")),
+    **dict.fromkeys([tfi.tf.random.log_uniform_candidate_sampler, tfi.tf.random.uniform_candidate_sampler, tfi.tf.nn.compute_accidental_hits], (0, "true_classes"))}
+INDICES = {
+    tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices"), tfi.tf.nn.embedding_lookup: (1, "ids"),
+    tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels"), **CLASSES}
+_MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
+_variable_kinds = set()  # classes of variables
+
+
+def with_tensors(step, callee, args, kwargs):
+    """The arguments of a call of the stock object `callee`, with tensors in the place of the arrays that it would make tensors of itself, first thing."""
+    if any(map(holds_array, args)) or any(map(holds_array, kwargs.values())):
+        n = _number_converted(callee) if step.takes_tensors() else 0
+        args = (*[tensors_for(step, x) for x in args[:n]], *args[n:])
+        if n == sys.maxsize:
+            kwargs = {name: tensors_for(step, x) for name, x in kwargs.items()}
+    return args, kwargs
+
+
+def holds_array(x):
+    """Whether an argument is an array, or a container with arrays in it."""
+    kind = type(x)
+    return kind is np.ndarray or ((kind is list or kind is tuple) and np.ndarray in map(type, x)) or (kind is dict and np.ndarray in map(type, x.values()))
+
+
+def tensors_for(step, x):
+    """An argument, with tensors in the place of the array that it is, or of those in it."""
+    if not holds_array(x):
+        return x
+    if type(x) is np.ndarray:
+        return step.as_data(x)
+    tensors = [step.as_data(y) if type(y) is np.ndarray else y for y in (x.values() if type(x) is dict else x)]
+    return dict(zip(x, tensors)) if type(x) is dict else type(x)(tensors)
+
+
+def _number_converted(callee):
+    """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
+    module = type(callee).__module__
+    package = stock.stock_package(module)
+    if package != "metrics" and not stock.is_stock_object(callee):
+        return 0
+    if module.startswith("tf_keras."):
+        return int(package not in ("losses", "metrics"))  # those treat arrays and tensors differently
+    return sys.maxsize if package != "layers" or callee._convert_input_args else 0
+
+
+def looks_up(callee):
+    """Whether `callee` is a stock layer that is given indices."""
+    return type(callee).__name__ == "Embedding" and stock.is_stock_object(callee)
+
+
+def unread(runner, owner, args, kwargs):
+    """The tensors among a call's arguments at whose values its Python code does not look."""
+    if type(owner) is FunctionType:
+        position, name = INDICES.get(owner, (None, None))
+        found = () if name is None else args[position:position + 1] or (kwargs.get(name),)
+        return found if owner not in CLASSES else [x for x in found if id(x) in runner.step.args or runner.step.is_data(x)]
+    return [x for x in args[:1] if looks_up(owner) and runner.step.is_data(x)]  # the layer's operations on other ones run on the host
+
+
+def describe(runner, value, found, keep, inputs):
+    """Append what identifies an argument to `found`. Raises Unskippable if it cannot be told cheaply."""
+    kind = type(value)
+    if kind is TerraTensor or kind is EagerTensor:
+        inputs.describe(runner, value, found)
+    elif kind in SCALARS:
+        found.append(scalar(value))
+    elif kind is tuple or kind is list:
+        found.append((kind, len(value)))
+        for x in value:
+            describe(runner, x, found, keep, inputs)
+    elif kind is dict:
+        if not all(type(x) in SCALARS for x in value):  # comparing other keys may run the user's code
+            raise Unskippable("is given a dict with keys of a special type")
+        found.append((kind, *map(scalar, value)))
+        for x in value.values():
+            describe(runner, x, found, keep, inputs)
+    elif tfi.is_composite(kind):
+        found.append(kind)
+        inputs.composites.add(id(value))
+        for x in tfi.composite_parts(value):
+            inputs.enclosed.add(id(x))
+            describe(runner, x, found, keep, inputs)
+    elif kind in _variable_kinds or tfi.is_variable(value) or stock.is_seed_generator(kind):
+        _variable_kinds.add(kind)
+        found.append(id(value))
+        keep.append(value)
+    elif is_named_tuple(kind) and makes_named_tuples(kind):
+        found.append((kind, len(value)))
+        for x in value:
+            describe(runner, x, found, keep, inputs)
+    elif kind is slice:
+        found.append(kind)
+        for x in (value.start, value.stop, value.step):
+            describe(runner, x, found, keep, inputs)
+    elif kind is tfi.tensor_shape.TensorShape:
+        found.append((kind, tuple(value.as_list()) if value.rank is not None else None))
+    elif kind is tfi.tf.UnconnectedGradients or kind is tfi.tf.DType or value is Ellipsis:
+        found.append(value)
+    elif kind is np.ndarray and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+        found.append((kind, value.dtype.str, value.shape, value.tobytes()))
+    elif issubclass(kind, (np.number, np.bool_)) and kind.__module__ == "numpy":
+        found.append((kind, value.tobytes()))
+    elif issubclass(kind, type) and issubclass(value, np.generic):
+        found.append((kind, str(value)))
+    elif issubclass(kind, type) and tfi.is_composite(value):
+        found.append(value)
+    elif is_output(value):
+        found.append((kind, tuple(OrderedDict.keys(value))))
+        describe(runner, vars(value), found, keep, inputs)
+    elif is_librarys_container(kind):
+        describe(runner, plain(value), found, keep, inputs)
+        found.append(kind)
+    else:
+        raise Unskippable(f"is given an object of type {kind.__name__}" if kind is not np.ndarray else "is given an array that is too large to be compared")

@@ -1,0 +1,103 @@
+"""Calls that are watched: a profile function looks out for code of the program's that runs in them, and for what they write."""
+
+import contextlib
+import logging
+import sys
+import warnings
+
+from terra.runtime import jacobians, profilers
+from terra.transform import convert, policy
+from terra.transform.observed import Unobservable
+
+_libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
+_OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
+_TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
+
+
+@contextlib.contextmanager
+def observed_in_place(functions):
+    """While it lasts, these functions have the code of their observed forms, where there is one: gives [(function, that code)]."""
+    exchanged, own = [], []
+    try:
+        for function in dict.fromkeys(functions):
+            try:
+                code = function.__code__ if convert.is_observed(function.__code__) else convert.observed_code(function)
+            except Unobservable:
+                continue
+            if code.co_freevars == function.__code__.co_freevars:
+                own.append(function.__code__)
+                exchanged.append((function, code))
+                function.__code__ = code
+        yield exchanged
+    finally:
+        for (function, code), before in zip(exchanged, own, strict=True):
+            if function.__code__ is code:
+                function.__code__ = before
+
+
+def note_filters(add):
+    """Have `add` note the containers that say which warnings are shown: that of a call was not, but may be the next time."""
+    add(vars(warnings))
+    add(warnings.filters)
+
+
+def writes(function):
+    """Whether a builtin writes something, or opens a file."""
+    return function in _OPENING or function.__name__ in _WRITING
+
+
+def watch(call):
+    """Make `call`, which should run nothing of the user's: (its result, whether that is so, whether it has warned).
+
+    What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
+    """
+    seen, warned = [], []
+    result = look_out(call, lambda frame: seen.append(frame.f_code), warned)  # the frame would keep what the code works with
+    return result, not seen, bool(warned)
+
+
+def look_out(call, note, warned, note_builtin=None, strangers=True):
+    """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
+
+    strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
+    warned: a list to which a warning that is filtered out is appended.
+    """
+    outer = sys.getprofile()
+    if not callable(outer):
+        outer = None
+
+    def profile(frame, event, argument):
+        if outer is not None:
+            outer(frame, event, argument)
+        if event != "call":
+            if event == "c_call":
+                if argument is warnings.warn:
+                    warned.append(event)
+                if note_builtin is not None:
+                    note_builtin(frame, argument)
+            return
+        code = frame.f_code
+        known = _libraries.get(id(code))
+        if known is not None:
+            if known[1] and strangers:
+                note(frame)
+            return
+        if jacobians.is_generated(code):
+            return
+        name = frame.f_globals.get("__name__")
+        if convert.is_observed(code) or code in _TOLD or (policy.is_user_module(name, code.co_filename) and not _makes_named_tuple(frame)):
+            note(frame)
+            return
+        strange = policy.is_strange(name, code.co_filename)
+        _libraries[id(code)] = code, strange
+        if strange and strangers:
+            note(frame)
+
+    result, lasted = profilers.watched(call, profile)
+    if not lasted:  # nobody knows what was called since
+        note(sys._getframe())
+    return result
+
+
+def _makes_named_tuple(frame):
+    return frame.f_code.co_filename.startswith("<string>") and frame.f_globals.get("__name__", "").startswith("namedtuple_")

@@ -1,0 +1,28 @@
+"""The step that runs now, of which the process has one at a time. Imports nothing of Terra, so that every room can ask."""
+
+import threading
+
+active = None  # the step that runs or is still open, or what stands for it on other threads; set by whoever begins and ends steps, while holding `lock`
+lock = threading.RLock()
+
+
+class _LeftAlone(threading.local):
+    depth = 0
+
+    def __enter__(self):
+        self.depth += 1
+
+    def __exit__(self, *exc):
+        self.depth -= 1
+
+
+left_alone = _LeftAlone()  # `with left_alone:` no step begins on this thread: it runs one that is left to eager execution
+
+
+def leave_all_alone():
+    """Let no step begin on any thread from now on: this is a forked process, and another thread of the parent's may have held the lock."""
+    global lock
+    _LeftAlone.depth = 1
+    left_alone.depth += 1
+    if not lock._is_owned():
+        lock = threading.RLock()

@@ -1,0 +1,55 @@
+"""The house: which module may import which (`.importlinter`), and how large modules, functions and classes are."""
+
+import ast
+import configparser
+import pathlib
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = pathlib.Path(__file__).parent.parent
+LINES, FUNCTION, BASES = 400, 80, 4
+# What is larger still, and how large: a number may fall, and an entry go, but neither may rise or come.
+MODULES = {
+    "graph/generator": 549, "graph/tracegraph": 574, "runtime/coexecution": 636, "runtime/internals": 819, "runtime/observed_attributes": 463, "runtime/observed_builtins": 411,
+    "runtime/observed_calls": 473, "runtime/observer": 438, "runtime/opschema": 541, "runtime/piece_gradient": 478, "runtime/prepared_steps": 524, "runtime/python_runner": 507,
+    "runtime/quick_entries": 457, "runtime/reads": 413, "runtime/recurrent_layers": 442, "runtime/tracer": 557, "runtime/varying": 488, "runtime/whole_calls": 489, "transform/observed": 583,
+}
+FUNCTIONS = {"runtime/call_cache.attempt_at": 103, "runtime/piece_gradient._plan": 83, "runtime/python_runner._match": 107, "runtime/whole_calls._attempt": 132}
+CLASSES = {"runtime/observer.Observer": 11}
+
+
+def modules():
+    return {path.relative_to(ROOT / "terra").with_suffix("").as_posix(): path.read_text() for path in sorted((ROOT / "terra").rglob("*.py"))}
+
+
+def test_imports(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+    assert lint_imports(config_filename=".importlinter", no_cache=True) == 0, capsys.readouterr().out
+
+
+def test_each_module_has_its_room():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    rooms = parser["importlinter:contract:rooms"]["layers"].replace(":", " ").split()
+    assert sorted(rooms) == sorted("terra." + name.replace("/", ".") for name in modules() if not name.endswith("__init__"))
+
+
+def _sizes():
+    lines, functions, classes = {}, {}, {}
+    for name, text in modules().items():
+        lines[name] = len(text.splitlines())
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                functions[f"{name}.{node.name}"] = node.end_lineno - node.lineno + 1
+            elif isinstance(node, ast.ClassDef):
+                classes[f"{name}.{node.name}"] = len(node.bases)
+    return lines, functions, classes
+
+
+@pytest.mark.parametrize("kind, most, known", [(0, LINES, MODULES), (1, FUNCTION, FUNCTIONS), (2, BASES, CLASSES)], ids=["lines of modules", "lines of functions", "bases of classes"])
+def test_sizes(kind, most, known):
+    too_large = {name: size for name, size in _sizes()[kind].items() if size > most}
+    assert {name: size for name, size in too_large.items() if size > known.get(name, most)} == {}
+    assert known.keys() - too_large.keys() == set(), "no longer too large: to be taken from the list"
