@@ -1,8 +1,7 @@
 """Tracebacks of what a step raises: the lines that eager execution shows, and none of Terra's."""
 
 import dataclasses
-import importlib
-import inspect
+import pathlib
 import subprocess
 import sys
 import traceback
@@ -205,9 +204,9 @@ def test_what_a_builtin_raises():
 
 
 def test_functions_that_call_are_there():
+    texts = [(path.stem, path.read_text()) for path in pathlib.Path(terra.__file__).parent.rglob("*.py")]
     for module, name in tracebacks.CALLING:
-        found = importlib.import_module(f"terra.runtime.{module}")
-        assert f"def {name}(" in inspect.getsource(found), (module, name)
+        assert any(stem == module and f"def {name}(" in text for stem, text in texts), (module, name)
 
 
 def test_deep_recursion():

@@ -66,7 +66,7 @@ def _calls(view):
     if not view.in_block or view.thread != get_ident():
         return False
     frame = sys._getframe(2)
-    return frames.is_users(frame) or (view.open_ended and not view.held and frame.f_globals["__name__"].startswith("terra.runtime."))
+    return frames.is_users(frame) or (view.open_ended and not view.held and frames.is_ours(frame))
 
 
 def _method(function, skips=None, kind=None):

@@ -56,7 +56,7 @@ def _without_ours(trace, to_the_end):
     end = len(entries)
     if not to_the_end:
         frame = entries[-1].tb_frame
-        to_the_end = frames.is_ours(frame) and (frame.f_globals["__name__"].removeprefix("terra.runtime."), frame.f_code.co_name) in CALLING
+        to_the_end = frames.is_ours(frame) and (frame.f_globals["__name__"].rpartition(".")[2], frame.f_code.co_name) in CALLING
     while end and not to_the_end and frames.is_ours(entries[end - 1].tb_frame):
         end -= 1
     kept = [entry for k, entry in enumerate(entries) if k >= end or not frames.is_ours(entry.tb_frame)]
