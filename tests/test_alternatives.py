@@ -317,9 +317,9 @@ def run_sizes(sizes, reads, wrap=lambda step: step):
     eager, step, seen = make_multiplying(reads), wrap(terra.coexecute(make_multiplying(reads), wait_for_graph=True)), []
     start = runner.start
 
-    def started(program, arguments, manager, form, *rest):
+    def started(program, arguments, form, *rest):
         seen[-1][1] = form is program.general
-        return start(program, arguments, manager, form, *rest)
+        return start(program, arguments, form, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "start", started)
