@@ -8,9 +8,10 @@ from test_jit_compile import compare, jit, kept  # noqa: F401  (a fixture)
 from test_recurrent_layers import LAYERS, built, trained
 
 import terra
+from terra import trial
 from terra.graph import inlining, xla_form
 from terra.runtime import internals as tfi
-from terra.runtime import opschema, trial
+from terra.runtime import opschema
 
 L = keras.layers
 

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime import compiled, single_threaded, trial
+from terra import trial
+from terra.runtime import compiled, single_threaded
 from terra.runtime.early_start import STEPS, EarlyStart
-from terra.runtime.trial import BLOCK, ROUNDS
+from terra.trial import BLOCK, ROUNDS
 
 
 def floats(*shape, seed=0):

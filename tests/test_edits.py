@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import location
+from terra.location import location
 from terra.transform import convert, edits, instrument
 
 LOG = []

@@ -15,7 +15,7 @@ import tensorflow as tf
 from harness import check_skipped, differ
 
 import terra
-from terra.runtime import current_step
+from terra.location import current_step
 from terra.runtime.gradient_tape import blocks
 
 STEPS = 9

@@ -16,8 +16,9 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.location import unobserved
+from terra.runtime import gradient_tape, observer
 from terra.runtime import internals as tfi
-from terra.runtime import gradient_tape, observer, unobserved
 from terra.runtime.tracer import Tracer
 from terra.transform import observed
 

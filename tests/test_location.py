@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from terra.runtime import growth, location
-from terra.runtime.location import OUTSIDE, ROOT, begin_step, end_step, register_site, tls
+from terra.location import growth, location
+from terra.location.location import OUTSIDE, ROOT, begin_step, end_step, register_site, tls
 
 
 @pytest.fixture

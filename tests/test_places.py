@@ -1,7 +1,8 @@
 """Normalised locations: what the pieces of a rolled step are told apart by."""
 
 import terra
-from terra.runtime import location, places
+from terra.location import location
+from terra.runtime import places
 
 
 class Collected:

@@ -8,10 +8,11 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime import generation, internals, single_threaded, trial
+from terra import trial
+from terra.runtime import generation, internals, single_threaded
 from terra.runtime.graph_runner import runner
 from terra.runtime.single_threaded import EXECUTOR, LEARNED
-from terra.runtime.trial import BLOCK, ROUNDS
+from terra.trial import BLOCK, ROUNDS
 
 TRIAL = 2 * BLOCK * ROUNDS
 

@@ -15,7 +15,7 @@ import traceback
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from terra.runtime.location import ROOT, begin_step, end_step, tls
+from terra.location.location import ROOT, begin_step, end_step, tls
 from terra.transform import instrument, reason
 from terra.transform.unparser import unparse
 

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 
-from terra.runtime.location import OUTSIDE, ROOT, begin_step, end_step, tls
+from terra.location.location import OUTSIDE, ROOT, begin_step, end_step, tls
 from terra.transform import instrument
 from transform_checks import check, located, op
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from terra import transform
-from terra.runtime.location import begin_step, end_step
+from terra.location.location import begin_step, end_step
 from terra.transform import convert, instrument, is_instrumented, reason, to_code
 from terra.transform.observed import Unobservable
 from transform_checks import LOG, check, located, op

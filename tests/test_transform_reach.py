@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from terra import transform
-from terra.runtime.location import ROOT, begin_step, end_step, tls
+from terra.location.location import ROOT, begin_step, end_step, tls
 from terra.transform import instrument
 from transform_checks import check, located, op
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from harness import differ
 
 import terra
-from terra.runtime import current_step, guards
+from terra.location import current_step
+from terra.runtime import guards
 from terra.runtime import internals as tfi
 
 X = [np.random.default_rng(i).normal(size=(4, 3)).astype("float32") for i in range(3)]

@@ -18,8 +18,8 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.location.unobserved import Unobserved
 from terra.runtime.observer import Observer
-from terra.runtime.unobserved import Unobserved
 from terra.transform import observed
 
 RNG = np.random.default_rng(1)

@@ -8,7 +8,7 @@ import sys
 import traceback
 import types
 
-from terra.runtime.location import OUTSIDE, ROOT, begin_step, end_step, tls
+from terra.location.location import OUTSIDE, ROOT, begin_step, end_step, tls
 from terra.transform import instrument, is_instrumented, reason
 
 LOG = []

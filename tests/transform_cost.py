@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) 
 from tests import without_tensorflow  # noqa: E402
 
 without_tensorflow.install()
-from terra.runtime.location import begin_step, end_step  # noqa: E402
+from terra.location.location import begin_step, end_step  # noqa: E402
 from terra.transform import instrument  # noqa: E402
 
 ITEMS = range(100)

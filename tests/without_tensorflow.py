@@ -1,4 +1,4 @@
-"""Makes ``terra.transform`` and ``terra.runtime.location`` importable where there is no TensorFlow, or no time for it.
+"""Makes ``terra.transform`` and ``terra.location.location`` importable where there is no TensorFlow, or no time for it.
 
 ``terra/__init__.py`` imports the co-execution and with it TensorFlow; the transform needs neither. `install` puts bare
 packages in its place, before anything of Terra has been imported.

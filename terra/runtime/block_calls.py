@@ -9,7 +9,8 @@ import functools
 import sys
 from threading import get_ident
 
-from terra.runtime import current_step, fast_calls, frames, location, skipping, stock
+from terra.location import current_step, location
+from terra.runtime import fast_calls, frames, skipping, stock
 from terra.runtime import internals as tfi
 
 _ENTRIES = (

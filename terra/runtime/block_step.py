@@ -18,7 +18,8 @@ import time
 from threading import get_ident
 
 from terra.graph.trace import RESOURCE
-from terra.runtime import catching, current_step, dispatch, frames, handlers, location, opschema, verification
+from terra.location import current_step, location
+from terra.runtime import catching, dispatch, frames, handlers, opschema, verification
 from terra.runtime import internals as tfi
 from terra.runtime.coexecution import Coexecuted
 from terra.runtime.constants import MOST_SETTINGS

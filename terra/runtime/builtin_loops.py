@@ -9,8 +9,8 @@ import functools
 import itertools
 from types import BuiltinFunctionType
 
-from terra.runtime import location
-from terra.runtime.suspension import LazyEach
+from terra.location import location
+from terra.location.suspension import LazyEach
 from terra.runtime.tracer import is_tensor
 
 _NOTHING = object()

@@ -22,7 +22,8 @@ What must hold for a jump (else the call simply runs, and every operation is val
 
 from types import FunctionType
 
-from terra.runtime import added_losses, call_watch, current_step, guards, profilers, replaced, stock, verification
+from terra.location import current_step
+from terra.runtime import added_losses, call_watch, guards, profilers, replaced, stock, verification
 from terra.runtime import internals as tfi
 from terra.runtime.arguments import describe, unread
 from terra.runtime.comparing import Unskippable

@@ -13,10 +13,11 @@ from threading import get_ident
 from terra.fallback.policy import Policy
 from terra.fallback.replay import destroy
 from terra.graph import trace
+from terra.location import current_step, location
 from terra.options import Stats
 from terra.runtime import (
-    call_cache, catching, census, current_step, dispatch, express_steps, framework_loops, frames, handlers, interrupts, known_shapes, late_reads, location, pieces, recurrent_layers, recurring,
-    tracebacks, verification, whole_calls,
+    call_cache, catching, census, dispatch, express_steps, frames, framework_loops, handlers, interrupts, known_shapes, late_reads, pieces, recurrent_layers,
+    recurring, tracebacks, verification, whole_calls,
 )
 from terra.runtime import internals as tfi
 from terra.runtime.early_start import EarlyStart

@@ -27,7 +27,7 @@ from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.helper_threads import Task
 from terra.runtime.host_values import shape_of_variable
 from terra.runtime.registered import Registered
-from terra.runtime.trial import Trial
+from terra.trial import Trial
 
 log = logging.getLogger("terra")
 

@@ -9,8 +9,9 @@ import contextlib
 import threading
 from threading import get_ident
 
+from terra.location import current_step
 from terra.runtime import internals as tfi
-from terra.runtime import current_step, iterators, lazy_tape, opschema, slicing
+from terra.runtime import iterators, lazy_tape, opschema, slicing
 from terra.runtime.graph_runner import runner
 from terra.runtime.tensor import TerraTensor, shape_slice
 

@@ -8,7 +8,7 @@ observed, the graph is generated in its early form, too; both forms take turns f
 import logging
 import statistics
 
-from terra.runtime.trial import Trial
+from terra.trial import Trial
 
 log = logging.getLogger("terra")
 

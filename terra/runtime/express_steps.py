@@ -15,8 +15,8 @@ from threading import get_ident
 from terra.runtime import guards, replaced
 from terra.runtime import internals as tfi
 from terra.runtime.prepared_steps import MISSED, Prepared, Refused
-from terra.runtime.trial import TrialOfMeans
 from terra.transform import edits
+from terra.trial import TrialOfMeans
 
 MOST_PREPARED = 8  # of one program: batches may come in several lengths
 TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those like them are prepared; the same where another one must give way

@@ -15,7 +15,8 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.runtime import arguments, call_cache, current_step, dispatch, slicing, stock
+from terra.location import current_step
+from terra.runtime import arguments, call_cache, dispatch, slicing, stock
 from terra.runtime import internals as tfi
 from terra.runtime.call_cache import attempt_function as attempt
 from terra.runtime.constants import SMALL

@@ -8,7 +8,8 @@ import logging
 import os
 from threading import get_ident
 
-from terra.runtime import current_step, dispatch, helper_threads, lazy_tape
+from terra.location import current_step
+from terra.runtime import dispatch, helper_threads, lazy_tape
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import has_done, runner
 from terra.runtime.shared import leave_graph, running_step

@@ -9,8 +9,8 @@ its inputs come from. A walk costs 30 ns a frame.
 import os
 import sys
 
+from terra.location import location
 from terra.runtime import internals as tfi
-from terra.runtime import location
 from terra.transform import policy
 
 _codes = {}  # id(code) -> _Code, or None for library code

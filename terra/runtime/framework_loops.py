@@ -13,7 +13,8 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 
-from terra.runtime import call_cache, current_step, jacobians, location, stock
+from terra.location import current_step, location
+from terra.runtime import call_cache, jacobians, stock
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import PLAIN, TENSORS, is_frameworks, is_librarys
 from terra.runtime.step import Step

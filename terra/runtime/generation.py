@@ -9,15 +9,16 @@ from terra import errors
 from terra.graph import alternatives, conditions
 from terra.graph.generator import GraphGenerator
 from terra.graph.order import to_register
-from terra.runtime import current_step, dispatch, opschema
+from terra.location import current_step
+from terra.runtime import dispatch, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
+from terra.runtime.constants import dummy
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.helper_threads import Task
 from terra.runtime.program import Program
 from terra.runtime.registered import Registered
 from terra.runtime.single_threaded import EXECUTOR, calls_functions
-from terra.runtime.constants import dummy
 
 log = logging.getLogger("terra")
 

@@ -4,7 +4,8 @@ A gradient that is not skipped as a whole (its shapes depend on data, what was f
 function of each recorded operation. Each such call is tried on its own (see `quick_entries`): some 100 us of Python become a few.
 """
 
-from terra.runtime import call_cache, current_step, kinds, open_shapes, quick_entries
+from terra.location import current_step
+from terra.runtime import call_cache, kinds, open_shapes, quick_entries
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracer import is_tensor

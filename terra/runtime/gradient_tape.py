@@ -11,8 +11,9 @@ import time
 from operator import itemgetter
 from threading import get_ident
 
+from terra.location import current_step
 from terra.options import Options
-from terra.runtime import block_calls, current_step, dispatch, frames, handlers, skipping, tracebacks
+from terra.runtime import block_calls, dispatch, frames, handlers, skipping, tracebacks
 from terra.runtime import internals as tfi
 from terra.runtime.block_step import BlockFunction, BlockStep
 from terra.runtime.kinds import add_tapes

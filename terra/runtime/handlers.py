@@ -16,9 +16,10 @@ from _signal import getsignal
 from _signal import signal as set_handler  # those of the `signal` module turn numbers into enums and back
 from threading import get_ident, main_thread
 
-from terra.runtime import current_step, frames, interrupts
+from terra.location import current_step
+from terra.location.location import Cursor
+from terra.runtime import frames, interrupts
 from terra.runtime.graph_runner import runner
-from terra.runtime.location import Cursor
 
 LATER = 0.0003  # seconds
 _SOON = 0.0001

@@ -10,7 +10,8 @@ This is done only for tapes that were begun in the co-executed step while no tap
 import sys
 from threading import get_ident
 
-from terra.runtime import backward, current_step, jacobians
+from terra.location import current_step
+from terra.runtime import backward, jacobians
 from terra.runtime import internals as tfi
 from terra.runtime.comparing import Same
 from terra.runtime.tensor import TerraTensor, record_on_tapes

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime import current_step, iterators
+from terra.location import current_step
 from terra.runtime import internals as tfi
+from terra.runtime import iterators
 from terra.runtime.array_calculations import NOT_STRICTLY, Calculation, strictly
 from terra.runtime.tensor import holds_numbers
 from terra.runtime.varying import KINDS, evaluate, number_at

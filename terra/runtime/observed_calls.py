@@ -12,7 +12,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import added_losses, arguments, call_cache, fast_calls, fast_forward, live_calls, location, observed_libraries, profilers, quiet_functions, skipping, stock, user_layers
+from terra.location import location
+from terra.runtime import (
+    added_losses, arguments, call_cache, fast_calls, fast_forward, live_calls, observed_libraries, profilers, quiet_functions, skipping, stock, user_layers,
+)
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from terra.runtime import lasting
+from terra.location.unobserved import OPERATORS
 from terra.runtime import internals as tfi
+from terra.runtime import lasting
 from terra.runtime.effects import WITH_ITEMS, Effect, held_in, kind_of
 from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
-from terra.runtime.unobserved import OPERATORS
 from terra.runtime.varying import KINDS, Becomes
 
 _UNKNOWN = object()

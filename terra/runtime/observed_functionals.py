@@ -11,7 +11,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import framework_loops, guards, location
+from terra.location import location
+from terra.runtime import framework_loops, guards
 from terra.runtime import internals as tfi
 from terra.runtime.comparing import Unskippable
 from terra.runtime.effects import so_far

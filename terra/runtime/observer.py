@@ -14,7 +14,9 @@ import dis
 
 import numpy as np
 
-from terra.runtime import added_losses, fast_calls, guards, lasting, location, opschema, snapshots, user_layers
+from terra.location import location
+from terra.location.observed_patterns import Patterns
+from terra.runtime import added_losses, fast_calls, guards, lasting, opschema, snapshots, user_layers
 from terra.runtime import internals as tfi
 from terra.runtime.born import Born
 from terra.runtime.comparing import SCALARS, Unskippable, logits_of, mask_of
@@ -30,7 +32,6 @@ from terra.runtime.observed_functionals import Functionals
 from terra.runtime.observed_libraries import Libraries
 from terra.runtime.observed_objects import Objects
 from terra.runtime.observed_operands import Operands
-from terra.runtime.observed_patterns import Patterns
 from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
 from terra.runtime.tensor import TerraTensor

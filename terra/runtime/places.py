@@ -8,7 +8,7 @@ the step (see `terra.runtime.pieces`).
 Nothing here knows TensorFlow.
 """
 
-from terra.runtime.location import ROOT, site
+from terra.location.location import ROOT, site
 
 _MOST = 100_000  # locations remembered
 

@@ -13,7 +13,7 @@ import logging
 
 from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
-from terra.runtime.trial import Trial
+from terra.trial import Trial
 
 log = logging.getLogger("terra")
 

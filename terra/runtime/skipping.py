@@ -1,7 +1,8 @@
 """What is called in the place of the framework's methods and objects: it jumps where it can."""
 
-from terra.runtime import current_step, loss_scaling, stock
+from terra.location import current_step
 from terra.runtime import internals as tfi
+from terra.runtime import loss_scaling, stock
 from terra.runtime.arguments import looks_up, with_tensors
 from terra.runtime.call_cache import attempt, attempt_at, enter, running
 from terra.runtime.regions import MOST_REGIONS

@@ -9,7 +9,7 @@ Slices of variables are taken in the same way. TensorFlow attaches a function to
 
 from threading import get_ident
 
-from terra.runtime import current_step
+from terra.location import current_step
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
 

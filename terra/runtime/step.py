@@ -4,7 +4,8 @@ import sys
 import time
 from threading import get_ident
 
-from terra.runtime import current_step, frames, iterators, location, opschema, samplers
+from terra.location import current_step, location
+from terra.runtime import frames, iterators, opschema, samplers
 from terra.runtime import internals as tfi
 from terra.runtime.draws import rows_of
 from terra.runtime.graph_runner import runner

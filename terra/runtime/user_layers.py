@@ -10,7 +10,8 @@ import inspect
 import sys
 from operator import is_
 
-from terra.runtime import arguments, call_cache, current_step, replaced, skipping, stock
+from terra.location import current_step
+from terra.runtime import arguments, call_cache, replaced, skipping, stock
 from terra.runtime import internals as tfi
 from terra.runtime.kinds import is_librarys
 from terra.runtime.tensor import TerraTensor

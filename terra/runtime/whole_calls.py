@@ -18,7 +18,8 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
-from terra.runtime import arguments, call_cache, current_step, guards, live_calls, opening, quick_entries, stock, user_layers, verification
+from terra.location import current_step
+from terra.runtime import arguments, call_cache, guards, live_calls, opening, quick_entries, stock, user_layers, verification
 from terra.runtime import internals as tfi
 from terra.runtime.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.jumps import jump

@@ -22,7 +22,7 @@
 :mod:`.api`             what the rest of Terra uses
 ======================  =====================================================================================
 
-At run time, instrumented code talks to :mod:`terra.runtime.location` only.
+At run time, instrumented code talks to :mod:`terra.location.location` only.
 """
 
 from .api import instrument, is_instrumented, reason, to_code

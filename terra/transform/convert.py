@@ -14,7 +14,7 @@ import weakref
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple, Optional
 
-from ..runtime import location
+from terra.location import location
 from . import classes, policy, wrappers
 from .factory import Factory, NothingToDo
 from .observed import Unobservable

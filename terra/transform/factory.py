@@ -20,7 +20,7 @@ import types
 
 import gast
 
-from ..runtime import location
+from terra.location import location
 from . import source, unparser
 from .instrumenter import Instrumenter
 from .observed import Observed, Unobservable
@@ -90,7 +90,7 @@ class Factory:
         for id_ in self.sites:
             place = location.site(id_)
             lines.append(f"# {id_}: {place.kind} at line {place.lineno} in {place.function}")
-        lines.append(f"from terra.runtime.location import tls as {self.tls_name}")
+        lines.append(f"from terra.location.location import tls as {self.tls_name}")
         return "\n".join(lines) + "\n\n" + unparser.unparse(gast.gast_to_ast(self.tree))
 
     # --- compiling ---

@@ -1,4 +1,4 @@
-"""The observed form of `match`: the tests of an `if`, in which the observer takes the subject apart (see `terra.runtime.observed_patterns`).
+"""The observed form of `match`: the tests of an `if`, in which the observer takes the subject apart (see `terra.location.observed_patterns`).
 
     match point:                    subject = point
         case (0, y) if y > 1:       if (parts := o.sequence(subject, 2, 0, None)) is not None and o.truth(o.comparison('Eq', parts[0], 0)) and <y := parts[1]> and ...

@@ -18,7 +18,7 @@ from tests import without_tensorflow
 
 without_tensorflow.install()
 from terra import transform  # noqa: E402
-from terra.runtime.location import ROOT, Cursor, begin_step, end_step, tls  # noqa: E402
+from terra.location.location import ROOT, Cursor, begin_step, end_step, tls  # noqa: E402
 from terra.transform import convert  # noqa: E402
 
 

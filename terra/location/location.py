@@ -25,9 +25,9 @@ import threading
 from types import MethodType
 from typing import NamedTuple, Optional
 
-from .growth import Growth
-from .suspension import Activation, Each, LazyEach
-from .unobserved import NOBODY
+from terra.location.growth import Growth
+from terra.location.suspension import Activation, Each, LazyEach
+from terra.location.unobserved import NOBODY
 
 __all__ = ["Location", "Cursor", "Site", "ROOT", "OUTSIDE", "tls", "begin_step", "end_step", "register_site", "site"]
 

@@ -3,7 +3,7 @@
 import operator
 import sys
 
-from terra.runtime.observed_patterns import Patterns
+from terra.location.observed_patterns import Patterns
 
 OPERATORS = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow,
