@@ -29,7 +29,7 @@ from examples.benchmark.measure import TF_FUNCTION_TOLERANCE, TOLERANCE, finish,
 from examples.benchmark.state import python_state, state_difference
 from examples.console import error_line
 from examples.programs import Job
-from terra.runtime.gradient_tape import blocks
+from terra.frontends.gradient_tape import blocks
 
 FIRST_MEASURED = 6  # a step before is a part of the warm-up, if there are enough of them
 

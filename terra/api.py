@@ -1,11 +1,12 @@
 """The public functions."""
 
 from terra import transform
-from terra.runtime import at_exit, dispatch, fast_forward, forks, replicas, script, user_code, whole_calls  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.coexecution import Coexecuted
-from terra.runtime.gradient_tape import raise_late_error
+from terra.frontends import at_exit, forks, replicas, script  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime import dispatch, fast_forward, user_code, whole_calls  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.frontends.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
-from terra.runtime.methods import BoundStep
+from terra.runtime.step_function.coexecution import Coexecuted
+from terra.runtime.step_function.methods import BoundStep
 
 imperative = dispatch.imperative
 fast_forward.install(whole_calls, user_code.observe)

@@ -10,11 +10,12 @@ import os
 import sys
 import types
 
-from terra import errors, keras_support
+from terra import errors
+from terra.frontends import keras_support, script
 from terra.options import LOOPS, Options, Stats
 from terra.report import explain, used
-from terra.runtime import script, tracebacks
-from terra.runtime.census import departed
+from terra.runtime import tracebacks
+from terra.runtime.step_function.census import departed
 from terra.transform import to_code
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."

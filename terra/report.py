@@ -3,13 +3,13 @@
 from collections import Counter
 from types import MethodType
 
+from terra.frontends.gradient_tape import GradientTape
 from terra.graph.trace import CONST
-from terra.runtime.census import departed, instances
-from terra.runtime.coexecution import Coexecuted
-from terra.runtime.methods import BoundStep
-from terra.runtime.profilers import in_the_way
 from terra.runtime.effects import Append
-from terra.runtime.gradient_tape import GradientTape
+from terra.runtime.profilers import in_the_way
+from terra.runtime.step_function.census import departed, instances
+from terra.runtime.step_function.coexecution import Coexecuted
+from terra.runtime.step_function.methods import BoundStep
 from terra.runtime.tracer import CHECK, FETCH
 
 _MOST_LINES = 12  # of one list

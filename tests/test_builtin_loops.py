@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import recurring
 from terra.runtime.builtin_loops import located_map, located_reduce, located_sum
+from terra.runtime.step_function import recurring
 
 RNG = np.random.default_rng(0)
 ROWS = tf.constant(RNG.normal(size=(16, 4)).astype("f"))

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import terra
 from terra.cli import functions_in, main
-from terra.runtime import gradient_tape, script
+from terra.frontends import gradient_tape, script
 
 
 def python(directory, *words):

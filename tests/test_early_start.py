@@ -1,4 +1,4 @@
-"""Early start: graphs that start with their step though Python reads nothing in its middle, and when they do (`terra.runtime.early_start`).
+"""Early start: graphs that start with their step though Python reads nothing in its middle, and when they do (`terra.runtime.step_function.tuning.early_start`).
 
 The corpus runs in this form, too (`harness.MODES`); here are the cases that are special to it.
 """
@@ -12,8 +12,9 @@ import tensorflow as tf
 import harness
 import terra
 from terra import trial
-from terra.runtime import compiled, single_threaded
-from terra.runtime.early_start import STEPS, EarlyStart
+from terra.runtime import compiled
+from terra.runtime.step_function.tuning import single_threaded
+from terra.runtime.step_function.tuning.early_start import STEPS, EarlyStart
 from terra.trial import BLOCK, ROUNDS
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.gradient_tape import blocks
+from terra.frontends.gradient_tape import blocks
 from tests import harness
 
 Accumulator = tf.autodiff.ForwardAccumulator

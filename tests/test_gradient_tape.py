@@ -15,8 +15,8 @@ import tensorflow as tf
 from harness import check_skipped, differ
 
 import terra
+from terra.frontends.gradient_tape import blocks
 from terra.location import current_step
-from terra.runtime.gradient_tape import blocks
 
 STEPS = 9
 RNG = np.random.default_rng(5)
@@ -562,7 +562,7 @@ def test_a_co_executed_function_ends_an_open_step():
 
 
 def test_a_long_way_behind_the_block_ends_the_step(monkeypatch):
-    monkeypatch.setattr("terra.runtime.block_step.LONGEST", 30)
+    monkeypatch.setattr("terra.frontends.block_step.LONGEST", 30)
     x = tf.Variable(2.0)
     for _ in range(6):
         with TerraTape() as tape:

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import harness
-from terra import keras_support
-from terra.runtime import census
+from terra.frontends import keras_support
+from terra.runtime.step_function import census
 from test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
 
 

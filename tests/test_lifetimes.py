@@ -16,9 +16,10 @@ import pytest
 import tensorflow as tf
 
 import terra
+from terra.frontends import gradient_tape
 from terra.location import unobserved
-from terra.runtime import gradient_tape, observer
 from terra.runtime import internals as tfi
+from terra.runtime import observer
 from terra.runtime.tracer import Tracer
 from terra.transform import observed
 

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import piece_gradient, recurring
+from terra.runtime.loops import piece_gradient
+from terra.runtime.step_function import recurring
 from variants import ALL
 
 STEPS = 24

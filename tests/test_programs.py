@@ -14,7 +14,7 @@ from examples.benchmark.measure import TOLERANCE, max_rel_diff
 from examples.benchmark.state import python_state, state_difference
 from examples.check import run
 from examples.console import error_line
-from terra.runtime.gradient_tape import blocks
+from terra.frontends.gradient_tape import blocks
 
 SEED = 1
 STEPS = 8

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import census, recurrent_layers
+from terra.runtime.loops import recurrent_layers
+from terra.runtime.step_function import census
 
 L = keras.layers
 STEPS = 15

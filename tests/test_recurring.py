@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime import generation, recurring
+from terra.runtime.step_function import generation, recurring
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import terra
 from terra.graph.trace import RawTrace
-from terra.runtime.generation import Generation
+from terra.runtime.step_function.generation import Generation
 from terra.runtime.tracer import Tracer
 
 RNG = np.random.default_rng(0)

@@ -3,7 +3,7 @@
 A step whose loops run another number of times each time, or that walks trees, issues operations at ever new executed locations, though its code is
 finite. Here a location is mapped to its *place* (the same tree of locations, in which loops that vary have the counter 0 and a recursive call continues where
 its function was entered first) and to its *region*: the iteration, or the recursive call, that it belongs to. Operations of one region are one piece of
-the step (see `terra.runtime.pieces`).
+the step (see `terra.runtime.loops.pieces`).
 
 Nothing here knows TensorFlow.
 """

@@ -38,7 +38,7 @@ class Step:
     guarded = False  # whether the program would catch the failure of this very step, and its operations are waited for because of that
     in_block = False  # whether it is a tape's block, or what follows it
     in_pieces = False  # whether it is rolled
-    open_ended = False  # whether anything that must not be part of the step may end it: see `terra.runtime.block_step`
+    open_ended = False  # whether anything that must not be part of the step may end it: see `terra.frontends.block_step`
 
     def __init__(self, function, args, kwargs):
         self.function = function

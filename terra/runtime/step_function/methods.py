@@ -5,8 +5,8 @@ import types
 import weakref
 
 from terra.options import Stats
-from terra.runtime import attached
-from terra.runtime.census import instances, snapshot
+from terra.runtime.step_function import attached
+from terra.runtime.step_function.census import instances, snapshot
 
 GIVES_CLASSES = sys.version_info >= (3, 13)  # whether Python has a class method call its function with the class, and no longer asks the function to bind itself (`__get__`)
 

@@ -1,7 +1,7 @@
 """What the gradient tapes of a rolled step are told, bundled piece by piece.
 
 While a step runs in pieces, what a gradient tape would record is kept, as in `lazy_tape`; when a piece ends, its operations become one `Composite`. Gradients are taken
-composite by composite (`terra.runtime.piece_gradient`). Tapes that this does not cover (nested ones, those on which Python functions were recorded or that are asked while they
+composite by composite (`terra.runtime.loops.piece_gradient`). Tapes that this does not cover (nested ones, those on which Python functions were recorded or that are asked while they
 record) are told all operations, and TensorFlow's own tape does the work.
 """
 

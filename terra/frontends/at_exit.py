@@ -4,8 +4,8 @@ import atexit
 import sys
 
 from terra import errors
+from terra.frontends.gradient_tape import raise_late_error
 from terra.runtime import dispatch, tracebacks
-from terra.runtime.gradient_tape import raise_late_error
 from terra.runtime.graph_runner import runner
 
 

@@ -8,7 +8,7 @@ how many graphs there are: not trip counts, not the shapes of trees, not the num
 
 It differs from the supplement, where a loop node becomes a While operation whose predicate is a Case Select for each iteration. Pieces need no such channel, no
 accumulators (values of all iterations are plain tensors, which Python keeps in its lists), allow any recursion, and a piece that leaves the known paths is replayed
-alone: what the step did before it stays done, since pieces are dispatched in program order. The gradients of rolled steps are in `terra.runtime.piece_gradient`.
+alone: what the step did before it stays done, since pieces are dispatched in program order. The gradients of rolled steps are in `terra.runtime.loops.piece_gradient`.
 
 Operations on lists whose length varies (a stack over all iterations, the sum of their gradients) run on their own between the pieces.
 """
@@ -16,12 +16,12 @@ Operations on lists whose length varies (a stack over all iterations, the sum of
 from threading import get_ident
 
 from terra.graph.trace import TraceStore
-from terra.runtime import interrupts
 from terra.runtime import internals as tfi
+from terra.runtime import interrupts
 from terra.runtime.graph_runner import runner
-from terra.runtime.piece_gradient import gradient
-from terra.runtime.piece_modes import PieceRunner, PieceTracer
-from terra.runtime.piece_tape import PieceTapes
+from terra.runtime.loops.piece_gradient import gradient
+from terra.runtime.loops.piece_modes import PieceRunner, PieceTracer
+from terra.runtime.loops.piece_tape import PieceTapes
 from terra.runtime.places import Places
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor, make_tensor

@@ -1,4 +1,4 @@
-"""The two modes of a step in pieces: a piece is traced, or its program is walked. See `terra.runtime.pieces`."""
+"""The two modes of a step in pieces: a piece is traced, or its program is walked. See `terra.runtime.loops.pieces`."""
 
 from terra.fallback.replay import Record
 from terra.runtime import catching, dispatch, opschema, verification

@@ -1,6 +1,6 @@
 """`terra.GradientTape`: the paper's one-line interface (supplement C.2, Figure 4).
 
-A tape that begins a step with its block, one traced state per `with` statement. Where the step ends is the matter of `terra.runtime.block_step`.
+A tape that begins a step with its block, one traced state per `with` statement. Where the step ends is the matter of `terra.frontends.block_step`.
 """
 
 import functools
@@ -11,11 +11,11 @@ import time
 from operator import itemgetter
 from threading import get_ident
 
+from terra.frontends.block_step import BlockFunction, BlockStep
 from terra.location import current_step
 from terra.options import Options
 from terra.runtime import block_calls, dispatch, frames, handlers, skipping, tracebacks
 from terra.runtime import internals as tfi
-from terra.runtime.block_step import BlockFunction, BlockStep
 from terra.runtime.kinds import add_tapes
 
 _blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time
@@ -29,7 +29,7 @@ class GradientTape(tfi.tf.GradientTape):
 
     The step begins with the block. It ends with it if the gradient was taken and a variable was updated in the block; otherwise the gradient
     and the update behind the block belong to it too, and it ends where Python next reads a value, moves its input iterator, begins another step or
-    drops the tape: the docstring of `terra.runtime.block_step` has the whole rule. Values never depend on it.
+    drops the tape: the docstring of `terra.frontends.block_step` has the whole rule. Values never depend on it.
 
     Each `with` statement (file and line) has a TraceGraph of its own. A block inside another step, or in a graph under construction, is just a tape; so
     is one that begins while another thread is inside a step.

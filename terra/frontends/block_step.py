@@ -21,12 +21,12 @@ from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
 from terra.runtime import catching, dispatch, frames, handlers, opschema, verification
 from terra.runtime import internals as tfi
-from terra.runtime.coexecution import Coexecuted
 from terra.runtime.constants import MOST_SETTINGS
 from terra.runtime.garbage import collect_as_before
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import View
 from terra.runtime.step import Step
+from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.tensor import noted
 from terra.runtime.tracer import Tracer
 

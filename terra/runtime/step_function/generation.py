@@ -18,7 +18,7 @@ from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.helper_threads import Task
 from terra.runtime.program import Program
 from terra.runtime.registered import Registered
-from terra.runtime.single_threaded import EXECUTOR, calls_functions
+from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, calls_functions
 
 log = logging.getLogger("terra")
 

@@ -23,12 +23,13 @@ import sys
 import types
 import weakref
 
+from terra.frontends import gradient_tape
 from terra.options import Options
-from terra.runtime import dispatch, gradient_tape, tracebacks
+from terra.runtime import dispatch, tracebacks
 from terra.runtime import internals as tfi
-from terra.runtime.coexecution import Coexecuted
 from terra.runtime.graph_runner import runner
-from terra.runtime.signatures import standing_in
+from terra.runtime.step_function.coexecution import Coexecuted
+from terra.runtime.step_function.signatures import standing_in
 from terra.transform import instrument, is_block, is_outlined, outline, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
@@ -111,11 +112,11 @@ def rewrite(tree):
         blocks = [in_loop for n, in_loop in own if is_block(n)]
         suspends = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n, _ in own)
         if is_outlined(node.name):
-            source = "__import__('terra.runtime.script', fromlist=['block']).block"
+            source = "__import__('terra.frontends.script', fromlist=['block']).block"
         elif blocks and not any(blocks) and not suspends:
-            source = f"__import__('terra.runtime.script', fromlist=['step']).step({len(blocks)})"
+            source = f"__import__('terra.frontends.script', fromlist=['step']).step({len(blocks)})"
         elif blocks or everything:
-            source = "__import__('terra.runtime.script', fromlist=['instrumented']).instrumented"
+            source = "__import__('terra.frontends.script', fromlist=['instrumented']).instrumented"
         else:
             continue
         decorator = ast.parse(source, mode="eval").body

@@ -4,7 +4,7 @@ import inspect
 
 from terra import errors
 from terra.options import Options
-from terra.runtime.coexecution import Coexecuted
+from terra.runtime.step_function.coexecution import Coexecuted
 from terra.transform import instrument, reason
 
 

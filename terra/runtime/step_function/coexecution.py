@@ -16,24 +16,25 @@ from terra.graph import trace
 from terra.location import current_step, location
 from terra.options import Stats
 from terra.runtime import (
-    call_cache, catching, census, dispatch, express_steps, frames, framework_loops, handlers, interrupts, known_shapes, late_reads, pieces, recurrent_layers,
-    recurring, tracebacks, verification, whole_calls,
+    call_cache, catching, dispatch, express_steps, frames, framework_loops, handlers, interrupts, known_shapes, late_reads, tracebacks, verification, whole_calls,
 )
 from terra.runtime import internals as tfi
-from terra.runtime.early_start import EarlyStart
 from terra.runtime.garbage import collect_as_before, collect_rarely
-from terra.runtime.generation import Generation
 from terra.runtime.graph_runner import runner
-from terra.runtime.methods import GIVES_CLASSES, OfInstances
+from terra.runtime.loops import pieces, recurrent_layers
 from terra.runtime.opening import Opening
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.registered import remove_left
-from terra.runtime.rolling import Rolling
-from terra.runtime.signatures import AsWritten
-from terra.runtime.single_threaded import SingleThreaded
 from terra.runtime.step import Counts, Step
+from terra.runtime.step_function import census, recurring
+from terra.runtime.step_function.generation import Generation
+from terra.runtime.step_function.methods import GIVES_CLASSES, OfInstances
+from terra.runtime.step_function.rolling import Rolling
+from terra.runtime.step_function.signatures import AsWritten
+from terra.runtime.step_function.tuning.early_start import EarlyStart
+from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
+from terra.runtime.step_function.turnover import Turnover
 from terra.runtime.tracer import Tracer
-from terra.runtime.turnover import Turnover
 from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")

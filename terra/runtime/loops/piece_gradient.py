@@ -1,6 +1,6 @@
 """Gradients of rolled steps, piece by piece.
 
-`tape.gradient` goes through the composites of a tape (`terra.runtime.piece_tape`) backwards. The backward pass of one composite is a piece of its own: the first time TensorFlow's tape and
+`tape.gradient` goes through the composites of a tape (`terra.runtime.loops.piece_tape`) backwards. The backward pass of one composite is a piece of its own: the first time TensorFlow's tape and
 gradient functions issue its operations, which are traced, and make a graph; from then on a `Plan` says which tensors go into that graph and what comes out, and the backward
 pass of one iteration of a loop is one dispatch, whatever the number of its operations. A plan holds for one path through the forward piece, its shapes, which of its inputs are
 watched, which of its outputs have a gradient, and the values that gradient functions read.
@@ -15,7 +15,7 @@ from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.constants import RESOURCE_ENUM, SMALL
 from terra.runtime.graph_runner import runner
-from terra.runtime.piece_tape import Fed, all_held, is_static, records_of, values_of
+from terra.runtime.loops.piece_tape import Fed, all_held, is_static, records_of, values_of
 from terra.runtime.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
 from terra.runtime.tracer import real
 from terra.runtime.value_key import ValueKey

@@ -1,0 +1,5 @@
+"""One co-executed function: its phases (tracing, co-execution, imperative), traces, programs, and the functions that stand for it per instance or per structure of arguments.
+
+`coexecution.Coexecuted` is what a decorator returns. `generation` has its graph made beside the steps, `turnover` and `recurring` deal with paths that come and go, `rolling` with loops, `methods` and `attached`
+with one function per instance, `census` with all functions of the process. `tuning/` tries what is measured: whether the graph starts with the step, whether one thread is enough.
+"""
