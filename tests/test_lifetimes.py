@@ -21,7 +21,7 @@ from terra.location import unobserved
 from terra.runtime import internals as tfi
 from terra.runtime import observer
 from terra.runtime.tracer import Tracer
-from terra.transform import observed
+from terra.transform.observing import observed
 
 ONE, TWO = tf.constant(1.0), tf.constant(2.0)
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from terra.transform import is_outlined, outline
+from terra.transform import is_outlined
+from terra.transform.rewriting import outline
 
 NAMES = ("a", "b", "c", "d")
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from terra.location.location import ROOT, begin_step, end_step, tls
 from terra.transform import instrument, reason
-from terra.transform.unparser import unparse
+from terra.transform.rewriting.unparser import unparse
 
 _numbers = itertools.count()
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from terra.transform import instrument, to_code
-from terra.transform.raising import _entries, _table
+from terra.transform.rewriting.raising import _entries, _table
 
 
 def boom(x=None):

@@ -20,7 +20,7 @@ import tensorflow as tf
 import terra
 from terra.location.unobserved import Unobserved
 from terra.runtime.observer import Observer
-from terra.transform import observed
+from terra.transform.observing import observed
 
 RNG = np.random.default_rng(1)
 X = [tf.constant(RNG.normal(size=(6, 4)).astype("float32")) for _ in range(3)]

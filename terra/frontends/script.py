@@ -6,7 +6,7 @@ trees of the user's modules that mention a tape get one more decorator on some o
     `step`          on a function with a tape's block in it that is in no loop: from its second call on, the function as a whole is the step (then its
                     update is in the step wherever it stands, and its arguments are the graph's); unless its first call showed that it runs more than
                     its own blocks, as a function that trains a whole model does
-    `block`         on functions that were made of a block in a loop, and what follows it, by `terra.transform.outline`: each call is a step
+    `block`         on functions that were made of a block in a loop, and what follows it, by `terra.transform.rewriting.outline`: each call is a step
     `instrumented`  on other functions with a block, and, in a module with a block at its top level, on all
 
 Functions that these call are instrumented when they are called. A function with a decorator that is not known to be harmless is left alone.
@@ -30,7 +30,8 @@ from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
-from terra.transform import instrument, is_block, is_outlined, outline, policy, rewrites
+from terra.transform import instrument, is_block, is_outlined, policy, rewrites
+from terra.transform.rewriting import outline
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

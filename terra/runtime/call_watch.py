@@ -7,7 +7,7 @@ import warnings
 
 from terra.runtime import jacobians, profilers
 from terra.transform import convert, policy
-from terra.transform.observed import Unobservable
+from terra.transform.observing.observed import Unobservable
 
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods

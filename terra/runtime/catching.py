@@ -18,7 +18,7 @@ from terra.runtime import frames, managers, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
 from terra.transform import convert, source
-from terra.transform.names import TRIES
+from terra.transform.rewriting.names import TRIES
 
 SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
 _TRY, _LOOP, _SCOPE = "try", "loop", "scope"

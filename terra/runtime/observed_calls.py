@@ -21,8 +21,8 @@ from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensor import TerraTensor
 from terra.transform import convert, wrappers
-from terra.transform.instrumenter import SETS_TRACE
-from terra.transform.observed import Unobservable
+from terra.transform.observing.observed import Unobservable
+from terra.transform.rewriting.instrumenter import SETS_TRACE
 
 
 _OF_PARTIALS = attrgetter("func"), attrgetter("args"), attrgetter("keywords")

@@ -1,6 +1,6 @@
 """The observer: finds out whether a run of user code did nothing but compute.
 
-It is shown the operands of the observed form of a function (see `terra.transform.observed`) while that runs, and gives them back as they are. A run is *pure* if
+It is shown the operands of the observed form of a function (see `terra.transform.observing.observed`) while that runs, and gives them back as they are. A run is *pure* if
 
 * all calls of the framework's were skipped (see `fast_forward`), so that nothing in the framework changed either, and each was the same as before;
 * it called nothing else but functions of the user's, observed in the same way, and builtins without side effects;

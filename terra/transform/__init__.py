@@ -27,7 +27,7 @@ At run time, instrumented code talks to :mod:`terra.location.location` only.
 
 from .api import instrument, is_instrumented, reason, to_code
 from .classes import restore as restore_classes
-from .outline import is_block, is_outlined, outline
+from terra.transform.rewriting.outline import is_block, is_outlined, outline
 from .policy import configure
 from .source import rewrites
 

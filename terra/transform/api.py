@@ -5,7 +5,8 @@ import inspect
 import textwrap
 from types import FunctionType, MethodType
 
-from . import convert, unparser
+from terra.transform import convert
+from terra.transform.rewriting import unparser
 
 __all__ = ["instrument", "to_code", "is_instrumented", "reason"]
 

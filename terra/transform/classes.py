@@ -13,7 +13,7 @@ import logging
 import weakref
 from types import FunctionType
 
-from . import policy, wrappers
+from terra.transform import policy, wrappers
 
 __all__ = ["prepare", "restore"]
 

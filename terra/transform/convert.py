@@ -15,9 +15,9 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import NamedTuple, Optional
 
 from terra.location import location
-from . import classes, policy, wrappers
+from terra.transform import classes, policy, wrappers
 from .factory import Factory, NothingToDo
-from .observed import Unobservable
+from terra.transform.observing.observed import Unobservable
 from .source import NoSource, codes_within
 
 OUTSIDE = location.OUTSIDE

@@ -5,7 +5,7 @@ has the new ones. An instrumented form has code and defaults of its own, and cal
 that have one are looked at when a step begins: 0.15 us each.
 """
 
-from . import convert
+from terra.transform import convert
 
 __all__ = ["look", "found"]
 

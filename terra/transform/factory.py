@@ -21,10 +21,11 @@ import types
 import gast
 
 from terra.location import location
-from . import source, unparser
-from .instrumenter import Instrumenter
-from .observed import Observed, Unobservable
-from .raising import keeps_line
+from terra.transform import source
+from terra.transform.observing.observed import Observed, Unobservable
+from terra.transform.rewriting import unparser
+from terra.transform.rewriting.instrumenter import Instrumenter
+from terra.transform.rewriting.raising import keeps_line
 
 __all__ = ["Factory", "NothingToDo"]
 

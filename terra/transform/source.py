@@ -12,7 +12,8 @@ import time
 import types
 import warnings
 
-from . import assertions, policy
+from terra.transform import policy
+from terra.transform.rewriting import assertions
 
 __all__ = ["NoSource", "compiled", "find", "find_code", "has_changed", "rewrites", "says"]
 

@@ -2,8 +2,8 @@
 
 import gast
 
-from .analysis import Scope, inert
-from .templates import expression
+from terra.transform.rewriting.analysis import Scope, inert
+from terra.transform.rewriting.templates import expression
 
 
 class Comprehensions:

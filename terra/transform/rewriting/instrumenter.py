@@ -31,9 +31,9 @@ import builtins
 
 import gast
 
-from .analysis import Scope, bound_names, suspends
-from .comprehensions import Comprehensions
-from .templates import expression, head_of, statements
+from terra.transform.rewriting.analysis import Scope, bound_names, suspends
+from terra.transform.rewriting.comprehensions import Comprehensions
+from terra.transform.rewriting.templates import expression, head_of, statements
 
 # Builtins that look at the caller's frame, or that cannot lead to an operation, if nothing shadows the name.
 UNTOUCHED_BUILTINS = frozenset(

@@ -8,7 +8,7 @@ As in the interpreter, names are bound when all of a pattern has matched, and be
 
 import gast
 
-from .templates import expression, statements
+from terra.transform.rewriting.templates import expression, statements
 
 __all__ = ["MatchStatements"]
 

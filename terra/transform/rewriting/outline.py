@@ -19,7 +19,7 @@ before, and each result afterwards, no function looks at one of these names, or 
 import ast
 import sys
 
-from .names import always_leaves, bound_after, names_of, parameters
+from terra.transform.rewriting.names import always_leaves, bound_after, names_of, parameters
 
 __all__ = ["is_block", "is_outlined", "outline"]
 

@@ -11,9 +11,9 @@ sets as well, as `global` or `nonlocal` ones.
 
 import gast
 
-from .analysis import own_nodes
-from .observed_match import MatchStatements
-from .templates import expression, statements
+from terra.transform.observing.observed_match import MatchStatements
+from terra.transform.rewriting.analysis import own_nodes
+from terra.transform.rewriting.templates import expression, statements
 
 __all__ = ["Observed", "Unobservable"]
 
