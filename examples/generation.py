@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import terra
 from examples.programs import load
-from terra.graph.generator import GraphGenerator
+from terra.runtime.generation.generator import GraphGenerator
 from terra.runtime.graph_runner import Queue
 from terra.runtime.program import Program
 

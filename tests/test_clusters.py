@@ -1,7 +1,7 @@
 """Clusters of nodes that are compiled together: convex, without circles (also those that close through Python), and as large as that allows."""
 from hypothesis import given, settings, strategies as st
 
-from terra.graph.clusters import ALONG, NO, YES, find_clusters
+from terra.runtime.generation.xla.clusters import ALONG, NO, YES, find_clusters
 
 
 @st.composite

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.graph.feeds import CLOSE
+from terra.runtime.generation.feeds import CLOSE
 from terra.runtime.python_runner import PythonRunner
 
 STEPS = 16

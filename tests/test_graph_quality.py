@@ -12,9 +12,9 @@ from tensorflow.python.framework import op_def_registry
 
 import terra
 from terra.graph import harmless
-from terra.graph.functiondef import FunctionBuilder, node_of
-from terra.graph.order import to_register
 from terra.graph.trace import CONST, VALUE
+from terra.runtime.generation.functiondef import FunctionBuilder, node_of
+from terra.runtime.generation.order import to_register
 
 
 def floats(*shape, seed=0):

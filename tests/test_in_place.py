@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import terra
 from harness import check_skipped
-from terra.fallback.undo import OldRows, OldValue
+from terra.runtime.generation.undo import OldRows, OldValue
 
 N = 26
 BAD = (9, 15, 16, 22)  # steps that fail

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import harness
 import terra
 from unwaited import unwaited
-from terra.graph import xla_order
-from terra.graph.xla_cluster import WHOLE
 from terra.runtime import compiled
 from terra.runtime import internals as tfi
+from terra.runtime.generation.xla import xla_order
+from terra.runtime.generation.xla.xla_cluster import WHOLE
 from terra.runtime.graph_runner import runner
 from test_jit_compile import ATOL, RTOL, batches, compare, jit, kept, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)
 

@@ -4,9 +4,9 @@ It happens when a step leaves the known paths, raises, or when a kernel of its g
 updates in their place, which are undone first.
 """
 
-from terra.fallback import undo
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
+from terra.runtime.generation import undo
 from terra.runtime.tracer import real
 from terra.runtime.value_key import ValueKey
 

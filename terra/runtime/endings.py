@@ -1,10 +1,10 @@
 """How a co-executed step ends: its graph takes over what Python keeps, or it falls back, and what was matched is executed again."""
 
-from terra.fallback import undo
 from terra.fallback.replay import Record, execute_again, unrecorded
 from terra.graph.trace import CHECK, FETCH
 from terra.runtime import internals as tfi
 from terra.runtime import interrupts, opschema
+from terra.runtime.generation import undo
 from terra.runtime.graph_runner import Dropped, runner
 from terra.runtime.tensor import make_tensor, still_held
 from terra.runtime.tracer import CHECK_INFOS, FETCH_INFOS, real

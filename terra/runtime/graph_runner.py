@@ -13,9 +13,9 @@ import threading
 import time
 import weakref
 
-from terra.fallback import undo
-from terra.graph.generated import CHECK_FAILED
 from terra.runtime import internals as tfi
+from terra.runtime.generation import undo
+from terra.runtime.generation.generated import CHECK_FAILED
 from terra.runtime.swallowed import Remembered, Swallowed
 
 log = logging.getLogger("terra")

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.graph.conditions import Within
 from terra.runtime import internals as tfi
+from terra.runtime.generation.conditions import Within
 from terra.runtime.parts import Drawn, Part
 from terra.runtime.tensor import TerraTensor, holds_numbers
 from terra.transform import policy

@@ -12,14 +12,14 @@ from types import MethodType
 import numpy as np
 
 from terra.fallback.replay import Record
-from terra.graph import conditions
 from terra.graph.trace import ARG
 from terra.runtime import dispatch, interrupts, live_calls, opening, opschema, whole_calls
 from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import calculate_late, parts_of
+from terra.runtime.call_cache import Known
 from terra.runtime.comparing import SCALARS, scalar
 from terra.runtime.constants import const_key, dummy
-from terra.runtime.call_cache import Known
+from terra.runtime.generation import conditions
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.jumps import this_steps
 from terra.runtime.kinds import is_librarys_container, plain

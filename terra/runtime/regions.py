@@ -8,12 +8,12 @@ from outside by their place among the arguments of the call, or, once they were 
 import collections
 import sys
 
-from terra.graph.conditions import Within
 from terra.runtime import added_losses, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.backward import Record
 from terra.runtime.comparing import SCALARS, Same, Unskippable, logits_of, mask_of, scalar
 from terra.runtime.constants import const_key, is_small_constant, known_to_host, value_key
+from terra.runtime.generation.conditions import Within
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import real

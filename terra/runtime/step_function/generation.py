@@ -6,14 +6,15 @@ import threading
 import time
 
 from terra import errors
-from terra.graph import alternatives, conditions
-from terra.graph.generator import GraphGenerator
-from terra.graph.order import to_register
 from terra.location import current_step
 from terra.runtime import dispatch, opschema
 from terra.runtime import internals as tfi
 from terra.runtime.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.constants import dummy
+from terra.runtime.generation import conditions
+from terra.runtime.generation.generator import GraphGenerator
+from terra.runtime.generation.kernels import alternatives
+from terra.runtime.generation.order import to_register
 from terra.runtime.graph_runner import Queue, runner
 from terra.runtime.helper_threads import Task
 from terra.runtime.program import Program

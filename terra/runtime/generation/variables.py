@@ -1,12 +1,12 @@
 """How the operations of a TraceGraph access variables: which values can be forwarded, which updates wait for the end, what must be kept meanwhile."""
 
 from terra.errors import GenerationError
-from terra.graph import behind
 from terra.graph.dataflow import ExtraSlot
-from terra.graph.eager_kernels import number_of
 from terra.graph.trace import CONST, FEED, RESOURCE, VALUE
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
+from terra.runtime.generation.kernels import behind
+from terra.runtime.generation.kernels.eager_kernels import number_of
 from terra.runtime.host_values import shape_of_variable
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
 

@@ -4,7 +4,7 @@ XLA must know how long a list of tensors is that a loop fills, and takes what it
 it would compile anew for each value. In the cluster itself it finds out. The lists must stay there: XLA gives none to others.
 """
 
-from terra.graph import xla_ops
+from terra.runtime.generation.xla import xla_ops
 
 _FOR_XLA = "_xla_propagate_compile_time_consts"  # what TensorFlow gives a loop that was traced for XLA
 

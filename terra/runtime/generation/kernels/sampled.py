@@ -3,9 +3,9 @@ classes are to be expected among so many candidates is calculated of them, as th
 
 import math
 
-from terra.graph.eager_kernels import const_ints
-from terra.graph.functiondef import attr, dtype
-from terra.graph.writer import DOUBLE, FLOAT, INT32, INT64, Writer
+from terra.runtime.generation.functiondef import attr, dtype
+from terra.runtime.generation.kernels.eager_kernels import const_ints
+from terra.runtime.generation.kernels.writer import DOUBLE, FLOAT, INT32, INT64, Writer
 
 
 def sampled_candidates(builder, op_type, refs, attrs, label):

@@ -19,21 +19,22 @@ import itertools
 import os
 
 from terra.errors import GenerationError
-from terra.graph import alternatives, behind, conditions, eager_kernels, sampled
 from terra.graph.cases import select_table
-from terra.graph.commit import Commits
 from terra.graph.dataflow import Slot, Value, make_plan
-from terra.graph.eager_kernels import constant_proto
-from terra.graph.feeds import Feed, group_feeds
-from terra.graph.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, type_list
-from terra.graph.generated import Generated
 from terra.graph.harmless import is_harmless
-from terra.graph.scope import Scope
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE, VALUE
-from terra.graph.variables import NEW_VALUE, Accesses
 from terra.runtime import internals as tfi
 from terra.runtime import opschema
 from terra.runtime.fingerprints import COMPILED
+from terra.runtime.generation import conditions
+from terra.runtime.generation.commit import Commits
+from terra.runtime.generation.feeds import Feed, group_feeds
+from terra.runtime.generation.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, type_list
+from terra.runtime.generation.generated import Generated
+from terra.runtime.generation.kernels import alternatives, behind, eager_kernels, sampled
+from terra.runtime.generation.kernels.eager_kernels import constant_proto
+from terra.runtime.generation.scope import Scope
+from terra.runtime.generation.variables import NEW_VALUE, Accesses
 from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
 
 INT32 = tfi.types_pb2.DT_INT32

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.graph.eager_kernels import constant_proto
-from terra.graph.functiondef import attr, dtype, type_list
 from terra.runtime import internals as tfi
+from terra.runtime.generation.functiondef import attr, dtype, type_list
+from terra.runtime.generation.kernels.eager_kernels import constant_proto
 from terra.runtime.opschema import HOST_KNOWN_ENUMS
 
 INT32, INT64, STRING = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_INT64, tfi.types_pb2.DT_STRING
