@@ -12,9 +12,9 @@ import tf_keras
 from test_gradient_tape import TerraTape
 
 import terra
+from terra.frameworks import stock
 from terra.frontends import gradient_tape, script
 from terra.frontends.gradient_tape import blocks
-from terra.runtime import stock
 from terra.runtime.step_function import census
 
 X = np.random.default_rng(0).normal(size=(28, 8, 5)).astype("f")

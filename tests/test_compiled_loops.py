@@ -9,9 +9,9 @@ from test_recurrent_layers import LAYERS, built, trained
 
 import terra
 from terra import trial
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.generation.xla import inlining, xla_form
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 L = keras.layers
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime import draws, philox
+from terra.runtime import draws
+from terra.tf import philox
 from tests.harness import differ
 
 RATES = tf.constant(np.random.RandomState(9).uniform(0.2, 5.0, (4, 3)), tf.float32)

@@ -22,9 +22,9 @@ import harness
 import terra
 from unwaited import unwaited
 from terra.location import current_step
-from terra.runtime import internals
 from terra.runtime.graph_runner import runner
 from terra.runtime.prepared_steps import Ran
+from terra.tf import internals
 
 RNG = np.random.default_rng(3)
 X = [RNG.normal(size=(6, 4)).astype("float32") for _ in range(4)]

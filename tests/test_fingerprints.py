@@ -7,8 +7,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terra.runtime import fingerprints
-from terra.runtime import internals as tfi
+from terra.tf import fingerprints
+from terra.tf import internals as tfi
 
 F = tf.TensorSpec((2, 2), tf.float32)
 

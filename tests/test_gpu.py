@@ -11,8 +11,8 @@ from tensorflow.python.framework import config
 
 import corpus
 import terra
-from terra.runtime import internals, opschema
 from terra.runtime.generation import order
+from terra.tf import internals, opschema
 
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="there is no GPU")

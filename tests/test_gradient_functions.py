@@ -9,7 +9,7 @@ from test_custom_gradients import X, check, training, values
 
 import terra
 from terra.runtime import call_cache
-from terra.runtime import internals as tfi
+from terra.tf import internals as tfi
 
 RNG = np.random.default_rng(8)
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from terra.runtime.helper_threads import Task
+from terra.tf.helper_threads import Task
 
 
 def test_threads_that_make_graphs_are_kept():

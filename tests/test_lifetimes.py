@@ -18,9 +18,9 @@ import tensorflow as tf
 import terra
 from terra.frontends import gradient_tape
 from terra.location import unobserved
-from terra.runtime import internals as tfi
 from terra.runtime import observer
 from terra.runtime.tracer import Tracer
+from terra.tf import internals as tfi
 from terra.transform.observing import observed
 
 ONE, TWO = tf.constant(1.0), tf.constant(2.0)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
 import terra
-from terra.runtime import opschema
+from terra.tf import opschema
 
 STEPS = 9
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_math_ops
 
 import terra
-from terra.runtime import call_cache, fast_calls, internals, versions
+from terra.runtime import call_cache, fast_calls
+from terra.tf import internals, versions
 
 STATES = [0] * 12 + [1, 0, 1, 1, 0, 0, 1] + [0] * 6 + [1] * 4
 HAVE_VERSIONS = versions.address_of_version({}) is not None

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import terra
 from harness import coexecuted
-from terra.runtime.random_state import random_state
+from terra.tf.random_state import random_state
 
 
 @pytest.fixture(autouse=True)

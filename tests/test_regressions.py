@@ -8,7 +8,7 @@ import tensorflow as tf
 from harness import reset_seeds
 
 import terra
-from terra.runtime import constants
+from terra.tf import constants
 
 
 def compare(make, calls, argument=lambda i: (), **options):

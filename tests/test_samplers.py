@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime import draws, samplers
+from terra.runtime import draws
+from terra.tf import samplers
 from tests import harness
 
 CLASSES, WIDTH, BATCH = 60, 4, 6

@@ -9,11 +9,11 @@ import tensorflow as tf
 import harness
 import terra
 from terra import trial
-from terra.runtime import internals
 from terra.runtime.graph_runner import runner
 from terra.runtime.step_function import generation
 from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, LEARNED
+from terra.tf import internals
 from terra.trial import BLOCK, ROUNDS
 
 TRIAL = 2 * BLOCK * ROUNDS

@@ -13,7 +13,7 @@ from harness import differ
 import terra
 from terra.location import current_step
 from terra.runtime import guards
-from terra.runtime import internals as tfi
+from terra.tf import internals as tfi
 
 X = [np.random.default_rng(i).normal(size=(4, 3)).astype("float32") for i in range(3)]
 STEPS = 20

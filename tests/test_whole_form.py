@@ -12,10 +12,10 @@ import harness
 import terra
 from unwaited import unwaited
 from terra.runtime import compiled
-from terra.runtime import internals as tfi
 from terra.runtime.generation.xla import xla_order
 from terra.runtime.generation.xla.xla_cluster import WHOLE
 from terra.runtime.graph_runner import runner
+from terra.tf import internals as tfi
 from test_jit_compile import ATOL, RTOL, batches, compare, jit, kept, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)
 
 

@@ -4,11 +4,11 @@ It happens when a step leaves the known paths, raises, or when a kernel of its g
 updates in their place, which are undone first.
 """
 
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.generation import undo
 from terra.runtime.tracer import real
 from terra.runtime.value_key import ValueKey
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 
 class unrecorded:

@@ -19,9 +19,7 @@ from threading import get_ident
 
 from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
-from terra.runtime import catching, dispatch, frames, handlers, opschema, verification
-from terra.runtime import internals as tfi
-from terra.runtime.constants import MOST_SETTINGS
+from terra.runtime import catching, dispatch, frames, handlers, verification
 from terra.runtime.garbage import collect_as_before
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import View
@@ -29,6 +27,9 @@ from terra.runtime.step import Step
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.tensor import noted
 from terra.runtime.tracer import Tracer
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import MOST_SETTINGS
 
 LONGEST = 20_000  # operations behind a block that may still belong to its step
 _ITERATORS = frozenset(["IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "MultiDeviceIteratorGetNextFromShard"])

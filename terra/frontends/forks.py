@@ -9,10 +9,11 @@ import os
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import dispatch, helper_threads, lazy_tape
-from terra.runtime import internals as tfi
+from terra.runtime import dispatch, lazy_tape
 from terra.runtime.graph_runner import has_done, runner
 from terra.runtime.shared import leave_graph, running_step
+from terra.tf import helper_threads
+from terra.tf import internals as tfi
 
 log = logging.getLogger("terra")
 

@@ -15,8 +15,8 @@ from terra.frontends.block_step import BlockFunction, BlockStep
 from terra.location import current_step
 from terra.options import Options
 from terra.runtime import block_calls, dispatch, frames, handlers, skipping, tracebacks
-from terra.runtime import internals as tfi
 from terra.runtime.kinds import add_tapes
+from terra.tf import internals as tfi
 
 _blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time
 _forgotten = []  # how many steps those had that were dropped

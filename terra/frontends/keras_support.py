@@ -14,12 +14,12 @@ import inspect
 import sys
 
 from terra import errors
+from terra.frameworks import stock
 from terra.frontends import script
 from terra.frontends.decorator import coexecute
 from terra.options import Options
-from terra.runtime import internals as tfi
-from terra.runtime import stock
 from terra.runtime.step_function.coexecution import Coexecuted
+from terra.tf import internals as tfi
 
 STEPS = {name.removesuffix("_step"): name for name in stock.STEPS}
 LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept

@@ -7,9 +7,9 @@ imperatively from then on. The functions of TensorFlow's that begin or await suc
 import functools
 from threading import get_ident
 
-from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import leave_graph, running_step
+from terra.tf import internals as tfi
 
 
 def _wrap(name, original):

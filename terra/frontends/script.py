@@ -26,10 +26,10 @@ import weakref
 from terra.frontends import gradient_tape
 from terra.options import Options
 from terra.runtime import dispatch, tracebacks
-from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
+from terra.tf import internals as tfi
 from terra.transform import instrument, is_block, is_outlined, policy, rewrites
 from terra.transform.rewriting import outline
 

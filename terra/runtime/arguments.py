@@ -6,11 +6,11 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.runtime import internals as tfi
-from terra.runtime import stock
+from terra.frameworks import stock
 from terra.runtime.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
 
 EagerTensor = tfi.EagerTensor
 # Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).

@@ -10,10 +10,10 @@ import dis
 from functools import lru_cache
 from types import CellType, FunctionType
 
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
-from terra.runtime.constants import const_key, is_small_constant
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import const_key, is_small_constant
 from terra.transform import policy
 
 EagerTensor = tfi.EagerTensor

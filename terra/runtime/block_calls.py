@@ -9,9 +9,10 @@ import functools
 import sys
 from threading import get_ident
 
+from terra.frameworks import stock
 from terra.location import current_step, location
-from terra.runtime import fast_calls, frames, skipping, stock
-from terra.runtime import internals as tfi
+from terra.runtime import fast_calls, frames, skipping
+from terra.tf import internals as tfi
 
 _ENTRIES = (
     ("keras.src.layers.layer", "Layer", ("__call__",)),

@@ -22,9 +22,9 @@ What must hold for a jump (else the call simply runs, and every operation is val
 
 from types import FunctionType
 
+from terra.frameworks import stock
 from terra.location import current_step
-from terra.runtime import added_losses, call_watch, guards, profilers, replaced, stock, verification
-from terra.runtime import internals as tfi
+from terra.runtime import added_losses, call_watch, guards, profilers, replaced, verification
 from terra.runtime.arguments import describe, unread
 from terra.runtime.comparing import Unskippable
 from terra.runtime.jumps import jump
@@ -33,6 +33,7 @@ from terra.runtime.quick_entries import jump as jump_quickly
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, Alternatives, CallContext, Inputs
 from terra.runtime.tensor import make_tensor
+from terra.tf import internals as tfi
 
 _context_changes = tfi.context_changes
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes

@@ -14,9 +14,10 @@ from types import ModuleType
 
 from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless, may_not_fit
 from terra.graph.trace import CONST, VALUE
-from terra.runtime import frames, managers, opschema
-from terra.runtime import internals as tfi
+from terra.runtime import frames, managers
 from terra.runtime.tensor import TerraTensor, has_open_shape
+from terra.tf import internals as tfi
+from terra.tf import opschema
 from terra.transform import convert, source
 from terra.transform.rewriting.names import TRIES
 

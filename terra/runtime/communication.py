@@ -2,11 +2,11 @@
 
 from terra.fallback.replay import snapshot
 from terra.graph.trace import CHECK, FETCH
-from terra.runtime import internals as tfi
-from terra.runtime.constants import dummy
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import Visit
 from terra.runtime.values import unwaited
+from terra.tf import internals as tfi
+from terra.tf.constants import dummy
 
 
 class Communication:

@@ -19,14 +19,14 @@ import math
 import time
 
 from terra.runtime import dispatch
-from terra.runtime import internals as tfi
 from terra.runtime.generation.xla import xla_ops
 from terra.runtime.generation.xla.xla_cluster import WHOLE, caller
 from terra.runtime.generation.xla.xla_form import make_form
 from terra.runtime.graph_runner import Queue, runner
-from terra.runtime.helper_threads import Task
 from terra.runtime.host_values import shape_of_variable
 from terra.runtime.registered import Registered
+from terra.tf import internals as tfi
+from terra.tf.helper_threads import Task
 from terra.trial import Trial
 
 log = logging.getLogger("terra")

@@ -2,7 +2,7 @@
 
 The hooks are in place while a step runs, and while one is in flight; otherwise TensorFlow's own functions are. Operations of other threads, and those
 that run outside a step, go straight on, except that one which may touch a variable first waits for the steps in flight: TensorFlow itself does not order
-them. It need not if it uses nothing that they use (see `terra.runtime.iterators`).
+them. It need not if it uses nothing that they use (see `terra.tf.iterators`).
 """
 
 import contextlib
@@ -10,10 +10,11 @@ import threading
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import internals as tfi
-from terra.runtime import iterators, lazy_tape, opschema, slicing
+from terra.runtime import lazy_tape, slicing
 from terra.runtime.graph_runner import runner
 from terra.runtime.tensor import TerraTensor, shape_slice
+from terra.tf import internals as tfi
+from terra.tf import iterators, opschema
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE

@@ -2,13 +2,13 @@
 
 from terra.fallback.replay import Record, execute_again, unrecorded
 from terra.graph.trace import CHECK, FETCH
-from terra.runtime import internals as tfi
-from terra.runtime import interrupts, opschema
 from terra.runtime.generation import undo
 from terra.runtime.graph_runner import Dropped, runner
 from terra.runtime.tensor import make_tensor, still_held
 from terra.runtime.tracer import CHECK_INFOS, FETCH_INFOS, real
 from terra.runtime.value_key import ValueKey
+from terra.tf import internals as tfi
+from terra.tf import interrupts, opschema
 
 verifier = None  # what looks at steps that are verified, when their graphs run: set by `verification`
 

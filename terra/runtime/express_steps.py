@@ -13,8 +13,8 @@ import time
 from threading import get_ident
 
 from terra.runtime import guards, replaced
-from terra.runtime import internals as tfi
 from terra.runtime.prepared_steps import MISSED, Prepared, Refused
+from terra.tf import internals as tfi
 from terra.transform import edits
 from terra.trial import TrialOfMeans
 

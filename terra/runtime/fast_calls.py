@@ -15,16 +15,17 @@ from types import FunctionType
 
 import numpy as np
 
+from terra.frameworks import stock
 from terra.location import current_step
-from terra.runtime import arguments, call_cache, dispatch, slicing, stock
-from terra.runtime import internals as tfi
+from terra.runtime import arguments, call_cache, dispatch, slicing
 from terra.runtime.call_cache import attempt_function as attempt
-from terra.runtime.constants import SMALL
 from terra.runtime.kinds import VARIABLE_METHODS, defined, is_frameworks
 from terra.runtime.quick_entries import NONE, glance
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
+from terra.tf import internals as tfi
+from terra.tf.constants import SMALL
 
 _NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random", "debugging", "sparse", "strings", "ragged", "sets", "quantization",

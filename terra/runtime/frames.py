@@ -10,7 +10,7 @@ import os
 import sys
 
 from terra.location import location
-from terra.runtime import internals as tfi
+from terra.tf import internals as tfi
 from terra.transform import policy
 
 _codes = {}  # id(code) -> _Code, or None for library code

@@ -13,11 +13,12 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 
+from terra.frameworks import stock
 from terra.location import current_step, location
-from terra.runtime import call_cache, jacobians, stock
-from terra.runtime import internals as tfi
+from terra.runtime import call_cache, jacobians
 from terra.runtime.kinds import PLAIN, TENSORS, is_frameworks, is_librarys
 from terra.runtime.step import Step
+from terra.tf import internals as tfi
 from terra.transform import convert, source
 
 _RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell

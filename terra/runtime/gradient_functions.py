@@ -6,9 +6,9 @@ function of each recorded operation. Each such call is tried on its own (see `qu
 
 from terra.location import current_step
 from terra.runtime import call_cache, kinds, open_shapes, quick_entries
-from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracer import is_tensor
+from terra.tf import internals as tfi
 
 
 def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope):

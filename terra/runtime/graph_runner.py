@@ -13,10 +13,10 @@ import threading
 import time
 import weakref
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation import undo
 from terra.runtime.generation.generated import CHECK_FAILED
 from terra.runtime.swallowed import Remembered, Swallowed
+from terra.tf import internals as tfi
 
 log = logging.getLogger("terra")
 

@@ -9,11 +9,11 @@ Whatever could run code of the user's (a subclass, a function) makes the object 
 import sys
 from types import FunctionType
 
-from terra.runtime import internals as tfi
+from terra.frameworks.stock import root_of_class, root_of_function
 from terra.runtime.kinds import is_librarys
 from terra.runtime.snapshots import Snapshot, contents, equal
-from terra.runtime.stock import root_of_class, root_of_function
 from terra.runtime.walk import Walk
+from terra.tf import internals as tfi
 
 
 class Guard:

@@ -18,8 +18,9 @@ from threading import get_ident, main_thread
 
 from terra.location import current_step
 from terra.location.location import Cursor
-from terra.runtime import frames, interrupts
+from terra.runtime import frames
 from terra.runtime.graph_runner import runner
+from terra.tf import interrupts
 
 LATER = 0.0003  # seconds
 _SOON = 0.0001

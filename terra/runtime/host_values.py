@@ -1,10 +1,10 @@
 """What the host knows without running anything on data: shapes that are static, and arithmetic on small integers that Python itself has made."""
 
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
-from terra.runtime.constants import RESOURCE_ENUM, SMALL, elements
-from terra.runtime.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import RESOURCE_ENUM, SMALL, elements
+from terra.tf.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS
 
 EagerTensor = tfi.EagerTensor
 HOST_STATIC, STATIC_SHAPE = object(), object()

@@ -1,11 +1,12 @@
 """Jumps over regions: their nodes count as matched, the graph is told what it must be told, and the call's result is made. See `terra.runtime.regions`."""
 
-from terra.runtime import added_losses, opschema
-from terra.runtime import internals as tfi
+from terra.runtime import added_losses
 from terra.runtime.array_calculations import calculate_late
 from terra.runtime.draws import seed_tensor
 from terra.runtime.late_reads import Late, LateCalculation, Received
 from terra.runtime.parts import Drawn
+from terra.tf import internals as tfi
+from terra.tf import opschema
 from terra.runtime.regions import (
     FELL_BACK, MISSED, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, call_context, is_expected,
 )

@@ -7,9 +7,9 @@ from types import FunctionType, GeneratorType
 
 import numpy as np
 
-from terra.runtime import internals as tfi
 from terra.runtime.comparing import SCALARS
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
 from terra.transform import policy
 
 TENSORS = frozenset([TerraTensor, tfi.EagerTensor])

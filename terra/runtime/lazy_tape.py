@@ -12,9 +12,9 @@ from threading import get_ident
 
 from terra.location import current_step
 from terra.runtime import backward, jacobians
-from terra.runtime import internals as tfi
 from terra.runtime.comparing import Same
 from terra.runtime.tensor import TerraTensor, record_on_tapes
+from terra.tf import internals as tfi
 
 _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
 

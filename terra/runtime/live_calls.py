@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from terra.location import current_step
-from terra.runtime import internals as tfi
-from terra.runtime import iterators
 from terra.runtime.array_calculations import NOT_STRICTLY, Calculation, strictly
 from terra.runtime.tensor import holds_numbers
 from terra.runtime.varying import KINDS, evaluate, number_at
+from terra.tf import internals as tfi
+from terra.tf import iterators
 
 EagerTensor = tfi.EagerTensor
 _NEXT = frozenset(["__next__", "next", "get_next"])

@@ -6,12 +6,12 @@ import sys
 
 import numpy as np
 
-from terra.runtime import internals as tfi
 from terra.runtime.array_calculations import Calculation, Line, calculate, is_filtered, is_fixed, never_raises, strictly, warned, writes
 from terra.runtime.live_calls import kind_of
 from terra.runtime.parts import Kept, Nested, Part
 from terra.runtime.tensor import holds_numbers
 from terra.runtime.varying import KINDS
+from terra.tf import internals as tfi
 
 _NOT_KNOWN = object()
 _NUMPYS = (np.ndarray, np.generic, int, float, complex)

@@ -11,11 +11,12 @@ from types import (
 
 import numpy as np
 
-from terra.runtime import live_calls, replaced, skipping, stock
-from terra.runtime import internals as tfi
+from terra.frameworks import stock
+from terra.runtime import live_calls, replaced, skipping
 from terra.runtime.array_calculations import METHODS
 from terra.runtime.comparing import Unskippable
 from terra.runtime.effects import GROWING, held_in
+from terra.tf import internals as tfi
 from terra.runtime.kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_numpys,
     is_record,

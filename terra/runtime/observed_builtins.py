@@ -8,15 +8,16 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from terra.runtime import internals as tfi
-from terra.runtime import live_calls, observed_libraries, stock
+from terra.frameworks import stock
+from terra.runtime import live_calls, observed_libraries
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.comparing import SCALARS
 from terra.runtime.effects import GROWING, Append
 from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.runtime.observed_objects import is_plain_class
-from terra.runtime.random_state import random_state
+from terra.tf import internals as tfi
+from terra.tf.random_state import random_state
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])

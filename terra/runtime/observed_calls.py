@@ -12,14 +12,13 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
+from terra.frameworks import quiet_functions, stock
 from terra.location import location
-from terra.runtime import (
-    added_losses, arguments, call_cache, fast_calls, fast_forward, live_calls, observed_libraries, profilers, quiet_functions, skipping, stock, user_layers,
-)
-from terra.runtime import internals as tfi
+from terra.runtime import added_losses, arguments, call_cache, fast_calls, fast_forward, live_calls, observed_libraries, profilers, skipping, user_layers
 from terra.runtime.array_calculations import FUNCTIONS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
 from terra.transform import convert, wrappers
 from terra.transform.observing.observed import Unobservable
 from terra.transform.rewriting.instrumenter import SETS_TRACE

@@ -3,11 +3,11 @@
 import numpy as np
 
 from terra.location.unobserved import OPERATORS
-from terra.runtime import internals as tfi
 from terra.runtime import lasting
 from terra.runtime.effects import WITH_ITEMS, Effect, held_in, kind_of
 from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
 from terra.runtime.varying import KINDS, Becomes
+from terra.tf import internals as tfi
 
 _UNKNOWN = object()
 _COUNTING = frozenset(["Add", "Sub"])

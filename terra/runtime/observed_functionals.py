@@ -13,10 +13,10 @@ import numpy as np
 
 from terra.location import location
 from terra.runtime import framework_loops, guards
-from terra.runtime import internals as tfi
 from terra.runtime.comparing import Unskippable
 from terra.runtime.effects import so_far
 from terra.runtime.kinds import PLAIN, TENSORS, is_tapes
+from terra.tf import internals as tfi
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 _DECORATED = attrgetter("_f")

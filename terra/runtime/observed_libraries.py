@@ -12,9 +12,10 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 
 import numpy as np
 
-from terra.runtime import profilers, stock, call_watch
-from terra.runtime import internals as tfi
+from terra.frameworks import stock
+from terra.runtime import call_watch, profilers
 from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
+from terra.tf import internals as tfi
 from terra.transform import convert, policy
 
 _MOST_HELD = 3_000  # objects

@@ -14,11 +14,12 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 import numpy as np
 
 from terra.location.unobserved import OPERATORS
-from terra.runtime import fast_calls, opschema
-from terra.runtime import internals as tfi
+from terra.runtime import fast_calls
 from terra.runtime.array_calculations import is_filtered
 from terra.runtime.comparing import SCALARS
 from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin, is_numpys
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 _TRUTH = ("__bool__", "__len__")

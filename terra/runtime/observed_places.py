@@ -3,11 +3,11 @@
 import sys
 from types import CellType, ModuleType
 
-from terra.runtime import internals as tfi
 from terra.runtime.comparing import SCALARS
 from terra.runtime.effects import WITH_ITEMS, Question, held_in, space_of
 from terra.runtime.kinds import TENSORS, defined, is_librarys_container
 from terra.runtime.varying import SHARED
+from terra.tf import internals as tfi
 
 _UNKNOWN = object()
 _ANSWERS = {True: object(), False: object()}

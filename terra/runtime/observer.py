@@ -16,8 +16,7 @@ import numpy as np
 
 from terra.location import location
 from terra.location.observed_patterns import Patterns
-from terra.runtime import added_losses, fast_calls, guards, lasting, opschema, snapshots, user_layers
-from terra.runtime import internals as tfi
+from terra.runtime import added_losses, fast_calls, guards, lasting, snapshots, user_layers
 from terra.runtime.born import Born
 from terra.runtime.comparing import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.effects import Append, Carried, Effect, holds_tensors, so_far, space_of
@@ -36,6 +35,8 @@ from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.varying import NOTHING_VARIES
+from terra.tf import internals as tfi
+from terra.tf import opschema
 from terra.transform import convert
 
 

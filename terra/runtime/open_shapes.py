@@ -11,8 +11,8 @@ import contextlib
 import sys
 from threading import get_ident
 
-from terra.runtime import internals as tfi
 from terra.runtime import size_readers
+from terra.tf import internals as tfi
 
 _showing = []  # the threads on which gradient functions run, once for each
 

@@ -6,10 +6,10 @@ code as the result of an operation that passes its value on and tells only its o
 
 from operator import is_
 
-from terra.runtime import internals as tfi
 from terra.runtime.comparing import mask_of
 from terra.runtime.open_shapes import Partial
 from terra.runtime.tensor import EagerTensor, TerraTensor
+from terra.tf import internals as tfi
 
 OPENS = "PlaceholderWithDefault"  # the operation
 MOST = 100  # structures of arguments that are remembered

@@ -13,12 +13,10 @@ import numpy as np
 
 from terra.fallback.replay import Record
 from terra.graph.trace import ARG
-from terra.runtime import dispatch, interrupts, live_calls, opening, opschema, whole_calls
-from terra.runtime import internals as tfi
+from terra.runtime import dispatch, live_calls, opening, whole_calls
 from terra.runtime.array_calculations import calculate_late, parts_of
 from terra.runtime.call_cache import Known
 from terra.runtime.comparing import SCALARS, scalar
-from terra.runtime.constants import const_key, dummy
 from terra.runtime.generation import conditions
 from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.jumps import this_steps
@@ -32,6 +30,9 @@ from terra.runtime.tracer import real
 from terra.runtime.value_key import ValueKey
 from terra.runtime.values import unwaited
 from terra.runtime.varying import Place, tensor_for
+from terra.tf import internals as tfi
+from terra.tf import interrupts, opschema
+from terra.tf.constants import const_key, dummy
 
 EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way

@@ -5,11 +5,11 @@ While a newer TraceGraph is merged and its graph is generated, steps go on with 
 
 from terra.graph.harmless import is_harmless, may_not_fit
 from terra.graph.trace import ARG, CHECK, CONST, RESOURCE, VALUE
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.catching import SAFE
 from terra.runtime.tracer import value_positions
 from terra.runtime.value_key import ValueKey
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered

@@ -9,20 +9,20 @@ matches ends co-execution of the step: see `Endings.diverge`.
 from itertools import islice
 
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.communication import Communication
-from terra.runtime.constants import const_key, is_small_constant, known_to_host
 from terra.runtime.draws import rows_of, seed_tensor
 from terra.runtime.endings import Endings
 from terra.runtime.graph_runner import runner
 from terra.runtime.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, static_shape
 from terra.runtime.lazy_tape import Tapes
-from terra.runtime.opschema import get_schema, op_info
 from terra.runtime.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import Tracer, all_values_known, host_value, nest_outputs, real, with_values
 from terra.runtime.values import flat_template, launched
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import const_key, is_small_constant, known_to_host
+from terra.tf.opschema import get_schema, op_info
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE

@@ -6,15 +6,15 @@ place of the call (`jump`); the one that was used last stands behind the node th
 
 from threading import get_ident
 
-from terra.runtime import internals as tfi
 from terra.runtime.comparing import SCALARS
-from terra.runtime.constants import const_key, known_to_host
 from terra.runtime.jumps import advance
 from terra.runtime.kinds import is_librarys_container
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.regions import MISSED, Attached, Foreign, note_mask
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.value_key import ValueKey
+from terra.tf import internals as tfi
+from terra.tf.constants import const_key, known_to_host
 
 EagerTensor = tfi.EagerTensor
 _VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _ZEROS, _FOREIGN, _MASKED, _OTHER, _SLICE = range(13)

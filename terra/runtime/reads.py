@@ -16,12 +16,14 @@ from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorT
 
 import numpy as np
 
-from terra.runtime import guards, snapshots, stock, versions, walk
-from terra.runtime import internals as tfi
+from terra.frameworks import stock
+from terra.runtime import guards, snapshots, walk
 from terra.runtime.comparing import SCALARS, Unskippable
 from terra.runtime.effects import CONTENTS, Question, space_of
 from terra.runtime.kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_librarys, is_named_tuple
 from terra.runtime.varying import KINDS, Place
+from terra.tf import internals as tfi
+from terra.tf import versions
 from terra.transform import convert, policy
 from terra.transform.source import codes_within
 

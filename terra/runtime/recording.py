@@ -5,16 +5,16 @@ import collections
 import numpy as np
 
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.backward import Record
 from terra.runtime.comparing import SCALARS, Unskippable, mask_of
-from terra.runtime.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.runtime.draws import rows_of
 from terra.runtime.kinds import is_output, is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.open_shapes import Unread
-from terra.runtime.random_state import random_state
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
+from terra.tf.random_state import random_state
 from terra.runtime.regions import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds,
 )

@@ -8,16 +8,17 @@ from outside by their place among the arguments of the call, or, once they were 
 import collections
 import sys
 
-from terra.runtime import added_losses, opschema
-from terra.runtime import internals as tfi
+from terra.runtime import added_losses
 from terra.runtime.backward import Record
 from terra.runtime.comparing import SCALARS, Same, Unskippable, logits_of, mask_of, scalar
-from terra.runtime.constants import const_key, is_small_constant, known_to_host, value_key
 from terra.runtime.generation.conditions import Within
 from terra.runtime.slicing import Assign
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import real
 from terra.runtime.value_key import ValueKey
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import const_key, is_small_constant, known_to_host, value_key
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL

@@ -2,8 +2,8 @@
 
 import weakref
 
-from terra.runtime import internals as tfi
 from terra.runtime.graph_runner import runner
+from terra.tf import internals as tfi
 
 _left = []  # names of functions whose owner is gone
 

@@ -2,9 +2,9 @@
 
 import sys
 
-from terra.runtime import internals as tfi
-from terra.runtime import versions
 from terra.runtime.snapshots import Snapshot
+from terra.tf import internals as tfi
+from terra.tf import versions
 
 
 class _Modules:

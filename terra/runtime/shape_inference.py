@@ -8,9 +8,10 @@ knows of them, so that both phases know the same.
 import numpy as np
 
 from terra.graph.trace import is_value
-from terra.runtime import internals as tfi
-from terra.runtime import opschema, shape_rules
+from terra.runtime import shape_rules
 from terra.runtime.open_shapes import shape_of
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 # Operations that give something for their own gradient's use, whose shape is the kernel's affair: the shape function leaves it open, but TensorFlow's code for the gradient asks for it.

@@ -1,11 +1,12 @@
 """What is called in the place of the framework's methods and objects: it jumps where it can."""
 
+from terra.frameworks import stock
 from terra.location import current_step
-from terra.runtime import internals as tfi
-from terra.runtime import loss_scaling, stock
+from terra.runtime import loss_scaling
 from terra.runtime.arguments import looks_up, with_tensors
 from terra.runtime.call_cache import attempt, attempt_at, enter, running
 from terra.runtime.regions import MOST_REGIONS
+from terra.tf import internals as tfi
 
 Generator = tfi.tf.random.Generator
 _JACOBIAN, _BATCH_JACOBIAN = tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian

@@ -10,8 +10,8 @@ Slices of variables are taken in the same way. TensorFlow attaches a function to
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
 
 _LARGEST = 2 ** 31 - 1
 _INT32 = tfi.dtypes.int32

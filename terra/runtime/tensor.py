@@ -14,9 +14,9 @@ import sys
 
 import numpy as np
 
-from terra.runtime import internals as tfi
 from terra.runtime import open_shapes, size_readers, tracebacks
 from terra.runtime.open_shapes import Unread
+from terra.tf import internals as tfi
 
 EagerTensor = tfi.EagerTensor
 

@@ -9,11 +9,11 @@ import inspect
 from types import FunctionType, MethodType
 
 from terra.runtime import frames
-from terra.runtime import internals as tfi
-from terra.runtime.comparing import Unskippable
 from terra.runtime.call_watch import look_out, note_filters, observed_in_place, writes
+from terra.runtime.comparing import Unskippable
 from terra.runtime.kinds import is_librarys
 from terra.runtime.observer import Observer
+from terra.tf import internals as tfi
 from terra.transform import convert, policy
 
 

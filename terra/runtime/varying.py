@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime import internals as tfi
 from terra.runtime.effects import held_in
 from terra.runtime.parts import Drawn, Given, Varies
 from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
+from terra.tf import internals as tfi
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
 _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])

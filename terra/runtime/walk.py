@@ -6,14 +6,14 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
+from terra.frameworks.stock import NEVER, STEPS, STEP_FUNCTIONS, is_frameworks, is_seed_generator, stock_package
 from terra.runtime import added_losses, lasting
-from terra.runtime import internals as tfi
 from terra.runtime.comparing import SCALARS, Unskippable
 from terra.runtime.kinds import is_description, is_librarys
 from terra.runtime.replaced import modules
 from terra.runtime.snapshots import noted
-from terra.runtime.stock import NEVER, STEP_FUNCTIONS, STEPS, is_frameworks, is_seed_generator, stock_package
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
 from terra.transform import policy
 
 _CALLERS = frozenset([*STEPS, *STEP_FUNCTIONS, *[f"make_{name}" for name in STEP_FUNCTIONS]])  # attributes of a model that call it

@@ -1,13 +1,13 @@
 """The end of a graph: what has to have passed before variables are updated, what is noted of those that cannot wait for that, and the updates."""
 
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.generation import undo
 from terra.runtime.generation.functiondef import attr, dtype
 from terra.runtime.generation.kernels import behind
 from terra.runtime.generation.kernels.eager_kernels import constant_proto
 from terra.runtime.generation.undo import OldRows, OldValue
-from terra.runtime.opschema import ASSIGN, READS_ONLY
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.opschema import ASSIGN, READS_ONLY
 
 INT32 = tfi.types_pb2.DT_INT32
 

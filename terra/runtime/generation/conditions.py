@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import attr, dtype, type_list
 from terra.runtime.generation.kernels.eager_kernels import constant_proto
-from terra.runtime.opschema import HOST_KNOWN_ENUMS
+from terra.tf import internals as tfi
+from terra.tf.opschema import HOST_KNOWN_ENUMS
 
 INT32, INT64, STRING = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_INT64, tfi.types_pb2.DT_STRING
 _BITS = {  # floating-point types -> integers with as many bits

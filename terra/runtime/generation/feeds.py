@@ -1,7 +1,7 @@
 """Feed points of a graph that starts with its step, and which of them share a channel."""
 
 from terra.graph.trace import FEED
-from terra.runtime import opschema
+from terra.tf import opschema
 
 CLOSE, FAR = 6, 16  # operations between two feeds, and between the first and the last, for which one message is enough: Python takes about as long for these as for another message
 

@@ -7,7 +7,7 @@ involved. A tensor is named by a string: the name of an argument, or `node:outpu
 import collections
 import re
 
-from terra.runtime import internals as tfi
+from terra.tf import internals as tfi
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 

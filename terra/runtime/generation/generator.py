@@ -23,9 +23,6 @@ from terra.graph.cases import select_table
 from terra.graph.dataflow import Slot, Value, make_plan
 from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE, VALUE
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
-from terra.runtime.fingerprints import COMPILED
 from terra.runtime.generation import conditions
 from terra.runtime.generation.commit import Commits
 from terra.runtime.generation.feeds import Feed, group_feeds
@@ -35,7 +32,10 @@ from terra.runtime.generation.kernels import alternatives, behind, eager_kernels
 from terra.runtime.generation.kernels.eager_kernels import constant_proto
 from terra.runtime.generation.scope import Scope
 from terra.runtime.generation.variables import NEW_VALUE, Accesses
-from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.fingerprints import COMPILED
+from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64

@@ -1,7 +1,7 @@
 """How a graph function is registered: in which order its nodes come, which decides what TensorFlow's executor runs first, and which of them it computes beforehand."""
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import node_of
+from terra.tf import internals as tfi
 
 # TensorFlow leaves an operation with this attribute alone when it computes what follows from constants; empty, it means nothing else.
 _UNFOLDED = "_scoped_allocator"

@@ -1,10 +1,10 @@
 """Scopes of a graph that is being written: what the values of nodes are called in its top level, and in each branch."""
 
-from terra.runtime import internals as tfi
-from terra.runtime.constants import dummy
 from terra.runtime.generation.functiondef import dtype
 from terra.runtime.generation.kernels.eager_kernels import Spread, constant_proto
 from terra.runtime.generation.kernels.repeated import Repeated
+from terra.tf import internals as tfi
+from terra.tf.constants import dummy
 
 
 class Scope:

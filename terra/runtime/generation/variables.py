@@ -3,12 +3,12 @@
 from terra.errors import GenerationError
 from terra.graph.dataflow import ExtraSlot
 from terra.graph.trace import CONST, FEED, RESOURCE, VALUE
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.generation.kernels import behind
 from terra.runtime.generation.kernels.eager_kernels import number_of
 from terra.runtime.host_values import shape_of_variable
-from terra.runtime.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable

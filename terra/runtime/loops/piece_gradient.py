@@ -11,15 +11,15 @@ last bits may differ from eager execution there, as they do for tf.function's Wh
 
 from terra.fallback.replay import execute_again, unrecorded
 from terra.graph.trace import CONST, FEED, VALUE
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
-from terra.runtime.constants import RESOURCE_ENUM, SMALL
 from terra.runtime.graph_runner import runner
 from terra.runtime.loops.piece_tape import Fed, all_held, is_static, records_of, values_of
 from terra.runtime.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
 from terra.runtime.tracer import real
 from terra.runtime.value_key import ValueKey
 from terra.runtime.values import launched
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import RESOURCE_ENUM, SMALL
 
 EagerTensor = tfi.EagerTensor
 MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward piece sums itself

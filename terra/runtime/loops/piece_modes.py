@@ -1,14 +1,15 @@
 """The two modes of a step in pieces: a piece is traced, or its program is walked. See `terra.runtime.loops.pieces`."""
 
 from terra.fallback.replay import Record
-from terra.runtime import catching, dispatch, opschema, verification
-from terra.runtime import internals as tfi
+from terra.runtime import catching, dispatch, verification
 from terra.runtime.graph_runner import runner
-from terra.runtime.opschema import get_schema
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.shared import Visit
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import Tracer, nest_outputs, real
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.opschema import get_schema
 
 EagerTensor = tfi.EagerTensor
 MOST_FLIGHTS = 400  # dispatched pieces of which Python has not yet heard that they are done

@@ -6,13 +6,13 @@ record) are told all operations, and TensorFlow's own tape does the work.
 """
 
 from terra.fallback.replay import execute_again, unrecorded
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
-from terra.runtime.constants import RESOURCE_ENUM
 from terra.runtime.lazy_tape import LazyTape, Tapes
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import real
 from terra.runtime.value_key import ValueKey
+from terra.tf import internals as tfi
+from terra.tf import opschema
+from terra.tf.constants import RESOURCE_ENUM
 
 EagerTensor = tfi.EagerTensor
 MOST_PATHS = 2000  # remembered for each piece

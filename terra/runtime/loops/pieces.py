@@ -16,8 +16,6 @@ Operations on lists whose length varies (a stack over all iterations, the sum of
 from threading import get_ident
 
 from terra.graph.trace import TraceStore
-from terra.runtime import internals as tfi
-from terra.runtime import interrupts
 from terra.runtime.graph_runner import runner
 from terra.runtime.loops.piece_gradient import gradient
 from terra.runtime.loops.piece_modes import PieceRunner, PieceTracer
@@ -26,6 +24,8 @@ from terra.runtime.places import Places
 from terra.runtime.step import Step
 from terra.runtime.tensor import TerraTensor, make_tensor
 from terra.runtime.tracer import DTYPES, flat_outputs, real
+from terra.tf import internals as tfi
+from terra.tf import interrupts
 
 EagerTensor = tfi.EagerTensor
 _FEW_LENGTHS = 2  # of an operation's list, at one place: with more it runs on its own

@@ -13,14 +13,16 @@ import functools
 import sys
 import weakref
 
-from terra.runtime import dispatch, guards, open_shapes, opschema, replaced, shape_inference, stock
-from terra.runtime import internals as tfi
+from terra.frameworks import stock
+from terra.runtime import dispatch, guards, open_shapes, replaced, shape_inference
 from terra.runtime.comparing import Unskippable
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.open_shapes import is_shape, shape_of
 from terra.runtime.size_readers import SizeToCompare
 from terra.runtime.tensor import TerraTensor
 from terra.runtime.tracer import is_tensor
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 _MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
 _MOST = 64  # loops of one step function

@@ -16,9 +16,8 @@ from terra.graph import trace
 from terra.location import current_step, location
 from terra.options import Stats
 from terra.runtime import (
-    call_cache, catching, dispatch, express_steps, frames, framework_loops, handlers, interrupts, known_shapes, late_reads, tracebacks, verification, whole_calls,
+    call_cache, catching, dispatch, express_steps, frames, framework_loops, handlers, known_shapes, late_reads, tracebacks, verification, whole_calls,
 )
-from terra.runtime import internals as tfi
 from terra.runtime.garbage import collect_as_before, collect_rarely
 from terra.runtime.graph_runner import runner
 from terra.runtime.loops import pieces, recurrent_layers
@@ -35,6 +34,8 @@ from terra.runtime.step_function.tuning.early_start import EarlyStart
 from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
 from terra.runtime.step_function.turnover import Turnover
 from terra.runtime.tracer import Tracer
+from terra.tf import internals as tfi
+from terra.tf import interrupts
 from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")

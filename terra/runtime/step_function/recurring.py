@@ -16,8 +16,8 @@ import sys
 import numpy as np
 
 from terra.fallback.policy import Policy
-from terra.runtime import internals as tfi
 from terra.runtime.tensor import TerraTensor
+from terra.tf import internals as tfi
 
 TIMES = 3  # that a structure must have taken the same path
 _CHANGES = 4  # of that path, with the same graphs; each further one doubles the times

@@ -13,10 +13,10 @@ import time
 import numpy as np
 
 from terra.graph.trace import CONST, is_value
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import attr, attr_protos, dtype
 from terra.runtime.generation.kernels import contest
 from terra.runtime.generation.kernels.eager_kernels import BOOL, FLOAT, INT32, const_ints, constant_proto
+from terra.tf import internals as tfi
 
 INT64 = tfi.types_pb2.DT_INT64
 SMALLEST, LARGEST = 1 << 12, 1 << 21  # elements of the largest tensor of an operation that is worth a contest

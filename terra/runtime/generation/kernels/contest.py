@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import FunctionBuilder
+from terra.tf import internals as tfi
 
 _COPIES = 4  # of an operation in a function: a call of a function takes as long as a small operation
 _ROUNDS = 12

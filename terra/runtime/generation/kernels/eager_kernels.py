@@ -6,9 +6,9 @@ Each function appends the nodes for one operation to a FunctionBuilder. `refs` a
 import math
 
 from terra.graph.trace import CONST
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
 from terra.runtime.generation.functiondef import FunctionBuilder, attr, dtype, func, type_list
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 FLOAT, DOUBLE, BOOL, INT32, INT64, UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("FLOAT", "DOUBLE", "BOOL", "INT32", "INT64", "UINT64"))
 # Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from

@@ -1,8 +1,8 @@
 """Writing nodes of a graph that no operation of the program stands for, in the manner of an expression."""
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import attr, dtype, type_list
 from terra.runtime.generation.kernels.eager_kernels import const_ints, constant_proto
+from terra.tf import internals as tfi
 
 BOOL, INT32, INT64, UINT32, UINT64, FLOAT, DOUBLE = (getattr(tfi.types_pb2, "DT_" + name) for name in ("BOOL", "INT32", "INT64", "UINT32", "UINT64", "FLOAT", "DOUBLE"))
 _OUTPUTS = {

@@ -1,8 +1,8 @@
 """Nodes in a function that XLA compiles which compute whether the indices of an operation are in range, as its ordinary kernel would demand."""
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import add_node, attr, dtype
 from terra.runtime.generation.xla import xla_ops
+from terra.tf import internals as tfi
 
 INT32, BOOL = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_BOOL
 

@@ -1,9 +1,9 @@
 """What a compiled form consists of: functions that XLA compiles, and the one that calls them."""
 
-from terra.runtime import internals as tfi
-from terra.runtime.fingerprints import COMPILED
 from terra.runtime.generation.functiondef import add_node, attr, func, type_list
 from terra.runtime.generation.xla import xla_order
+from terra.tf import internals as tfi
+from terra.tf.fingerprints import COMPILED
 
 WHOLE = "whole"  # in place of a cluster's number
 

@@ -10,13 +10,13 @@ a millisecond.
 
 import collections
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import add_node, attr, dtype, must, node_of, type_list
 from terra.runtime.generation.generated import CHECK_FAILED
 from terra.runtime.generation.xla import inlining, xla_ops
 from terra.runtime.generation.xla.clusters import ALONG, NO, YES, find_clusters
 from terra.runtime.generation.xla.xla_checks import BOOL, Checks
 from terra.runtime.generation.xla.xla_cluster import WHOLE, Cluster, XlaForm, add_call
+from terra.tf import internals as tfi
 
 SMALLEST = 8  # operations in a cluster: calling a compiled function takes as long as a few of them
 LARGEST = 5000  # for more (loops that are unrolled), XLA takes minutes

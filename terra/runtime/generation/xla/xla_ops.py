@@ -5,8 +5,8 @@ something else (`_LEFT_OUT`). Three that are too frequent for that, and whose ke
 that the ordinary kernel makes (`GUARDED`): if it fails, the step fails and is replayed imperatively, which raises what eager execution raises.
 """
 
-from terra.runtime import internals as tfi
-from terra.runtime.opschema import get_schema
+from terra.tf import internals as tfi
+from terra.tf.opschema import get_schema
 
 _CHECKS = "its kernel checks the values that it is given, XLA's does not"
 _RANDOM = "XLA would draw other random numbers"

@@ -5,9 +5,9 @@ rest of the step waits for should be started before one that only an update need
 one: an LSTM cell's steps took 1.36 ms in the one and 1.50 ms in the other, those of Keras' LSTM layer 3.02 ms and 2.54 ms. Only running them tells.
 """
 
-from terra.runtime import internals as tfi
 from terra.runtime.generation.functiondef import node_of
 from terra.runtime.generation.xla import xla_ops
+from terra.tf import internals as tfi
 
 _PRODUCT = 50  # as long as so many other operations
 

@@ -3,7 +3,7 @@
 import weakref
 from types import FunctionType
 
-from terra.runtime import internals as tfi
+from terra.tf import internals as tfi
 
 _ROOTS = ("keras.src.", "tf_keras.src.")
 _CALLABLE_PACKAGES = frozenset(["layers", "losses", "models", "engine"])

@@ -1,7 +1,7 @@
 """Small tensors, whose values identify them: the constants of a trace."""
 
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT

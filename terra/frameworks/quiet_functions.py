@@ -2,7 +2,7 @@
 
 import sys
 
-from terra.runtime import internals as tfi
+from terra.tf import internals as tfi
 
 # Functions that may run no operation: what they give then follows from their arguments.
 _WITHOUT_OPERATIONS = frozenset(

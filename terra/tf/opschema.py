@@ -6,8 +6,8 @@ attributes. Both are brought to one canonical form here, because an op is the sa
 
 import collections
 
-from terra.runtime import fingerprints
-from terra.runtime import internals as tfi
+from terra.tf import fingerprints
+from terra.tf import internals as tfi
 
 # How an op takes part in co-execution.
 GRAPH = 0  # goes into the graph

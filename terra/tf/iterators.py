@@ -6,8 +6,8 @@ the arguments of the graphs in flight. Where Python code runs in the pipeline (`
 into, it may touch all that there is. What cannot be told waits.
 """
 
-from terra.runtime import internals as tfi
-from terra.runtime import opschema
+from terra.tf import internals as tfi
+from terra.tf import opschema
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT

@@ -8,7 +8,7 @@ import collections
 import graphlib
 import hashlib
 
-from terra.runtime import internals as tfi
+from terra.tf import internals as tfi
 
 COMPILED = "_XlaMustCompile"  # attribute of a function, or of a call of it, that XLA is to compile: a tf.function with jit_compile=True
 _DEEPEST = 32  # of functions that call functions
