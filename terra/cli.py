@@ -14,7 +14,7 @@ from terra import errors
 from terra.frontends import keras_support, script
 from terra.options import LOOPS, Options, Stats
 from terra.report import explain, used
-from terra.runtime import tracebacks
+from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.census import departed
 from terra.transform import to_code
 

@@ -6,11 +6,11 @@ from types import MethodType
 from terra.frontends.gradient_tape import GradientTape
 from terra.graph.trace import CONST
 from terra.runtime.effects import Append
-from terra.runtime.profilers import in_the_way
+from terra.runtime.interpreter.profilers import in_the_way
 from terra.runtime.step_function.census import departed, instances
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
-from terra.runtime.tracer import CHECK, FETCH
+from terra.runtime.tracing.tracer import CHECK, FETCH
 
 _MOST_LINES = 12  # of one list
 

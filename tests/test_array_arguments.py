@@ -8,7 +8,7 @@ import tensorflow as tf
 from harness import flat
 
 import terra
-from terra.runtime.tensor import alias_of, is_unread, tensor_of
+from terra.runtime.tensors.tensor import alias_of, is_unread, tensor_of
 
 STEPS = 20
 KINDS = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import catching
+from terra.runtime.tracing import catching
 
 TABLE = tf.constant([1.0, 2.0, 3.0])
 MATRIX = tf.constant([[2.0, 0.0], [0.0, 1.0]])

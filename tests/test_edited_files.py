@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import catching
+from terra.runtime.tracing import catching
 from terra.transform import source
 
 TEXT = textwrap.dedent('''

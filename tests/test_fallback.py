@@ -16,8 +16,8 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager.core import _FallbackException
 
 import terra
-from terra.fallback import policy
 from terra.runtime import call_watch
+from terra.runtime.fallback import policy
 from terra.runtime.python_runner import PythonRunner
 from terra.transform import convert
 

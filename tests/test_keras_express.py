@@ -11,7 +11,8 @@ import tensorflow as tf
 import tf_keras
 
 import terra
-from terra.runtime import guards, profilers
+from terra.runtime import guards
+from terra.runtime.interpreter import profilers
 
 RNG = np.random.default_rng(0)
 N, BATCH = 200, 8

@@ -19,7 +19,7 @@ import terra
 from terra.frontends import gradient_tape
 from terra.location import unobserved
 from terra.runtime import observer
-from terra.runtime.tracer import Tracer
+from terra.runtime.tracing.tracer import Tracer
 from terra.tf import internals as tfi
 from terra.transform.observing import observed
 

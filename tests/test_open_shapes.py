@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime.open_shapes import Partial, Unread, is_known_to_be, merged, tensor_shape
+from terra.runtime.tensors.open_shapes import Partial, Unread, is_known_to_be, merged, tensor_shape
 
 STEPS = 18
 
@@ -252,7 +252,7 @@ def test_a_gradient_of_the_program_sees_sizes():
 
 def test_other_threads_see_sizes_while_gradients_are_taken():
     """What a gradient function gets to see is its thread's affair."""
-    from terra.runtime import open_shapes
+    from terra.runtime.tensors import open_shapes
     seen = []
     with open_shapes.shown():
         thread = threading.Thread(target=lambda: seen.append(open_shapes.shows_unknown_sizes()))

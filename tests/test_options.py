@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.fallback import policy
+from terra.runtime.fallback import policy
 
 
 def adds_up(stats):

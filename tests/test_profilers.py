@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import profilers
+from terra.runtime.interpreter import profilers
 
 X = tf.constant(np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import terra
 from terra.graph.trace import RawTrace
 from terra.runtime.step_function.generation import Generation
-from terra.runtime.tracer import Tracer
+from terra.runtime.tracing.tracer import Tracer
 
 RNG = np.random.default_rng(0)
 X, Y = (tf.constant(RNG.normal(size=(3, 3)).astype("f")) for _ in range(2))

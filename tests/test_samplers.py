@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime import draws
+from terra.runtime.tensors import draws
 from terra.tf import samplers
 from tests import harness
 

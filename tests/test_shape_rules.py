@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terra.runtime import shape_rules
+from terra.runtime.tensors import shape_rules
 
 FLOAT, INT32, INT64, BOOL = tf.float32, tf.int32, tf.int64, tf.bool
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from test_opening import STEPS, compare, rows, sequences, trained
 
 import harness
-from terra.runtime import size_readers
+from terra.runtime.tensors import size_readers
 
 L = keras.layers
 
@@ -216,7 +216,7 @@ def test_steps_that_return_open_shapes():
 
 def test_what_einsum_tells_of_its_result():
     """Keras' products of matrices broadcast sizes of 1."""
-    from terra.runtime import known_shapes
+    from terra.runtime.tensors import known_shapes
     assert [known_shapes._common(sizes) for sizes in ({4}, {4, None}, {None}, {1}, {1, None}, {1, 4}, {3, 4}, ())] == [4, 4, None, 1, None, 4, None, None]
 
     def make():

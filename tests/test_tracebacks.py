@@ -12,7 +12,8 @@ import tensorflow as tf
 
 import terra
 from unwaited import unwaited
-from terra.runtime import tracebacks, whole_calls
+from terra.runtime import whole_calls
+from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function import coexecution
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from harness import shown
 
 import terra
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 
 LENGTH = 400  # operations, of which the program keeps few at a time
 ALLOWED = 100

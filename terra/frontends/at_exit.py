@@ -5,8 +5,9 @@ import sys
 
 from terra import errors
 from terra.frontends.gradient_tape import raise_late_error
-from terra.runtime import dispatch, tracebacks
+from terra.runtime import dispatch
 from terra.runtime.graph_runner import runner
+from terra.runtime.interpreter import tracebacks
 
 
 class _Failed:

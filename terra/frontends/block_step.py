@@ -19,14 +19,16 @@ from threading import get_ident
 
 from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
-from terra.runtime import catching, dispatch, frames, handlers, verification
+from terra.runtime import dispatch, handlers, verification
 from terra.runtime.garbage import collect_as_before
 from terra.runtime.graph_runner import runner
+from terra.runtime.interpreter import frames
 from terra.runtime.shared import View
 from terra.runtime.step import Step
 from terra.runtime.step_function.coexecution import Coexecuted
-from terra.runtime.tensor import noted
-from terra.runtime.tracer import Tracer
+from terra.runtime.tensors.tensor import noted
+from terra.runtime.tracing import catching
+from terra.runtime.tracing.tracer import Tracer
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import MOST_SETTINGS

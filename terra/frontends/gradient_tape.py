@@ -14,8 +14,9 @@ from threading import get_ident
 from terra.frontends.block_step import BlockFunction, BlockStep
 from terra.location import current_step
 from terra.options import Options
-from terra.runtime import block_calls, dispatch, frames, handlers, skipping, tracebacks
-from terra.runtime.kinds import add_tapes
+from terra.runtime import block_calls, dispatch, handlers, skipping
+from terra.runtime.interpreter import frames, tracebacks
+from terra.runtime.tensors.kinds import add_tapes
 from terra.tf import internals as tfi
 
 _blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time

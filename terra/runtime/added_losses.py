@@ -4,7 +4,7 @@ A call that is skipped leaves these lists as it would, with tensors of its own s
 must be empty: see `snapshots.Snapshot.no_losses`.)
 """
 
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 
 
 def list_of(attributes):

@@ -7,9 +7,9 @@ from types import FunctionType
 import numpy as np
 
 from terra.frameworks import stock
-from terra.runtime.comparing import SCALARS, Unskippable, scalar
-from terra.runtime.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
+from terra.runtime.tensors.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 
 EagerTensor = tfi.EagerTensor

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime import frames
+from terra.runtime.interpreter import frames
 from terra.runtime.late_reads import Late, LateCalculation
 from terra.runtime.parts import Drawn, Given, Kept, Nested, Part, Varies
 

@@ -11,7 +11,8 @@ from threading import get_ident
 
 from terra.frameworks import stock
 from terra.location import current_step, location
-from terra.runtime import fast_calls, frames, skipping
+from terra.runtime import fast_calls, skipping
+from terra.runtime.interpreter import frames
 from terra.tf import internals as tfi
 
 _ENTRIES = (

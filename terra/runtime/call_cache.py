@@ -24,15 +24,16 @@ from types import FunctionType
 
 from terra.frameworks import stock
 from terra.location import current_step
-from terra.runtime import added_losses, call_watch, guards, profilers, replaced, verification
+from terra.runtime import added_losses, call_watch, guards, replaced, verification
 from terra.runtime.arguments import describe, unread
-from terra.runtime.comparing import Unskippable
+from terra.runtime.interpreter import profilers
 from terra.runtime.jumps import jump
 from terra.runtime.quick_entries import fits, learn, walk
 from terra.runtime.quick_entries import jump as jump_quickly
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, Alternatives, CallContext, Inputs
-from terra.runtime.tensor import make_tensor
+from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.tensors.tensor import make_tensor
 from terra.tf import internals as tfi
 
 _context_changes = tfi.context_changes

@@ -5,7 +5,8 @@ import logging
 import sys
 import warnings
 
-from terra.runtime import jacobians, profilers
+from terra.runtime.interpreter import profilers
+from terra.runtime.tapes import jacobians
 from terra.transform import convert, policy
 from terra.transform.observing.observed import Unobservable
 

@@ -1,7 +1,7 @@
 """What a skeleton and its graph tell each other: feeds, selects, fetches."""
 
-from terra.fallback.replay import snapshot
 from terra.graph.trace import CHECK, FETCH
+from terra.runtime.fallback.replay import snapshot
 from terra.runtime.graph_runner import runner
 from terra.runtime.shared import Visit
 from terra.runtime.values import unwaited

@@ -23,8 +23,8 @@ from terra.runtime.generation.xla import xla_ops
 from terra.runtime.generation.xla.xla_cluster import WHOLE, caller
 from terra.runtime.generation.xla.xla_form import make_form
 from terra.runtime.graph_runner import Queue, runner
-from terra.runtime.host_values import shape_of_variable
 from terra.runtime.registered import Registered
+from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
 from terra.tf.helper_threads import Task
 from terra.trial import Trial

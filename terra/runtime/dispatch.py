@@ -10,9 +10,10 @@ import threading
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import lazy_tape, slicing
+from terra.runtime import slicing
 from terra.runtime.graph_runner import runner
-from terra.runtime.tensor import TerraTensor, shape_slice
+from terra.runtime.tapes import lazy_tape
+from terra.runtime.tensors.tensor import TerraTensor, shape_slice
 from terra.tf import internals as tfi
 from terra.tf import iterators, opschema
 

@@ -1,12 +1,12 @@
 """How a co-executed step ends: its graph takes over what Python keeps, or it falls back, and what was matched is executed again."""
 
-from terra.fallback.replay import Record, execute_again, unrecorded
 from terra.graph.trace import CHECK, FETCH
+from terra.runtime.fallback.replay import Record, execute_again, unrecorded
 from terra.runtime.generation import undo
 from terra.runtime.graph_runner import Dropped, runner
-from terra.runtime.tensor import make_tensor, still_held
-from terra.runtime.tracer import CHECK_INFOS, FETCH_INFOS, real
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tensors.tensor import make_tensor, still_held
+from terra.runtime.tensors.value_key import ValueKey
+from terra.runtime.tracing.tracer import CHECK_INFOS, FETCH_INFOS, real
 from terra.tf import internals as tfi
 from terra.tf import interrupts, opschema
 

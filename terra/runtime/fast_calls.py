@@ -19,11 +19,11 @@ from terra.frameworks import stock
 from terra.location import current_step
 from terra.runtime import arguments, call_cache, dispatch, slicing
 from terra.runtime.call_cache import attempt_function as attempt
-from terra.runtime.kinds import VARIABLE_METHODS, defined, is_frameworks
 from terra.runtime.quick_entries import NONE, glance
 from terra.runtime.step import Step
-from terra.runtime.tensor import TerraTensor
-from terra.runtime.tracer import is_tensor
+from terra.runtime.tensors.kinds import VARIABLE_METHODS, defined, is_frameworks
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tracing.tracer import is_tensor
 from terra.tf import internals as tfi
 from terra.tf.constants import SMALL
 

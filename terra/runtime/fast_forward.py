@@ -4,9 +4,10 @@ from types import MethodType
 
 from terra.frameworks import stock
 from terra.location import location
-from terra.runtime import call_cache, dispatch, fast_calls, gradient_functions, jacobians, user_layers
+from terra.runtime import call_cache, dispatch, fast_calls, gradient_functions, user_layers
 from terra.runtime.builtin_loops import located
 from terra.runtime.skipping import OF_TAPES, Generator, Skipping, skipping
+from terra.runtime.tapes import jacobians
 
 _OF_ONE_METRIC = frozenset(["update_state_fn", "result_fn"])  # what each metric of tf_keras has functions of its own for
 _METHODS = {

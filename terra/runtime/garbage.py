@@ -2,7 +2,7 @@
 
 import gc
 
-from terra.runtime.tracer import Tracer
+from terra.runtime.tracing.tracer import Tracer
 
 RARELY = 200_000  # new objects between two garbage collections in a step
 

@@ -5,9 +5,10 @@ function of each recorded operation. Each such call is tried on its own (see `qu
 """
 
 from terra.location import current_step
-from terra.runtime import call_cache, kinds, open_shapes, quick_entries
-from terra.runtime.tensor import TerraTensor, has_open_shape
-from terra.runtime.tracer import is_tensor
+from terra.runtime import call_cache, quick_entries
+from terra.runtime.tensors import kinds, open_shapes
+from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
+from terra.runtime.tracing.tracer import is_tensor
 from terra.tf import internals as tfi
 
 

@@ -10,8 +10,8 @@ import sys
 from types import FunctionType
 
 from terra.frameworks.stock import root_of_class, root_of_function
-from terra.runtime.kinds import is_librarys
 from terra.runtime.snapshots import Snapshot, contents, equal
+from terra.runtime.tensors.kinds import is_librarys
 from terra.runtime.walk import Walk
 from terra.tf import internals as tfi
 

@@ -18,8 +18,8 @@ from threading import get_ident, main_thread
 
 from terra.location import current_step
 from terra.location.location import Cursor
-from terra.runtime import frames
 from terra.runtime.graph_runner import runner
+from terra.runtime.interpreter import frames
 from terra.tf import interrupts
 
 LATER = 0.0003  # seconds

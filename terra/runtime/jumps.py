@@ -2,16 +2,16 @@
 
 from terra.runtime import added_losses
 from terra.runtime.array_calculations import calculate_late
-from terra.runtime.draws import seed_tensor
 from terra.runtime.late_reads import Late, LateCalculation, Received
 from terra.runtime.parts import Drawn
+from terra.runtime.tensors.draws import seed_tensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.runtime.regions import (
     FELL_BACK, MISSED, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, call_context, is_expected,
 )
-from terra.runtime.tensor import TerraTensor
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.values import launched
 
 

@@ -11,8 +11,8 @@ import weakref
 from itertools import chain
 from types import FunctionType
 
-from terra.runtime.comparing import SCALARS
-from terra.runtime.kinds import TENSORS, is_librarys
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import TENSORS, is_librarys
 from terra.transform.source import codes_within
 
 _OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly

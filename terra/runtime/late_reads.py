@@ -25,7 +25,7 @@ import numpy as np
 
 from terra.runtime.generation.conditions import Within
 from terra.runtime.parts import Drawn, Part
-from terra.runtime.tensor import TerraTensor, holds_numbers
+from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf import internals as tfi
 from terra.transform import policy
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from terra.location import current_step
 from terra.runtime.array_calculations import NOT_STRICTLY, Calculation, strictly
-from terra.runtime.tensor import holds_numbers
+from terra.runtime.tensors.tensor import holds_numbers
 from terra.runtime.varying import KINDS, evaluate, number_at
 from terra.tf import internals as tfi
 from terra.tf import iterators

@@ -9,7 +9,7 @@ import numpy as np
 from terra.runtime.array_calculations import Calculation, Line, calculate, is_filtered, is_fixed, never_raises, strictly, warned, writes
 from terra.runtime.live_calls import kind_of
 from terra.runtime.parts import Kept, Nested, Part
-from terra.runtime.tensor import holds_numbers
+from terra.runtime.tensors.tensor import holds_numbers
 from terra.runtime.varying import KINDS
 from terra.tf import internals as tfi
 

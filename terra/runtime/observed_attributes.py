@@ -14,16 +14,16 @@ import numpy as np
 from terra.frameworks import stock
 from terra.runtime import live_calls, replaced, skipping
 from terra.runtime.array_calculations import METHODS
-from terra.runtime.comparing import Unskippable
 from terra.runtime.effects import GROWING, held_in
+from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import internals as tfi
-from terra.runtime.kinds import (
-    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_numpys,
-    is_record,
+from terra.runtime.tensors.kinds import (
+    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin,
+    is_named_tuple, is_numpys, is_record,
 )
 from terra.runtime.observed_libraries import derives_from_librarys, parts_of_super
 from terra.runtime.observed_objects import is_plain_class
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.transform import convert, policy
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])

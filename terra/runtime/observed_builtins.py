@@ -12,10 +12,10 @@ from terra.frameworks import stock
 from terra.runtime import live_calls, observed_libraries
 from terra.runtime.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
-from terra.runtime.comparing import SCALARS
 from terra.runtime.effects import GROWING, Append
-from terra.runtime.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.runtime.observed_objects import is_plain_class
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.tf import internals as tfi
 from terra.tf.random_state import random_state
 

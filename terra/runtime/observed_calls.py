@@ -14,10 +14,11 @@ import numpy as np
 
 from terra.frameworks import quiet_functions, stock
 from terra.location import location
-from terra.runtime import added_losses, arguments, call_cache, fast_calls, fast_forward, live_calls, observed_libraries, profilers, skipping, user_layers
+from terra.runtime import added_losses, arguments, call_cache, fast_calls, fast_forward, live_calls, observed_libraries, skipping, user_layers
 from terra.runtime.array_calculations import FUNCTIONS
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.interpreter import profilers
+from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.transform import convert, wrappers
 from terra.transform.observing.observed import Unobservable

@@ -5,7 +5,7 @@ import numpy as np
 from terra.location.unobserved import OPERATORS
 from terra.runtime import lasting
 from terra.runtime.effects import WITH_ITEMS, Effect, held_in, kind_of
-from terra.runtime.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
+from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
 from terra.runtime.varying import KINDS, Becomes
 from terra.tf import internals as tfi
 

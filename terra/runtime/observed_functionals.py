@@ -13,9 +13,9 @@ import numpy as np
 
 from terra.location import location
 from terra.runtime import framework_loops, guards
-from terra.runtime.comparing import Unskippable
 from terra.runtime.effects import so_far
-from terra.runtime.kinds import PLAIN, TENSORS, is_tapes
+from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.tensors.kinds import PLAIN, TENSORS, is_tapes
 from terra.tf import internals as tfi
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)

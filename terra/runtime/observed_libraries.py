@@ -13,8 +13,9 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 import numpy as np
 
 from terra.frameworks import stock
-from terra.runtime import call_watch, profilers
-from terra.runtime.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
+from terra.runtime import call_watch
+from terra.runtime.interpreter import profilers
+from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
 from terra.tf import internals as tfi
 from terra.transform import convert, policy
 

@@ -12,8 +12,8 @@ from types import FunctionType, MethodWrapperType
 
 from terra.location.unobserved import OPERATORS
 from terra.runtime import observed_libraries
-from terra.runtime.comparing import SCALARS
-from terra.runtime.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
 from terra.transform import wrappers
 
 _MAKE_CONTEXT = contextlib.contextmanager(lambda: None).__code__  # of what contextlib makes of a generator function

@@ -16,8 +16,8 @@ import numpy as np
 from terra.location.unobserved import OPERATORS
 from terra.runtime import fast_calls
 from terra.runtime.array_calculations import is_filtered
-from terra.runtime.comparing import SCALARS
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin, is_numpys
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin, is_numpys
 from terra.tf import internals as tfi
 from terra.tf import opschema
 

@@ -3,9 +3,9 @@
 import sys
 from types import CellType, ModuleType
 
-from terra.runtime.comparing import SCALARS
 from terra.runtime.effects import WITH_ITEMS, Question, held_in, space_of
-from terra.runtime.kinds import TENSORS, defined, is_librarys_container
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import TENSORS, defined, is_librarys_container
 from terra.runtime.varying import SHARED
 from terra.tf import internals as tfi
 

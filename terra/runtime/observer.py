@@ -18,9 +18,7 @@ from terra.location import location
 from terra.location.observed_patterns import Patterns
 from terra.runtime import added_losses, fast_calls, guards, lasting, snapshots, user_layers
 from terra.runtime.born import Born
-from terra.runtime.comparing import SCALARS, Unskippable, logits_of, mask_of
 from terra.runtime.effects import Append, Carried, Effect, holds_tensors, so_far, space_of
-from terra.runtime.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.late_reads import LateReads
 from terra.runtime.observed_arrays import Arrays, Indexed, Known
 from terra.runtime.observed_attributes import Attributes
@@ -33,7 +31,9 @@ from terra.runtime.observed_objects import Objects
 from terra.runtime.observed_operands import Operands
 from terra.runtime.observed_places import Places
 from terra.runtime.reads import Reads
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.comparing import SCALARS, Unskippable, logits_of, mask_of
+from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.varying import NOTHING_VARIES
 from terra.tf import internals as tfi
 from terra.tf import opschema

@@ -6,9 +6,9 @@ code as the result of an operation that passes its value on and tells only its o
 
 from operator import is_
 
-from terra.runtime.comparing import mask_of
-from terra.runtime.open_shapes import Partial
-from terra.runtime.tensor import EagerTensor, TerraTensor
+from terra.runtime.tensors.comparing import mask_of
+from terra.runtime.tensors.open_shapes import Partial
+from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
 from terra.tf import internals as tfi
 
 OPENS = "PlaceholderWithDefault"  # the operation

@@ -5,9 +5,9 @@ While a newer TraceGraph is merged and its graph is generated, steps go on with 
 
 from terra.graph.harmless import is_harmless, may_not_fit
 from terra.graph.trace import ARG, CHECK, CONST, RESOURCE, VALUE
-from terra.runtime.catching import SAFE
-from terra.runtime.tracer import value_positions
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tensors.value_key import ValueKey
+from terra.runtime.tracing.catching import SAFE
+from terra.runtime.tracing.tracer import value_positions
 from terra.tf import internals as tfi
 from terra.tf import opschema
 

@@ -6,13 +6,13 @@ place of the call (`jump`); the one that was used last stands behind the node th
 
 from threading import get_ident
 
-from terra.runtime.comparing import SCALARS
 from terra.runtime.jumps import advance
-from terra.runtime.kinds import is_librarys_container
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.regions import MISSED, Attached, Foreign, note_mask
-from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import is_librarys_container
+from terra.runtime.tensors.tensor import TerraTensor, make_tensor
+from terra.runtime.tensors.value_key import ValueKey
 from terra.tf import internals as tfi
 from terra.tf.constants import const_key, known_to_host
 

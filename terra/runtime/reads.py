@@ -18,9 +18,9 @@ import numpy as np
 
 from terra.frameworks import stock
 from terra.runtime import guards, snapshots, walk
-from terra.runtime.comparing import SCALARS, Unskippable
 from terra.runtime.effects import CONTENTS, Question, space_of
-from terra.runtime.kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_librarys, is_named_tuple
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
+from terra.runtime.tensors.kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_librarys, is_named_tuple
 from terra.runtime.varying import KINDS, Place
 from terra.tf import internals as tfi
 from terra.tf import versions

@@ -5,12 +5,12 @@ import collections
 import numpy as np
 
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE
-from terra.runtime.backward import Record
-from terra.runtime.comparing import SCALARS, Unskippable, mask_of
-from terra.runtime.draws import rows_of
-from terra.runtime.kinds import is_output, is_record
 from terra.runtime.late_reads import Late, LateCalculation, LateReads, Received
-from terra.runtime.open_shapes import Unread
+from terra.runtime.tapes.backward import Record
+from terra.runtime.tensors.comparing import SCALARS, Unskippable, mask_of
+from terra.runtime.tensors.draws import rows_of
+from terra.runtime.tensors.kinds import is_output, is_record
+from terra.runtime.tensors.open_shapes import Unread
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
@@ -19,9 +19,9 @@ from terra.runtime.regions import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds,
 )
 from terra.runtime.slicing import Assign
-from terra.runtime.tensor import TerraTensor, is_unread
-from terra.runtime.tracer import real
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tensors.tensor import TerraTensor, is_unread
+from terra.runtime.tensors.value_key import ValueKey
+from terra.runtime.tracing.tracer import real
 from terra.runtime.varying import NOTHING_VARIES, may_vary
 
 EagerTensor = tfi.EagerTensor

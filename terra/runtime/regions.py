@@ -9,13 +9,13 @@ import collections
 import sys
 
 from terra.runtime import added_losses
-from terra.runtime.backward import Record
-from terra.runtime.comparing import SCALARS, Same, Unskippable, logits_of, mask_of, scalar
 from terra.runtime.generation.conditions import Within
 from terra.runtime.slicing import Assign
-from terra.runtime.tensor import TerraTensor
-from terra.runtime.tracer import real
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tapes.backward import Record
+from terra.runtime.tensors.comparing import SCALARS, Same, Unskippable, logits_of, mask_of, scalar
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tensors.value_key import ValueKey
+from terra.runtime.tracing.tracer import real
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host, value_key

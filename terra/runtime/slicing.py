@@ -10,7 +10,7 @@ Slices of variables are taken in the same way. TensorFlow attaches a function to
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 
 _LARGEST = 2 ** 31 - 1

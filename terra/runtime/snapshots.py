@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from terra.runtime import lasting
-from terra.runtime.comparing import SCALARS, Unskippable
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.tf import versions
 
 _MOST_BYTES = 500_000  # of an array that is compared: about 60 us

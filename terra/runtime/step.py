@@ -5,13 +5,13 @@ import time
 from threading import get_ident
 
 from terra.location import current_step, location
-from terra.runtime import frames
-from terra.runtime.draws import rows_of
 from terra.runtime.graph_runner import runner
+from terra.runtime.interpreter import frames
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.shared import Visit
-from terra.runtime.tensor import holds_numbers, tensor_of
-from terra.runtime.tracer import collect_args
+from terra.runtime.tensors.draws import rows_of
+from terra.runtime.tensors.tensor import holds_numbers, tensor_of
+from terra.runtime.tracing.tracer import collect_args
 from terra.tf import internals as tfi
 from terra.tf import iterators, opschema, samplers
 

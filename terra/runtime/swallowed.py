@@ -8,8 +8,8 @@ import sys
 import threading
 import weakref
 
-from terra.runtime import frames, tracebacks
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.interpreter import frames, tracebacks
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 
 _FOR_OPERATION = TerraTensor._tf_should_use_wrapped_value.fget.__code__

@@ -8,11 +8,11 @@ for code of the user's that was called but not observed.
 import inspect
 from types import FunctionType, MethodType
 
-from terra.runtime import frames
 from terra.runtime.call_watch import look_out, note_filters, observed_in_place, writes
-from terra.runtime.comparing import Unskippable
-from terra.runtime.kinds import is_librarys
+from terra.runtime.interpreter import frames
 from terra.runtime.observer import Observer
+from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.tensors.kinds import is_librarys
 from terra.tf import internals as tfi
 from terra.transform import convert, policy
 

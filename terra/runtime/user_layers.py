@@ -13,8 +13,8 @@ from operator import is_
 from terra.frameworks import stock
 from terra.location import current_step
 from terra.runtime import arguments, call_cache, replaced, skipping
-from terra.runtime.kinds import is_librarys
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.kinds import is_librarys
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.transform import policy
 

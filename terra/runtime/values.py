@@ -1,7 +1,7 @@
 """How the skeleton nests what operations give, and what of it has not been waited for."""
 
 from terra.runtime.graph_runner import Flight
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 
 
 def flat_template(schema, outs, info):

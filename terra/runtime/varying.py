@@ -15,7 +15,7 @@ import numpy as np
 
 from terra.runtime.effects import held_in
 from terra.runtime.parts import Drawn, Given, Varies
-from terra.runtime.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
+from terra.runtime.tensors.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
 from terra.tf import internals as tfi
 
 A_NUMBER = object()  # in a signature, in the place of a number's value

@@ -14,17 +14,17 @@ import sys
 import numpy as np
 
 from terra import errors
-from terra.fallback.replay import snapshot
 from terra.location import location
 from terra.runtime import endings
-from terra.runtime.backward import Record
-from terra.runtime.comparing import Unskippable
+from terra.runtime.fallback.replay import snapshot
 from terra.runtime.graph_runner import has_done
 from terra.runtime.late_reads import Late
 from terra.runtime.recording import Recording
 from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, is_expected
 from terra.runtime.slicing import Assign
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tapes.backward import Record
+from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.tensors.value_key import ValueKey
 from terra.tf import internals as tfi
 from terra.tf.constants import value_key
 from terra.tf.opschema import get_schema

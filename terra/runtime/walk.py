@@ -8,11 +8,11 @@ import numpy as np
 
 from terra.frameworks.stock import NEVER, STEPS, STEP_FUNCTIONS, is_frameworks, is_seed_generator, stock_package
 from terra.runtime import added_losses, lasting
-from terra.runtime.comparing import SCALARS, Unskippable
-from terra.runtime.kinds import is_description, is_librarys
 from terra.runtime.replaced import modules
 from terra.runtime.snapshots import noted
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
+from terra.runtime.tensors.kinds import is_description, is_librarys
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.transform import policy
 

@@ -21,14 +21,14 @@ import numpy as np
 from terra.frameworks import stock
 from terra.location import current_step
 from terra.runtime import arguments, call_cache, guards, live_calls, opening, quick_entries, user_layers, verification
-from terra.runtime.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.jumps import jump
-from terra.runtime.kinds import is_librarys_container, plain
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, Alternatives, Inputs
 from terra.runtime.step import Step
-from terra.runtime.tensor import TerraTensor, holds_numbers
+from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
+from terra.runtime.tensors.kinds import is_librarys_container, plain
+from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.runtime.varying import A_NUMBER, SHARED, Place, Varying, may_vary
 from terra.tf import internals as tfi
 from terra.transform import convert, instrument, policy

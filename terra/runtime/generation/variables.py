@@ -5,7 +5,7 @@ from terra.graph.dataflow import ExtraSlot
 from terra.graph.trace import CONST, FEED, RESOURCE, VALUE
 from terra.runtime.generation.kernels import behind
 from terra.runtime.generation.kernels.eager_kernels import number_of
-from terra.runtime.host_values import shape_of_variable
+from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP

@@ -9,13 +9,13 @@ A value that is used by several operations of one piece, and behind it, gets its
 last bits may differ from eager execution there, as they do for tf.function's While.
 """
 
-from terra.fallback.replay import execute_again, unrecorded
 from terra.graph.trace import CONST, FEED, VALUE
+from terra.runtime.fallback.replay import execute_again, unrecorded
 from terra.runtime.graph_runner import runner
 from terra.runtime.loops.piece_tape import Fed, all_held, is_static, records_of, values_of
-from terra.runtime.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
-from terra.runtime.tracer import real
-from terra.runtime.value_key import ValueKey
+from terra.runtime.tensors.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
+from terra.runtime.tensors.value_key import ValueKey
+from terra.runtime.tracing.tracer import real
 from terra.runtime.values import launched
 from terra.tf import internals as tfi
 from terra.tf import opschema

@@ -1,12 +1,13 @@
 """The two modes of a step in pieces: a piece is traced, or its program is walked. See `terra.runtime.loops.pieces`."""
 
-from terra.fallback.replay import Record
-from terra.runtime import catching, dispatch, verification
+from terra.runtime import dispatch, verification
+from terra.runtime.fallback.replay import Record
 from terra.runtime.graph_runner import runner
 from terra.runtime.python_runner import PythonRunner
 from terra.runtime.shared import Visit
-from terra.runtime.tensor import TerraTensor
-from terra.runtime.tracer import Tracer, nest_outputs, real
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tracing import catching
+from terra.runtime.tracing.tracer import Tracer, nest_outputs, real
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.opschema import get_schema

@@ -5,11 +5,11 @@ composite by composite (`terra.runtime.loops.piece_gradient`). Tapes that this d
 record) are told all operations, and TensorFlow's own tape does the work.
 """
 
-from terra.fallback.replay import execute_again, unrecorded
-from terra.runtime.lazy_tape import LazyTape, Tapes
-from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.tracer import real
-from terra.runtime.value_key import ValueKey
+from terra.runtime.fallback.replay import execute_again, unrecorded
+from terra.runtime.tapes.lazy_tape import LazyTape, Tapes
+from terra.runtime.tensors.tensor import TerraTensor, make_tensor
+from terra.runtime.tensors.value_key import ValueKey
+from terra.runtime.tracing.tracer import real
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM

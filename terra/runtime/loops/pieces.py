@@ -22,8 +22,8 @@ from terra.runtime.loops.piece_modes import PieceRunner, PieceTracer
 from terra.runtime.loops.piece_tape import PieceTapes
 from terra.runtime.places import Places
 from terra.runtime.step import Step
-from terra.runtime.tensor import TerraTensor, make_tensor
-from terra.runtime.tracer import DTYPES, flat_outputs, real
+from terra.runtime.tensors.tensor import TerraTensor, make_tensor
+from terra.runtime.tracing.tracer import DTYPES, flat_outputs, real
 from terra.tf import internals as tfi
 from terra.tf import interrupts
 

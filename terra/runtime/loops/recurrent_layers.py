@@ -14,13 +14,14 @@ import sys
 import weakref
 
 from terra.frameworks import stock
-from terra.runtime import dispatch, guards, open_shapes, replaced, shape_inference
-from terra.runtime.comparing import Unskippable
+from terra.runtime import dispatch, guards, replaced
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
-from terra.runtime.open_shapes import is_shape, shape_of
-from terra.runtime.size_readers import SizeToCompare
-from terra.runtime.tensor import TerraTensor
-from terra.runtime.tracer import is_tensor
+from terra.runtime.tensors import open_shapes, shape_inference
+from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.tensors.open_shapes import is_shape, shape_of
+from terra.runtime.tensors.size_readers import SizeToCompare
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tracing.tracer import is_tensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 

@@ -10,16 +10,15 @@ import time
 import weakref
 from threading import get_ident
 
-from terra.fallback.policy import Policy
-from terra.fallback.replay import destroy
 from terra.graph import trace
 from terra.location import current_step, location
 from terra.options import Stats
-from terra.runtime import (
-    call_cache, catching, dispatch, express_steps, frames, framework_loops, handlers, known_shapes, late_reads, tracebacks, verification, whole_calls,
-)
+from terra.runtime import call_cache, dispatch, express_steps, framework_loops, handlers, late_reads, verification, whole_calls
+from terra.runtime.fallback.policy import Policy
+from terra.runtime.fallback.replay import destroy
 from terra.runtime.garbage import collect_as_before, collect_rarely
 from terra.runtime.graph_runner import runner
+from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.loops import pieces, recurrent_layers
 from terra.runtime.opening import Opening
 from terra.runtime.python_runner import PythonRunner
@@ -33,7 +32,9 @@ from terra.runtime.step_function.signatures import AsWritten
 from terra.runtime.step_function.tuning.early_start import EarlyStart
 from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
 from terra.runtime.step_function.turnover import Turnover
-from terra.runtime.tracer import Tracer
+from terra.runtime.tensors import known_shapes
+from terra.runtime.tracing import catching
+from terra.runtime.tracing.tracer import Tracer
 from terra.tf import internals as tfi
 from terra.tf import interrupts
 from terra.transform import edits, instrument, reason

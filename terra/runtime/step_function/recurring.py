@@ -15,8 +15,8 @@ import sys
 
 import numpy as np
 
-from terra.fallback.policy import Policy
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.fallback.policy import Policy
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 
 TIMES = 3  # that a structure must have taken the same path

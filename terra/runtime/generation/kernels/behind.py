@@ -13,7 +13,7 @@ from terra.graph.trace import CONST, RESOURCE, VALUE
 from terra.runtime.generation.functiondef import attr, dtype
 from terra.runtime.generation.kernels.eager_kernels import const_ints, constant_proto
 from terra.runtime.generation.kernels.writer import BOOL, INT32, UINT32, UINT64, Writer
-from terra.runtime.host_values import shape_of_variable
+from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
 from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
 

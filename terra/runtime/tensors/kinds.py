@@ -7,8 +7,8 @@ from types import FunctionType, GeneratorType
 
 import numpy as np
 
-from terra.runtime.comparing import SCALARS
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.transform import policy
 

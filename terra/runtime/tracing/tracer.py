@@ -9,11 +9,11 @@ import numpy as np
 
 from terra.graph.harmless import is_harmless
 from terra.graph.trace import ARG, CHECK, CONST, FEED, FETCH, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
-from terra.runtime import catching
-from terra.runtime.draws import seed_enum
-from terra.runtime.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
-from terra.runtime.shape_inference import open_shapes, output_shapes
-from terra.runtime.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
+from terra.runtime.tensors.draws import seed_enum
+from terra.runtime.tensors.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
+from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
+from terra.runtime.tensors.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
+from terra.runtime.tracing import catching
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, VARIANT_ENUM, const_key, is_small_constant, value_key

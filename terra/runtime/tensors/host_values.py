@@ -1,6 +1,6 @@
 """What the host knows without running anything on data: shapes that are static, and arithmetic on small integers that Python itself has made."""
 
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, SMALL, elements

@@ -11,7 +11,7 @@ import contextlib
 import sys
 from threading import get_ident
 
-from terra.runtime import size_readers
+from terra.runtime.tensors import size_readers
 from terra.tf import internals as tfi
 
 _showing = []  # the threads on which gradient functions run, once for each

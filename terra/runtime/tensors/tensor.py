@@ -14,8 +14,9 @@ import sys
 
 import numpy as np
 
-from terra.runtime import open_shapes, size_readers, tracebacks
-from terra.runtime.open_shapes import Unread
+from terra.runtime.interpreter import tracebacks
+from terra.runtime.tensors import open_shapes, size_readers
+from terra.runtime.tensors.open_shapes import Unread
 from terra.tf import internals as tfi
 
 EagerTensor = tfi.EagerTensor

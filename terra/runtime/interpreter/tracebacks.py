@@ -5,7 +5,7 @@ TensorFlow and Keras take their own frames out in the same way; `tf.debugging.di
 
 import builtins
 
-from terra.runtime import frames
+from terra.runtime.interpreter import frames
 from terra.tf import internals as tfi
 
 # Functions that call the program's or the framework's code: where the traceback ends in one, the call has been wrong, or Keras has taken its frames out.

@@ -11,9 +11,9 @@ import sys
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import backward, jacobians
-from terra.runtime.comparing import Same
-from terra.runtime.tensor import TerraTensor, record_on_tapes
+from terra.runtime.tapes import backward, jacobians
+from terra.runtime.tensors.comparing import Same
+from terra.runtime.tensors.tensor import TerraTensor, record_on_tapes
 from terra.tf import internals as tfi
 
 _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument

@@ -6,8 +6,8 @@ TensorFlow fills a shape with ones, which is one tensor for the operation.
 
 import functools
 
-from terra.runtime.open_shapes import is_shape, merged, shape_of
-from terra.runtime.tensor import TerraTensor, has_open_shape
+from terra.runtime.tensors.open_shapes import is_shape, merged, shape_of
+from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.tf import internals as tfi
 
 

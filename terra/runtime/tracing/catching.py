@@ -14,8 +14,9 @@ from types import ModuleType
 
 from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless, may_not_fit
 from terra.graph.trace import CONST, VALUE
-from terra.runtime import frames, managers
-from terra.runtime.tensor import TerraTensor, has_open_shape
+from terra.runtime.interpreter import frames
+from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
+from terra.runtime.tracing import managers
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.transform import convert, source

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.tf import opschema, philox, samplers
 

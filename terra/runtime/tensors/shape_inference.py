@@ -8,8 +8,8 @@ knows of them, so that both phases know the same.
 import numpy as np
 
 from terra.graph.trace import is_value
-from terra.runtime import shape_rules
-from terra.runtime.open_shapes import shape_of
+from terra.runtime.tensors import shape_rules
+from terra.runtime.tensors.open_shapes import shape_of
 from terra.tf import internals as tfi
 from terra.tf import opschema
 

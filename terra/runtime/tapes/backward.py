@@ -10,7 +10,7 @@ import dis
 from functools import lru_cache
 from types import CellType, FunctionType
 
-from terra.runtime.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant

@@ -1,0 +1,1 @@
+"""The tracing phase: the step runs eagerly, and each operation is recorded with its location and where its inputs come from. `catching` and `managers` tell where the program would catch a failure."""
