@@ -16,9 +16,9 @@ import tensorflow as tf
 
 import terra
 from examples.programs import load
+from terra.runtime.execution.graph_runner import Queue
+from terra.runtime.execution.program import Program
 from terra.runtime.generation.generator import GraphGenerator
-from terra.runtime.graph_runner import Queue
-from terra.runtime.program import Program
 
 DEFAULT = ["keras_mlp", "keras_cnn", "transformer_block", "lstm_cell_python_loop"]
 

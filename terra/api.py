@@ -2,9 +2,10 @@
 
 from terra import transform
 from terra.frontends import at_exit, forks, replicas, script  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime import dispatch, fast_forward, user_code, whole_calls  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime import fast_forward, user_code, whole_calls  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.execution import dispatch  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.frontends.gradient_tape import raise_late_error
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.generation.kernels import alternatives, contest
 from terra.runtime.generation.kernels.eager_kernels import FLOAT
-from terra.runtime.graph_runner import runner
 from terra.tf import internals as tfi
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, 3e38], "float32")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import harness
 import terra
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 
 X = [tf.constant(np.random.RandomState(k).rand(4, 3), tf.float32) for k in range(4)]
 

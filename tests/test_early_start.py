@@ -12,7 +12,7 @@ import tensorflow as tf
 import harness
 import terra
 from terra import trial
-from terra.runtime import compiled
+from terra.runtime.execution import compiled
 from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.early_start import STEPS, EarlyStart
 from terra.trial import BLOCK, ROUNDS

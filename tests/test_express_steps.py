@@ -22,7 +22,7 @@ import harness
 import terra
 from unwaited import unwaited
 from terra.location import current_step
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.prepared_steps import Ran
 from terra.tf import internals
 

@@ -17,8 +17,8 @@ from tensorflow.python.eager.core import _FallbackException
 
 import terra
 from terra.runtime import call_watch
+from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.fallback import policy
-from terra.runtime.python_runner import PythonRunner
 from terra.transform import convert
 
 tf_keras = pytest.importorskip("tf_keras")

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 import harness
 import terra
+from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.generation.feeds import CLOSE
-from terra.runtime.python_runner import PythonRunner
 
 STEPS = 16
 

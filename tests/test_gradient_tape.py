@@ -770,7 +770,7 @@ def test_gradients_of_gradients_add_up_in_eagers_order(persistent, options):
 
 def test_blocks_that_are_slower_than_eager_are_left_alone(monkeypatch, caplog):
     """What a block and what follows it took is the time to the next one."""
-    from terra.runtime import python_runner
+    from terra.runtime.execution import python_runner
 
     complete = python_runner.PythonRunner.complete
     monkeypatch.setattr(python_runner.PythonRunner, "complete", lambda self: (time.sleep(0.005), complete(self))[1])

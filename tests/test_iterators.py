@@ -6,7 +6,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 from terra.tf import iterators
 
 BIG = tf.constant(np.random.RandomState(0).standard_normal((300, 300)).astype("float32"))

@@ -11,7 +11,7 @@ import tensorflow as tf
 import harness
 import terra
 from terra import trial
-from terra.runtime import compiled, python_runner
+from terra.runtime.execution import compiled, python_runner
 from terra.runtime.generation.xla import xla_form
 
 RTOL, ATOL = 1e-4, 1e-6  # of losses and variables after some 20 steps

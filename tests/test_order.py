@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 
 ROOT = pathlib.Path(__file__).parent.parent
 BIG = tf.random.stateless_uniform([400, 400], [1, 2]) / 200.0

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import terra
 from unwaited import unwaited
-from terra.runtime import dispatch, graph_runner
+from terra.runtime.execution import dispatch, graph_runner
 
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import harness
 import terra
 from terra import trial
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.step_function import generation
 from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, LEARNED

@@ -25,8 +25,8 @@ from tensorflow.python import pywrap_tfe
 from unwaited import unwaited
 
 import terra
-from terra.runtime.graph_runner import GraphRunner, runner
-from terra.runtime.step import Counts
+from terra.runtime.execution.graph_runner import GraphRunner, runner
+from terra.runtime.execution.step import Counts
 
 ENTRY_POINTS = ("TFE_Py_FastPathExecute", "TFE_Py_Execute", "TFE_Py_ExecuteCancelable")
 ORIGINALS = {name: getattr(pywrap_tfe, name) for name in ENTRY_POINTS}

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import graph_runner
-from terra.runtime.graph_runner import ENOUGH, runner
+from terra.runtime.execution import graph_runner
+from terra.runtime.execution.graph_runner import ENOUGH, runner
 
 
 @pytest.fixture(autouse=True)

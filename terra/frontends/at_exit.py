@@ -5,8 +5,8 @@ import sys
 
 from terra import errors
 from terra.frontends.gradient_tape import raise_late_error
-from terra.runtime import dispatch
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution import dispatch
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.interpreter import tracebacks
 
 

@@ -19,12 +19,14 @@ from threading import get_ident
 
 from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
-from terra.runtime import dispatch, handlers, verification
-from terra.runtime.garbage import collect_as_before
-from terra.runtime.graph_runner import runner
+from terra.runtime import verification
+from terra.runtime.execution import dispatch
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.process import handlers
+from terra.runtime.execution.process.garbage import collect_as_before
+from terra.runtime.execution.process.shared import View
+from terra.runtime.execution.step import Step
 from terra.runtime.interpreter import frames
-from terra.runtime.shared import View
-from terra.runtime.step import Step
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.tensors.tensor import noted
 from terra.runtime.tracing import catching

@@ -9,9 +9,9 @@ import os
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import dispatch
-from terra.runtime.graph_runner import has_done, runner
-from terra.runtime.shared import leave_graph, running_step
+from terra.runtime.execution import dispatch
+from terra.runtime.execution.graph_runner import has_done, runner
+from terra.runtime.execution.process.shared import leave_graph, running_step
 from terra.runtime.tapes import lazy_tape
 from terra.tf import helper_threads
 from terra.tf import internals as tfi

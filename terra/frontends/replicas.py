@@ -7,8 +7,8 @@ imperatively from then on. The functions of TensorFlow's that begin or await suc
 import functools
 from threading import get_ident
 
-from terra.runtime.graph_runner import runner
-from terra.runtime.shared import leave_graph, running_step
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.process.shared import leave_graph, running_step
 from terra.tf import internals as tfi
 
 

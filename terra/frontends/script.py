@@ -25,8 +25,8 @@ import weakref
 
 from terra.frontends import gradient_tape
 from terra.options import Options
-from terra.runtime import dispatch
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution import dispatch
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in

@@ -17,10 +17,11 @@ import numpy as np
 
 from terra.frameworks import stock
 from terra.location import current_step
-from terra.runtime import arguments, call_cache, dispatch, slicing
+from terra.runtime import arguments, call_cache
 from terra.runtime.call_cache import attempt_function as attempt
+from terra.runtime.execution import dispatch, slicing
+from terra.runtime.execution.step import Step
 from terra.runtime.quick_entries import NONE, glance
-from terra.runtime.step import Step
 from terra.runtime.tensors.kinds import VARIABLE_METHODS, defined, is_frameworks
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.tracer import is_tensor

@@ -4,8 +4,9 @@ from types import MethodType
 
 from terra.frameworks import stock
 from terra.location import location
-from terra.runtime import call_cache, dispatch, fast_calls, gradient_functions, user_layers
+from terra.runtime import call_cache, fast_calls, gradient_functions, user_layers
 from terra.runtime.builtin_loops import located
+from terra.runtime.execution import dispatch
 from terra.runtime.skipping import OF_TAPES, Generator, Skipping, skipping
 from terra.runtime.tapes import jacobians
 

@@ -16,7 +16,7 @@ import numpy as np
 from terra.frameworks import stock
 from terra.location import current_step, location
 from terra.runtime import call_cache
-from terra.runtime.step import Step
+from terra.runtime.execution.step import Step
 from terra.runtime.tapes import jacobians
 from terra.runtime.tensors.kinds import PLAIN, TENSORS, is_frameworks, is_librarys
 from terra.tf import internals as tfi

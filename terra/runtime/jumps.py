@@ -10,9 +10,9 @@ from terra.tf import opschema
 from terra.runtime.regions import (
     FELL_BACK, MISSED, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, call_context, is_expected,
 )
+from terra.runtime.execution.values import launched
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tensors.value_key import ValueKey
-from terra.runtime.values import launched
 
 
 def _rebuild(template, runner, region, inputs):

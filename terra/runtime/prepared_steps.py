@@ -12,12 +12,14 @@ from types import MethodType
 import numpy as np
 
 from terra.graph.trace import ARG
-from terra.runtime import dispatch, live_calls, opening, whole_calls
+from terra.runtime import live_calls, whole_calls
 from terra.runtime.array_calculations import calculate_late, parts_of
 from terra.runtime.call_cache import Known
+from terra.runtime.execution import dispatch, opening
+from terra.runtime.execution.graph_runner import AT_ONCE, Flight, runner
+from terra.runtime.execution.values import unwaited
 from terra.runtime.fallback.replay import Record
 from terra.runtime.generation import conditions
-from terra.runtime.graph_runner import AT_ONCE, Flight, runner
 from terra.runtime.jumps import this_steps
 from terra.runtime.late_reads import Late, LateCalculation, Received
 from terra.runtime.parts import Drawn
@@ -28,7 +30,6 @@ from terra.runtime.tensors.open_shapes import Partial
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
-from terra.runtime.values import unwaited
 from terra.runtime.varying import Place, tensor_for
 from terra.tf import internals as tfi
 from terra.tf import interrupts, opschema

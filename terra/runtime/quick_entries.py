@@ -6,8 +6,8 @@ place of the call (`jump`); the one that was used last stands behind the node th
 
 from threading import get_ident
 
+from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.jumps import advance
-from terra.runtime.python_runner import PythonRunner
 from terra.runtime.regions import MISSED, Attached, Foreign, note_mask
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.kinds import is_librarys_container

@@ -18,7 +18,7 @@ from terra.tf.random_state import random_state
 from terra.runtime.regions import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds,
 )
-from terra.runtime.slicing import Assign
+from terra.runtime.execution.slicing import Assign
 from terra.runtime.tensors.tensor import TerraTensor, is_unread
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real

@@ -9,8 +9,8 @@ import collections
 import sys
 
 from terra.runtime import added_losses
+from terra.runtime.execution.slicing import Assign
 from terra.runtime.generation.conditions import Within
-from terra.runtime.slicing import Assign
 from terra.runtime.tapes.backward import Record
 from terra.runtime.tensors.comparing import SCALARS, Same, Unskippable, logits_of, mask_of, scalar
 from terra.runtime.tensors.tensor import TerraTensor

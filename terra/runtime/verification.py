@@ -15,13 +15,13 @@ import numpy as np
 
 from terra import errors
 from terra.location import location
-from terra.runtime import endings
+from terra.runtime.execution import endings
+from terra.runtime.execution.graph_runner import has_done
+from terra.runtime.execution.slicing import Assign
 from terra.runtime.fallback.replay import snapshot
-from terra.runtime.graph_runner import has_done
 from terra.runtime.late_reads import Late
 from terra.runtime.recording import Recording
 from terra.runtime.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, is_expected
-from terra.runtime.slicing import Assign
 from terra.runtime.tapes.backward import Record
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.value_key import ValueKey

@@ -20,12 +20,13 @@ import numpy as np
 
 from terra.frameworks import stock
 from terra.location import current_step
-from terra.runtime import arguments, call_cache, guards, live_calls, opening, quick_entries, user_layers, verification
+from terra.runtime import arguments, call_cache, guards, live_calls, quick_entries, user_layers, verification
+from terra.runtime.execution import opening
+from terra.runtime.execution.step import Step
 from terra.runtime.jumps import jump
 from terra.runtime.observer import Observer
 from terra.runtime.recording import Recording
 from terra.runtime.regions import FELL_BACK, MISSED, Alternatives, Inputs
-from terra.runtime.step import Step
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers

@@ -10,13 +10,13 @@ last bits may differ from eager execution there, as they do for tf.function's Wh
 """
 
 from terra.graph.trace import CONST, FEED, VALUE
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.values import launched
 from terra.runtime.fallback.replay import execute_again, unrecorded
-from terra.runtime.graph_runner import runner
 from terra.runtime.loops.piece_tape import Fed, all_held, is_static, records_of, values_of
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
-from terra.runtime.values import launched
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, SMALL

@@ -16,12 +16,12 @@ Operations on lists whose length varies (a stack over all iterations, the sum of
 from threading import get_ident
 
 from terra.graph.trace import TraceStore
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.step import Step
 from terra.runtime.loops.piece_gradient import gradient
 from terra.runtime.loops.piece_modes import PieceRunner, PieceTracer
 from terra.runtime.loops.piece_tape import PieceTapes
 from terra.runtime.places import Places
-from terra.runtime.step import Step
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tracing.tracer import DTYPES, flat_outputs, real
 from terra.tf import internals as tfi

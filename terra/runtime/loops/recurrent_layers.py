@@ -14,7 +14,8 @@ import sys
 import weakref
 
 from terra.frameworks import stock
-from terra.runtime import dispatch, guards, replaced
+from terra.runtime import guards, replaced
+from terra.runtime.execution import dispatch
 from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.tensors import open_shapes, shape_inference
 from terra.runtime.tensors.comparing import Unskippable

@@ -13,17 +13,19 @@ from threading import get_ident
 from terra.graph import trace
 from terra.location import current_step, location
 from terra.options import Stats
-from terra.runtime import call_cache, dispatch, express_steps, framework_loops, handlers, late_reads, verification, whole_calls
+from terra.runtime import call_cache, express_steps, framework_loops, late_reads, verification, whole_calls
+from terra.runtime.execution import dispatch
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.opening import Opening
+from terra.runtime.execution.process import handlers
+from terra.runtime.execution.process.garbage import collect_as_before, collect_rarely
+from terra.runtime.execution.python_runner import PythonRunner
+from terra.runtime.execution.registered import remove_left
+from terra.runtime.execution.step import Counts, Step
 from terra.runtime.fallback.policy import Policy
 from terra.runtime.fallback.replay import destroy
-from terra.runtime.garbage import collect_as_before, collect_rarely
-from terra.runtime.graph_runner import runner
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.loops import pieces, recurrent_layers
-from terra.runtime.opening import Opening
-from terra.runtime.python_runner import PythonRunner
-from terra.runtime.registered import remove_left
-from terra.runtime.step import Counts, Step
 from terra.runtime.step_function import census, recurring
 from terra.runtime.step_function.generation import Generation
 from terra.runtime.step_function.methods import GIVES_CLASSES, OfInstances

@@ -7,15 +7,15 @@ import time
 
 from terra import errors
 from terra.location import current_step
-from terra.runtime import dispatch
-from terra.runtime.compiled import GROWN, Compiled, NotingQueue
+from terra.runtime.execution import dispatch
+from terra.runtime.execution.compiled import GROWN, Compiled, NotingQueue
+from terra.runtime.execution.graph_runner import Queue, runner
+from terra.runtime.execution.program import Program
+from terra.runtime.execution.registered import Registered
 from terra.runtime.generation import conditions
 from terra.runtime.generation.generator import GraphGenerator
 from terra.runtime.generation.kernels import alternatives
 from terra.runtime.generation.order import to_register
-from terra.runtime.graph_runner import Queue, runner
-from terra.runtime.program import Program
-from terra.runtime.registered import Registered
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, calls_functions
 from terra.tf import internals as tfi
 from terra.tf import opschema

@@ -11,7 +11,7 @@ loops, a tf.function in the step) is not tried: TensorFlow may turn these into o
 
 import logging
 
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 from terra.tf import internals as tfi
 from terra.trial import Trial
 

@@ -18,12 +18,12 @@ import logging
 import math
 import time
 
-from terra.runtime import dispatch
+from terra.runtime.execution import dispatch
+from terra.runtime.execution.graph_runner import Queue, runner
+from terra.runtime.execution.registered import Registered
 from terra.runtime.generation.xla import xla_ops
 from terra.runtime.generation.xla.xla_cluster import WHOLE, caller
 from terra.runtime.generation.xla.xla_form import make_form
-from terra.runtime.graph_runner import Queue, runner
-from terra.runtime.registered import Registered
 from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
 from terra.tf.helper_threads import Task

@@ -9,7 +9,7 @@ import time
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import handlers
+from terra.runtime.execution.process import handlers
 
 PAUSE = 0.00005  # seconds between two looks
 PATIENCE = 1.0  # seconds, then the step's thread is taken to wait for this one, in code that Terra called

@@ -18,7 +18,7 @@ from threading import get_ident, main_thread
 
 from terra.location import current_step
 from terra.location.location import Cursor
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.interpreter import frames
 from terra.tf import interrupts
 

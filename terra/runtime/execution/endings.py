@@ -1,9 +1,9 @@
 """How a co-executed step ends: its graph takes over what Python keeps, or it falls back, and what was matched is executed again."""
 
 from terra.graph.trace import CHECK, FETCH
+from terra.runtime.execution.graph_runner import Dropped, runner
 from terra.runtime.fallback.replay import Record, execute_again, unrecorded
 from terra.runtime.generation import undo
-from terra.runtime.graph_runner import Dropped, runner
 from terra.runtime.tensors.tensor import make_tensor, still_held
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import CHECK_INFOS, FETCH_INFOS, real

@@ -10,8 +10,8 @@ import threading
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime import slicing
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution import slicing
+from terra.runtime.execution.graph_runner import runner
 from terra.runtime.tapes import lazy_tape
 from terra.runtime.tensors.tensor import TerraTensor, shape_slice
 from terra.tf import internals as tfi

@@ -2,7 +2,7 @@
 
 import weakref
 
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
 from terra.tf import internals as tfi
 
 _left = []  # names of functions whose owner is gone

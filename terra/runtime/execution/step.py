@@ -5,10 +5,10 @@ import time
 from threading import get_ident
 
 from terra.location import current_step, location
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.process.shared import Visit
+from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.interpreter import frames
-from terra.runtime.python_runner import PythonRunner
-from terra.runtime.shared import Visit
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.tensor import holds_numbers, tensor_of
 from terra.runtime.tracing.tracer import collect_args

@@ -9,16 +9,16 @@ matches ends co-execution of the step: see `Endings.diverge`.
 from itertools import islice
 
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
-from terra.runtime.communication import Communication
-from terra.runtime.endings import Endings
-from terra.runtime.graph_runner import runner
+from terra.runtime.execution.communication import Communication
+from terra.runtime.execution.endings import Endings
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.values import flat_template, launched
 from terra.runtime.tapes.lazy_tape import Tapes
 from terra.runtime.tensors.draws import rows_of, seed_tensor
 from terra.runtime.tensors.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, static_shape
 from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tracing.tracer import Tracer, all_values_known, host_value, nest_outputs, real, with_values
-from terra.runtime.values import flat_template, launched
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host

@@ -1,6 +1,6 @@
 """How the skeleton nests what operations give, and what of it has not been waited for."""
 
-from terra.runtime.graph_runner import Flight
+from terra.runtime.execution.graph_runner import Flight
 from terra.runtime.tensors.tensor import TerraTensor
 
 

@@ -1,10 +1,10 @@
 """What a skeleton and its graph tell each other: feeds, selects, fetches."""
 
 from terra.graph.trace import CHECK, FETCH
+from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.process.shared import Visit
+from terra.runtime.execution.values import unwaited
 from terra.runtime.fallback.replay import snapshot
-from terra.runtime.graph_runner import runner
-from terra.runtime.shared import Visit
-from terra.runtime.values import unwaited
 from terra.tf import internals as tfi
 from terra.tf.constants import dummy
 

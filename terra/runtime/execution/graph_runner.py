@@ -13,9 +13,9 @@ import threading
 import time
 import weakref
 
+from terra.runtime.execution.swallowed import Remembered, Swallowed
 from terra.runtime.generation import undo
 from terra.runtime.generation.generated import CHECK_FAILED
-from terra.runtime.swallowed import Remembered, Swallowed
 from terra.tf import internals as tfi
 
 log = logging.getLogger("terra")
