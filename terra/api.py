@@ -2,7 +2,9 @@
 
 from terra import transform
 from terra.frontends import at_exit, forks, replicas, script  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime import fast_forward, user_code, whole_calls  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.fast_forward.purity import user_code  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.fast_forward.sites import fast_forward  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.fast_forward.steps import whole_calls  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.execution import dispatch  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.frontends.gradient_tape import raise_late_error
 from terra.runtime.execution.graph_runner import runner

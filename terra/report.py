@@ -5,7 +5,7 @@ from types import MethodType
 
 from terra.frontends.gradient_tape import GradientTape
 from terra.graph.trace import CONST
-from terra.runtime.effects import Append
+from terra.runtime.fast_forward.sources.effects import Append
 from terra.runtime.interpreter.profilers import in_the_way
 from terra.runtime.step_function.census import departed, instances
 from terra.runtime.step_function.coexecution import Coexecuted

@@ -13,12 +13,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 LINES, FUNCTION, BASES = 400, 80, 4
 # What is larger still, and how large: a number may fall, and an entry go, but neither may rise or come.
 MODULES = {
-    "terra.runtime.generation.generator": 549, "terra.graph.tracegraph": 574, "terra.runtime.step_function.coexecution": 636, "terra.tf.internals": 819, "terra.runtime.observed_attributes": 463, "terra.runtime.observed_builtins": 411,
-    "terra.runtime.observed_calls": 473, "terra.runtime.observer": 438, "terra.tf.opschema": 541, "terra.runtime.loops.piece_gradient": 478, "terra.runtime.prepared_steps": 524, "terra.runtime.execution.python_runner": 507,
-    "terra.runtime.quick_entries": 457, "terra.runtime.reads": 413, "terra.runtime.loops.recurrent_layers": 442, "terra.runtime.tracing.tracer": 557, "terra.runtime.varying": 488, "terra.runtime.whole_calls": 489, "terra.transform.observing.observed": 583,
+    "terra.runtime.generation.generator": 549, "terra.graph.tracegraph": 574, "terra.runtime.step_function.coexecution": 636, "terra.tf.internals": 819, "terra.runtime.fast_forward.purity.observed_attributes": 463, "terra.runtime.fast_forward.purity.observed_builtins": 411,
+    "terra.runtime.fast_forward.purity.observed_calls": 473, "terra.runtime.fast_forward.purity.observer": 438, "terra.tf.opschema": 541, "terra.runtime.loops.piece_gradient": 478, "terra.runtime.fast_forward.steps.prepared_steps": 524, "terra.runtime.execution.python_runner": 507,
+    "terra.runtime.fast_forward.cache.quick_entries": 457, "terra.runtime.fast_forward.guards.reads": 413, "terra.runtime.loops.recurrent_layers": 442, "terra.runtime.tracing.tracer": 557, "terra.runtime.fast_forward.sources.varying": 488, "terra.runtime.fast_forward.steps.whole_calls": 489, "terra.transform.observing.observed": 583,
 }
-FUNCTIONS = {"terra.runtime.call_cache.attempt_at": 103, "terra.runtime.loops.piece_gradient._plan": 83, "terra.runtime.execution.python_runner._match": 107, "terra.runtime.whole_calls._attempt": 132}
-CLASSES = {"terra.runtime.observer.Observer": 11}
+FUNCTIONS = {"terra.runtime.fast_forward.cache.call_cache.attempt_at": 103, "terra.runtime.loops.piece_gradient._plan": 83, "terra.runtime.execution.python_runner._match": 107, "terra.runtime.fast_forward.steps.whole_calls._attempt": 132}
+CLASSES = {"terra.runtime.fast_forward.purity.observer.Observer": 11}
 
 
 def modules():

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.builtin_loops import located_map, located_reduce, located_sum
+from terra.runtime.fast_forward.sites.builtin_loops import located_map, located_reduce, located_sum
 from terra.runtime.step_function import recurring
 
 RNG = np.random.default_rng(0)

@@ -23,7 +23,7 @@ import terra
 from unwaited import unwaited
 from terra.location import current_step
 from terra.runtime.execution.graph_runner import runner
-from terra.runtime.prepared_steps import Ran
+from terra.runtime.fast_forward.steps.prepared_steps import Ran
 from terra.tf import internals
 
 RNG = np.random.default_rng(3)

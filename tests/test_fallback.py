@@ -16,9 +16,9 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager.core import _FallbackException
 
 import terra
-from terra.runtime import call_watch
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.fallback import policy
+from terra.runtime.fast_forward.cache import call_watch
 from terra.transform import convert
 
 tf_keras = pytest.importorskip("tf_keras")

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import harness
-from terra.runtime import framework_loops
+from terra.runtime.fast_forward.sites import framework_loops
 
 RNG = np.random.default_rng(0)
 X = [tf.constant(RNG.normal(size=(4, 3)).astype("f")) for _ in range(3)]

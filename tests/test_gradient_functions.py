@@ -8,7 +8,7 @@ import tensorflow as tf
 from test_custom_gradients import X, check, training, values
 
 import terra
-from terra.runtime import call_cache
+from terra.runtime.fast_forward.cache import call_cache
 from terra.tf import internals as tfi
 
 RNG = np.random.default_rng(8)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terra.runtime import snapshots
+from terra.runtime.fast_forward.guards import snapshots
 from terra.tf import versions
 
 VALUES = [object(), object(), None, 1, 1.0, True, 0.0, -0.0, float("nan"), "a", (1, 2), 10 ** 30, 10 ** 30 + 1]

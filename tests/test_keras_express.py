@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
-from terra.runtime import guards
+from terra.runtime.fast_forward.guards import guards
 from terra.runtime.interpreter import profilers
 
 RNG = np.random.default_rng(0)

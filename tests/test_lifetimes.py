@@ -18,7 +18,7 @@ import tensorflow as tf
 import terra
 from terra.frontends import gradient_tape
 from terra.location import unobserved
-from terra.runtime import observer
+from terra.runtime.fast_forward.purity import observer
 from terra.runtime.tracing.tracer import Tracer
 from terra.tf import internals as tfi
 from terra.transform.observing import observed

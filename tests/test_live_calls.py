@@ -246,7 +246,7 @@ def test_other_iterators(make):
 
 
 def test_an_element_that_was_put_back_comes_as_an_optional_too():
-    from terra.runtime import live_calls
+    from terra.runtime.fast_forward.sources import live_calls
 
     it = iter(tf.data.Dataset.range(5))
     first = next(it)

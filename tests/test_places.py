@@ -2,7 +2,7 @@
 
 import terra
 from terra.location import location
-from terra.runtime import places
+from terra.runtime.fast_forward.sources import places
 
 
 class Collected:

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_math_ops
 
 import terra
-from terra.runtime import call_cache, fast_calls
+from terra.runtime.fast_forward.cache import call_cache
+from terra.runtime.fast_forward.sites import fast_calls
 from terra.tf import internals, versions
 
 STATES = [0] * 12 + [1, 0, 1, 1, 0, 0, 1] + [0] * 6 + [1] * 4

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import express_steps
+from terra.runtime.fast_forward.steps import express_steps
 from variants import ALL
 
 PROGRAMS = int(os.environ.get("TERRA_FUZZ", 24 if ALL else 14))

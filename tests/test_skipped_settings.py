@@ -10,7 +10,7 @@ import tf_keras
 from tensorflow.python.framework import config
 
 import terra
-from terra.runtime import guards
+from terra.runtime.fast_forward.guards import guards
 
 X = tf.constant(np.random.default_rng(5).normal(size=(6, 4)).astype("float32"))
 LIBRARIES = [keras, tf_keras]

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime import call_cache, regions
+from terra.runtime.fast_forward.cache import call_cache, regions
 
 
 def floats(*shape, seed=0):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import terra
 from unwaited import unwaited
-from terra.runtime import whole_calls
+from terra.runtime.fast_forward.steps import whole_calls
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function import coexecution
 
@@ -139,7 +139,7 @@ def test_all_frames_stay_where_tensorflows_do():
 
 
 def test_a_defect_shows_its_frames(monkeypatch):
-    space = {"__name__": "terra.runtime.whole_calls"}
+    space = {"__name__": "terra.runtime.fast_forward.steps.whole_calls"}
     exec("def raise_it():\n    raise AttributeError('of ours')\ndef run_step(*args):\n    raise_it()", space)
     monkeypatch.setattr(whole_calls, "run_step", space["run_step"])
     step = terra.coexecute(lambda x: x + 1.0)

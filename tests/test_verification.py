@@ -12,7 +12,7 @@ from harness import differ
 
 import terra
 from terra.location import current_step
-from terra.runtime import guards
+from terra.runtime.fast_forward.guards import guards
 from terra.tf import internals as tfi
 
 X = [np.random.default_rng(i).normal(size=(4, 3)).astype("float32") for i in range(3)]
@@ -125,7 +125,8 @@ def test_programs_pass(name):
 
 def test_steps_without_code_that_must_run_are_compared_as_a_whole(monkeypatch):
     compared = []
-    from terra.runtime import verification, whole_calls
+    from terra.runtime.fast_forward.cache import verification
+    from terra.runtime.fast_forward.steps import whole_calls
     original = verification.compare
     monkeypatch.setattr(whole_calls.verification, "compare", lambda *args: (compared.append(len(args)), original(*args)))
     trainer = Trainer()

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import terra
 from terra.location.unobserved import Unobserved
-from terra.runtime.observer import Observer
+from terra.runtime.fast_forward.purity.observer import Observer
 from terra.transform.observing import observed
 
 RNG = np.random.default_rng(1)

@@ -19,13 +19,13 @@ from threading import get_ident
 
 from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
-from terra.runtime import verification
 from terra.runtime.execution import dispatch
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.execution.process import handlers
 from terra.runtime.execution.process.garbage import collect_as_before
 from terra.runtime.execution.process.shared import View
 from terra.runtime.execution.step import Step
+from terra.runtime.fast_forward.cache import verification
 from terra.runtime.interpreter import frames
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.tensors.tensor import noted

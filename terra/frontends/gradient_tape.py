@@ -14,9 +14,9 @@ from threading import get_ident
 from terra.frontends.block_step import BlockFunction, BlockStep
 from terra.location import current_step
 from terra.options import Options
-from terra.runtime import block_calls, skipping
 from terra.runtime.execution import dispatch
 from terra.runtime.execution.process import handlers
+from terra.runtime.fast_forward.sites import block_calls, skipping
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.tensors.kinds import add_tapes
 from terra.tf import internals as tfi

@@ -13,7 +13,7 @@ OPERATORS = {
 
 
 class Unobserved(Patterns):
-    """Stands in for an `terra.runtime.observer.Observer`."""
+    """Stands in for an `terra.runtime.fast_forward.purity.observer.Observer`."""
 
     def _same(self, it, *more):
         return it

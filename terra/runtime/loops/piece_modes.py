@@ -1,11 +1,11 @@
 """The two modes of a step in pieces: a piece is traced, or its program is walked. See `terra.runtime.loops.pieces`."""
 
-from terra.runtime import verification
 from terra.runtime.execution import dispatch
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.execution.process.shared import Visit
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.fallback.replay import Record
+from terra.runtime.fast_forward.cache import verification
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.tracer import Tracer, nest_outputs, real

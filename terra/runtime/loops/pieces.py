@@ -18,10 +18,10 @@ from threading import get_ident
 from terra.graph.trace import TraceStore
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.execution.step import Step
+from terra.runtime.fast_forward.sources.places import Places
 from terra.runtime.loops.piece_gradient import gradient
 from terra.runtime.loops.piece_modes import PieceRunner, PieceTracer
 from terra.runtime.loops.piece_tape import PieceTapes
-from terra.runtime.places import Places
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tracing.tracer import DTYPES, flat_outputs, real
 from terra.tf import internals as tfi

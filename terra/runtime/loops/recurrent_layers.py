@@ -14,9 +14,9 @@ import sys
 import weakref
 
 from terra.frameworks import stock
-from terra.runtime import guards, replaced
 from terra.runtime.execution import dispatch
-from terra.runtime.framework_loops import calls_stock_cell, closure, issuing_step
+from terra.runtime.fast_forward.guards import guards, replaced
+from terra.runtime.fast_forward.sites.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.tensors import open_shapes, shape_inference
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.open_shapes import is_shape, shape_of

@@ -13,7 +13,6 @@ from threading import get_ident
 from terra.graph import trace
 from terra.location import current_step, location
 from terra.options import Stats
-from terra.runtime import call_cache, express_steps, framework_loops, late_reads, verification, whole_calls
 from terra.runtime.execution import dispatch
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.execution.opening import Opening
@@ -24,6 +23,10 @@ from terra.runtime.execution.registered import remove_left
 from terra.runtime.execution.step import Counts, Step
 from terra.runtime.fallback.policy import Policy
 from terra.runtime.fallback.replay import destroy
+from terra.runtime.fast_forward.cache import call_cache, verification
+from terra.runtime.fast_forward.sites import framework_loops
+from terra.runtime.fast_forward.sources import late_reads
+from terra.runtime.fast_forward.steps import express_steps, whole_calls
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.loops import pieces, recurrent_layers
 from terra.runtime.step_function import census, recurring

@@ -5,7 +5,7 @@ A loop is unrolled until it turns out to be a loss: because it runs another numb
 
 import logging
 
-from terra.runtime import places
+from terra.runtime.fast_forward.sources import places
 from terra.runtime.loops import pieces, recurrent_layers
 from terra.runtime.step_function import recurring
 

@@ -1,6 +1,6 @@
 """The observed form of a function: its instrumented tree, with each operand shown to an observer before it is used.
 
-The observer (``tls.observer``, see `terra.runtime.observer`) gives back what it is shown, so this form does what the instrumented one does, at the same
+The observer (``tls.observer``, see `terra.runtime.fast_forward.purity.observer`) gives back what it is shown, so this form does what the instrumented one does, at the same
 executed locations. It runs a few times only, to find out whether the function does anything but compute:
 
     x = self.scale * x + b[0]       x = o.binary('Add', o.binary('Mult', o.owner(self, 'scale').scale, x), o.container(b)[0])

@@ -1,0 +1,1 @@
+"""Records of calls, and how they are found: by node, callee, place and signature, after a glance at the arguments where that is enough (`quick_entries`). `recording` makes them, `jumps` replays them, `verification` compares both ways."""

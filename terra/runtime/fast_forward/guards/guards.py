@@ -1,0 +1,123 @@
+"""Guards of fast-forward: whether anything that a framework object's code reads has changed since its call was recorded.
+
+When a call is recorded, the containers that it may read are listed: the attributes of the object and, recursively, of the framework objects that it is made of;
+the contents of lists, tuples, sets and dicts; the methods of the classes involved. With each goes what it held. Later it must hold the same objects, or
+equal scalars of one type; that is a few nanoseconds for each entry, and no recursion. Global settings are compared by value.
+Whatever could run code of the user's (a subclass, a function) makes the object unskippable.
+"""
+
+import sys
+from types import FunctionType
+
+from terra.frameworks.stock import root_of_class, root_of_function
+from terra.runtime.fast_forward.guards.snapshots import Snapshot, contents, equal
+from terra.runtime.fast_forward.guards.walk import Walk
+from terra.runtime.tensors.kinds import is_librarys
+from terra.tf import internals as tfi
+
+
+class Guard:
+    """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
+
+    users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
+    """
+
+    __slots__ = ("containers", "arrays", "root", "settings", "reads")
+
+    def __init__(self, owner, variables, users=None):
+        self.reads = None
+        self.containers = Snapshot()
+        self.arrays = []  # (array, its contents)
+        plain = type(owner) is FunctionType  # it depends on its arguments alone
+        self.root = root_of_function(owner, variables) if plain else root_of_class(type(owner))
+        self.settings = settings(self.root)
+        walk = Walk(self.containers, self.arrays, reading=plain, users=users)
+        if not plain:
+            if users is not None and not is_librarys(type(owner)):
+                users.append(type(owner))
+            if type(owner) is not tfi.PolymorphicFunction:  # which, once traced, looks at its arguments only
+                walk.object(owner)
+            variables = variables or getattr(owner, "_trainable_variables", ())
+        for variable in variables:
+            walk.variable(variable)
+
+    def holds_any(self, ids):
+        """Whether an object of one of these ids is among what the call read."""
+        return self.containers.holds_any(ids) or (self.reads is not None and self.reads.holds_any(ids))
+
+    def holds(self):
+        """Whether nothing has changed."""
+        if not self.containers.holds():
+            return False
+        for array, held in self.arrays:
+            if contents(array) != held:
+                return False
+        if self.root is None:
+            device, eagerly = self.settings
+            if tfi.device_name() != device or tfi.eager_function_run.RUN_FUNCTIONS_EAGERLY is not eagerly:
+                return False
+        elif not equal(settings(self.root), self.settings):
+            return False
+        return self.reads is None or (not is_traced() and self.reads.holds())
+
+    def only_version(self):
+        """What changes whenever the guard may cease to hold, the device apart: see `Snapshot.only_version`."""
+        return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None
+
+
+_monitoring = getattr(sys, "monitoring", None)
+
+
+def is_traced():
+    """Whether a debugger or a coverage tool follows the program's lines: the user's code must run then."""
+    if sys.gettrace() is not None:
+        return True
+    return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None
+
+
+def settings(root):
+    """Global settings: device, whether tf.functions run eagerly; of the Keras called `root`, what its configuration says, call context and scopes."""
+    found = [tfi.device_name(), tfi.eager_function_run.RUN_FUNCTIONS_EAGERLY]
+    if root is None:
+        return found
+    config, state, legacy = _holders.get(root) or _find_holders(root)
+    if config is not None:
+        found += [config.get("_FLOATX"), config.get("_EPSILON"), config.get("_IMAGE_DATA_FORMAT")]
+    if state is not None:
+        tracked = vars(state.GLOBAL_STATE_TRACKER)
+        context = tracked.get("current_call_ctx")
+        cast = tracked.get("autocast_scope")  # another one at each call of a layer of mixed precision
+        found += [context is None, getattr(cast, "dtype", None), tracked.get("distribution"), tracked.get("stateless_scope"), tracked.get("global_seed_generator")]
+        if context is not None:
+            found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
+    if legacy is not None:
+        backend, contexts, casts = legacy
+        phases = backend._GRAPH_LEARNING_PHASES
+        found.append(phases.get(backend._DUMMY_EAGER_GRAPH.key) if len(phases) else None)
+        found.append(vars(casts).get("dtype"))
+        context = vars(contexts).get("call_context")
+        if context is not None:
+            found.append(context._in_keras_graph)
+            if context.in_call:
+                held = context._state
+                given, layer = held.get("call_context_args", {}), held["layer"]
+                found += [held["saving"], held.get("training"), layer is None or vars(layer).get("_trainable"), *given, *given.values()]
+    return found
+
+
+_holders = {}  # root -> (namespace of its configuration, module of Keras 3's global state, where tf_keras keeps the like)
+
+
+def _find_holders(root):
+    """The entry of `_holders`, which is kept once that Keras is imported."""
+    config = sys.modules.get(root + ".src.backend.config") or sys.modules.get(root + ".src.backend_config")
+    state = sys.modules.get(root + ".src.backend.common.global_state")
+    backend, contexts, casts = map(sys.modules.get, (
+        root + ".src.backend", root + ".src.engine.base_layer_utils", root + ".src.mixed_precision.autocast_variable"))
+    legacy = None
+    if contexts is not None and casts is not None and hasattr(backend, "_GRAPH_LEARNING_PHASES"):
+        legacy = backend, contexts._call_context, casts._autocast_dtype
+    found = vars(config) if config is not None else None, state, legacy
+    if root == "tensorflow" or (config is not None and (state is not None or legacy is not None)):
+        _holders[root] = found
+    return found

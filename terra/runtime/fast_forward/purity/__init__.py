@@ -1,0 +1,1 @@
+"""Whether a run of the program's own code did nothing but compute. The `observer` is asked before each operation on an object; whatever is not known to be harmless makes the run impure, which costs speed only."""

@@ -1,0 +1,413 @@
+"""What the observer makes of builtins, and of numpy's functions, without side effects: their arguments must not have any, either."""
+
+import contextlib
+import functools
+import itertools
+import math
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+import numpy as np
+
+from terra.frameworks import stock
+from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
+from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
+from terra.runtime.fast_forward.sources import live_calls
+from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
+from terra.runtime.fast_forward.sources.effects import GROWING, Append
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.tf import internals as tfi
+from terra.tf.random_state import random_state
+
+_CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
+                          itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
+# Builtins without side effects, by what they do to their arguments.
+_ITERATING = frozenset(map(id, [len, iter, next]))
+_REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
+_FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
+_FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
+_CALCULATING = frozenset(map(id, [abs, round, divmod, pow]))
+_MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "
+                      "intersection_update difference_update symmetric_difference_update".split())
+
+
+# Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
+_COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
+_JOINING = frozenset(
+    "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
+    "symmetric_difference_update".split())
+_NOT_LOOKING = frozenset("append copy keys values items clear reverse popitem".split())
+# Methods that give a container or a view made just now.
+_MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())
+
+
+_NOTHING = object()
+
+
+class Builtins:
+    """The part of the Observer for builtins."""
+
+    def _builtin_function(self, callee, form):
+        owner = callee.__self__
+        if type(owner) is not np.ndarray or callee.__name__ not in METHODS:
+            self.late.looked_at(owner)
+        if callee is isinstance or callee is issubclass:
+            return functools.partial(self._is_instance, callee)
+        if callee is hasattr or callee is getattr:
+            return functools.partial(self._get_attribute, callee)
+        if id(callee) in _REDUCING:
+            return functools.partial(self._reduce, callee, form)
+        if id(callee) in _ITERATING or id(callee) in _FORMATTING or callee is callable:
+            return functools.partial(self._on_one, callee)
+        if id(callee) in _CALCULATING or id(callee) in FUNCTIONS or owner is math:
+            return functools.partial(self._on_plain, callee)
+        if callee is id:
+            return self._identity
+        if callee is functools.reduce:
+            return functools.partial(self._fold, form)
+        made = self.operator_function(callee)
+        if made is not None:
+            return made
+        if isinstance(owner, (ModuleType, type)):
+            self.impure(f"calls {callee.__qualname__}")
+            return form
+        if live_calls.is_live(owner, callee.__name__):
+            return functools.partial(self._live, owner, callee.__name__)
+        if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
+            return functools.partial(self._append, callee)
+        if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
+            if callee.__name__ in _MUTATORS:
+                if id(owner) not in self._born:
+                    self.impure("changes a container that it has not made")
+            else:
+                self._look_into(owner)
+        elif type(owner) is np.ndarray and callee.__name__ in METHODS:
+            return functools.partial(self._on_array, callee)
+        elif type(owner) not in (str, bytes, int, float, tuple, range):
+            self.impure(f"calls {callee.__qualname__}")
+            return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
+        return functools.partial(self._on_containers, callee)
+
+    def _identity(self, it, /):
+        """The `id` of a variable that was there before is the same each time."""
+        if not tfi.is_variable(it) or id(it) in self._born:
+            self.impure("calls id")
+        return id(it)
+
+    def _live(self, owner, name, /, *args, **kwargs):
+        """Make a call that is to be made each time, see `live_calls`."""
+        recording, step = self.recording, self.runner.step
+        takes = live_calls.takes_element(owner, name)
+        if recording is None or not (takes or live_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
+            self.impure(f"calls {type(owner).__name__}.{name}")
+            return getattr(owner, name)(*args, **kwargs)
+        for x in (*args, *kwargs.values()):
+            self._arguments(x)
+        step.pause()  # it is no operation of the step's
+        try:
+            value = getattr(owner, name)(*args, **kwargs)
+        finally:
+            step.resume()
+        if not takes:
+            recording.random = random_state()
+        given = live_calls.flat(value)
+        if not given:
+            self.impure(f"calls {type(owner).__name__}.{name}, which gives an object of type {type(value).__name__}")
+            return value
+        return self._drawn(value, owner, name, args, kwargs)
+
+    def _drawn(self, value, owner, name, args, kwargs):
+        """A live call gave `value`: what stands for that."""
+        call = live_calls.Call(owner, name, args, tuple(kwargs.items()), live_calls.kind_of(value))
+        made = live_calls.rebuilt(value, iter(self._varying.drawn(call, live_calls.flat(value))))
+        self._bear(made)
+        return made
+
+    def _key(self, function, it):
+        """By what a builtin compares things."""
+        key = function(it)
+        self.compared(key)
+        self.values(key)
+        return key
+
+    def _fold(self, form, function, items, /, *initial):
+        """Call `functools.reduce`."""
+        function, items = LocatedCalls(function, self.enter_at) if form is located_reduce else self.builtin(function), iter(self.iterated(items))
+        total = initial[0] if initial else next(items, _NOTHING)
+        if total is _NOTHING:
+            return functools.reduce(function, ())  # which raises
+        for x in items:
+            total = function(total, x)
+        return total
+
+    def _append(self, callee, /, *args, **kwargs):
+        """Append to a list or deque that was there before."""
+        callee(*args, **kwargs)
+        effect = Append(callee.__self__, ("appended", len(self.effects)), None, item=args[0])
+        self.effects[effect.key] = effect
+
+    def _on_plain(self, callee, /, *args, **kwargs):
+        """Call a function that calculates."""
+        if not kwargs and (id(callee) in _CALCULATING or getattr(callee, "__self__", None) is math):
+            value = self.calculates(callee, args)
+            if value is not None:
+                return value
+        if len(args) == 1 and not kwargs:
+            if self._is_own(args[0]):
+                args = self.late.read_as(self.runner, callee, args[0]),
+            value = self.late.compares(callee, args)
+            if value is not None:
+                return value
+        is_numpys = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS
+        if is_numpys or (id(callee) in _CALCULATING and any(map(self.is_numpys, args))):
+            value = self.by_numpy(callee, args, kwargs)
+            if value is not None:
+                return value
+            self._numpy()
+        if writes(callee, args, kwargs):
+            self.impure(f"has {callee.__name__} write into an array")
+        if id(callee) not in _CALCULATING:  # those run operations on tensors
+            self.values((args, kwargs))
+        for x in (*args, *kwargs.values()):
+            if not isinstance(x, type):
+                self._element(x)
+        result = warned(callee, args, kwargs) if is_numpys or type(getattr(callee, "__self__", None)) is np.ndarray else callee(*args, **kwargs)
+        if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or id(result.base) in self._born):
+            return result  # a number; or an array that was there before, or looks into one
+        return self.fresh(result)
+
+    def _on_array(self, callee, /, *args, **kwargs):
+        """Call a method of an array."""
+        array, name = callee.__self__, callee.__name__
+        value = self.by_numpy(name, (array, *args), kwargs)
+        if value is not None:
+            return value
+        self.operand(array)
+        if writes(name, (array, *args), kwargs):
+            self.impure(f"has {name} perhaps write into an array")
+        return self._on_plain(callee, *args, **kwargs)
+
+    def _element(self, it):
+        """All of `it` takes part in a calculation."""
+        self.operand(it)
+        if type(it) is list:
+            for x in it:
+                self._element(x)
+
+    def _reduce(self, callee, form, /, *args, **kwargs):
+        """Call sum, min, any and the like."""
+        if not kwargs and (callee is min or callee is max):
+            value = self.calculates(callee, args)
+            if value is not None:
+                return value
+        check = self.truth if callee is any or callee is all else self._element
+        given = []
+        for x in args:
+            if type(x) in ITERATORS:
+                self._look_into(x)
+                x = map(functools.partial(self._shown, check), x)
+            elif type(x) in LISTS or type(x) is tuple:
+                self._look_into(x)
+                for y in x:
+                    check(y)
+            else:
+                check(x)
+            given.append(x)
+        for name, x in kwargs.items():
+            if name == "key" and x is not None:
+                kwargs["key"] = functools.partial(self._key, self.builtin(x))
+            else:
+                self._element(x)
+        result = form(*given, **kwargs)
+        return self._made(result) if callee is sorted else result
+
+    def _make_record(self, callee, /, *args, **kwargs):
+        """Make an instance of a data class."""
+        self.reads.bases(callee)
+        for cls in callee.__mro__[:-1]:
+            self.reads.contents(vars(cls), cls)
+        made = self.fresh(callee(*args, **kwargs))
+        given = [*args, *kwargs.values()]
+        for x in vars(made).values():
+            if type(x) in (list, dict) and not any(x is y for y in given):
+                self.fresh(x)  # a field's default is made anew
+        return made
+
+    @staticmethod
+    def _shown(check, it):
+        check(it)
+        return it
+
+    def _on_one(self, callee, /, *args):
+        """Call len, iter, repr and the like."""
+        if callee is next and len(args) == 1 and live_calls.takes_element(args[0], "__next__"):
+            return self._live(args[0], "__next__")
+        if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
+            self.looks_at_shape(args[0])
+            return len(args[0])
+        for x in args:
+            if id(callee) in _FORMATTING:
+                self.formatted(x)
+            elif callee is not callable:
+                self.iterated(x)
+            elif type(x) not in TENSORS and not isinstance(x, (type, *_FUNCTIONS)):
+                self.note_class(x)
+                self._found(type(x).__mro__, "__call__", None)
+        return self._made(callee(*args)) if callee is iter else callee(*args)
+
+    def _on_containers(self, callee, /, *args, **kwargs):
+        """Call a method of a list, a dict or a string."""
+        owner, name = callee.__self__, callee.__name__
+        check = self.operand  # strings and numbers
+        if type(owner) in LISTS or type(owner) is tuple or type(owner) is range or is_librarys_container(type(owner)):
+            check = None
+            if name == "update" and type(owner) is dict:
+                args = [*map(self._pairs, args)]
+            elif name == "update" or name in _JOINING:
+                args = [self._each(x, self.compared) for x in args]
+            elif name in ("extend", "insert"):
+                check = self.iterated if name == "extend" else None
+                self.operand(args[0]) if name == "insert" and args else None
+            elif name in _COMPARING:
+                for x in args[:1]:
+                    self.operand(x) if name == "pop" and type(owner) is list else self.compared(x)
+                for x in args[1:] if name == "index" else ():
+                    self.operand(x)
+                for x in kwargs.values():
+                    self.operand(x)
+            elif name not in _NOT_LOOKING:
+                self.impure(f"calls {callee.__qualname__}")
+            if name in ("sort", "remove", "index", "count") and type(owner) not in (set, frozenset):
+                self.compared(owner)
+            elif name != "items":
+                self._keys(owner)
+        elif name == "format":
+            check = self.formatted
+        elif name == "format_map":
+            check = self.printed
+        elif name == "join":
+            check = self.iterated
+            if type(owner) is bytes and not all(type(x) in (list, tuple) and set(map(type, x)) <= {bytes} for x in args):
+                self.impure("joins bytes that may change")
+        for x in (*args, *kwargs.values()) if check is not None else ():
+            check(x)
+        result = callee(*args, **kwargs)
+        return self._made(result) if callee.__name__ in _MAKING else result
+
+    def _made(self, result):
+        if type(result) in LISTS or type(result) in ITERATORS:
+            self.fresh(result)
+        return result
+
+    def _is_instance(self, callee, /, *args):
+        if self.reason is None and len(args) == 2:
+            self.ask_instance(*args, callee is issubclass)
+        return callee(*args)
+
+    def _get_attribute(self, callee, /, *args):
+        if not 2 <= len(args) <= 3:
+            return callee(*args)  # which raises
+        it, name, *default = args
+        self.late.looked_at(it)
+        if type(name) is not str:
+            self.impure("asks for an attribute by an unusual name")
+        elif self.reason is None and not ((callee is hasattr or default) and self._lacks_attribute(it, name)):
+            self._attribute(it, name)
+        return callee(it, name, *default)
+
+    def _class(self, callee, form):
+        if is_tapes(callee):
+            return functools.partial(self._anew, form)
+        if callee is tfi.tf.autodiff.ForwardAccumulator:
+            return functools.partial(self._accumulating, callee)
+        if callee is tfi.tf.name_scope:
+            return form
+        if callee is tfi.tf.TensorArray:
+            return functools.partial(self._of_array, callee)
+        if callee is tfi.tf.TensorSpec:
+            return functools.partial(self._new_spec, callee)
+        if callee in _CONVERSIONS:
+            return functools.partial(self._convert, callee)
+        if callee is map or callee is filter:
+            return functools.partial(self._map, callee, form)
+        if callee is functools.partial:
+            return functools.partial(self._anew, form)
+        if callee is super:
+            return form
+        if callee is tfi.tf.SparseTensor:
+            return functools.partial(self._framework, None, form)
+        if callee is tfi.tf.IndexedSlices:
+            return functools.partial(self._slices, form)
+        if issubclass(callee, np.generic) and callee.__module__ == "numpy":
+            return functools.partial(self._on_plain, callee)
+        if makes_named_tuples(callee) and self.is_named_tuple(callee):
+            return form
+        if is_record(callee):
+            return functools.partial(self._make_record, callee)
+        if observed_libraries.derives_from_librarys(callee) and not stock.is_stock_kind(callee):
+            return functools.partial(self._make_derived, callee)
+        if is_plain_class(callee):
+            return functools.partial(self._make_object, callee)
+        self.impure(f"makes an object of type {callee.__name__}")
+        return form
+
+    def _convert(self, callee, /, *args, **kwargs):
+        if callee is type and len(args) != 1:
+            self.impure("makes a class")
+        elif callee is type:
+            self.note_class(args[0])
+        if callee is float and len(args) == 1:
+            if id(args[0]) in self._varying.numbers:
+                return args[0] if type(args[0]) is float else self._on_plain(float, *args)
+            args = self.value_of_variable(args[0], "value"),
+            if self._is_own(args[0]):
+                return self.late.read(self.runner, args[0], float)
+        if callee in (set, frozenset, dict):
+            args = [self._pairs(x) if callee is dict else self._each(x, self.compared) for x in args]
+        for x in (*args, *kwargs.values()) if callee not in (set, frozenset, dict) else ():
+            if callee is str:
+                self.printed(x)
+            elif callee in (int, float, bool, complex, range, slice, tfi.tensor_shape.TensorShape):
+                self.value(x)
+                self.operand(x) if type(x) not in TENSORS or callee is bool else None
+            elif callee is not type and callee is not contextlib.nullcontext:
+                self.iterated(x)
+        made = self._made(callee(*args, **kwargs))
+        if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
+            self.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
+        return made
+
+    def value_of_variable(self, it, method):
+        """The tensor that a method of TensorFlow's gives of a variable, as a call that is skipped, where Python is about to read it; `it` if that is something else."""
+        kind = type(it)
+        if self.reason is not None or not is_librarys(kind) or not tfi.is_variable(it):
+            return it
+        variable = it if issubclass(kind, tfi.tf.Variable) else vars(it)["_value"]
+        if variable is not it and it.value is not variable:  # it is cast
+            return it
+        return self.builtin(getattr(variable, method))()
+
+    def _map(self, callee, form, function, /, *args):
+        """Call map or filter."""
+        for x in args:
+            self.iterated(x)
+        if form is located_map and not is_builtin(function):
+            return self.fresh(map(LocatedCalls(function, self.enter_at), *args))
+        if function is not None:
+            function = self.builtin(function)
+        if callee is filter:
+            function = functools.partial(self._tested, function)
+        return self.fresh(callee(function, *args))
+
+    def _tested(self, function, /, it):
+        return self.truth(it if function is None else function(it))
+
+    def _slices(self, form, /, *args, **kwargs):
+        """Make IndexedSlices, which do nothing but hold what they are made of."""
+        if not all(x is None or type(x) in TENSORS for x in (*args, *kwargs.values())):
+            self.impure("makes IndexedSlices of what is no tensor")
+        return self._anew(form, *args, **kwargs)
+
+    def _anew(self, form, /, *args, **kwargs):
+        return self.fresh(form(*args, **kwargs))

@@ -1,0 +1,169 @@
+"""What the observer makes of changes: of attributes, items and variables, which are effects of a run (see `effects`), and of containers, which only its own may be."""
+
+import numpy as np
+
+from terra.location.unobserved import OPERATORS
+from terra.runtime.fast_forward.guards import lasting
+from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Effect, held_in, kind_of
+from terra.runtime.fast_forward.sources.varying import KINDS, Becomes
+from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
+from terra.tf import internals as tfi
+
+_UNKNOWN = object()
+_COUNTING = frozenset(["Add", "Sub"])
+
+
+class Changes:
+    """The part of the Observer for changes."""
+
+    def stored(self, it, sliced=False, value=_UNKNOWN, key=_UNKNOWN):
+        """An item or a slice of `it` is set, to this value, or deleted. `key`: of the item, if that is a constant."""
+        self.late.looked_at(it)
+        kind = type(it)
+        if self.reason is None and self._is_place(it, key):
+            self._keys(it)
+            self._sets(it, key)
+            return it
+        if id(it) not in self._born or kind not in (list, dict, np.ndarray):
+            self.impure("changes a container that it has not made")
+        elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
+            self.impure("sets items that are not followed")
+        elif kind is np.ndarray:
+            self._taken_apart(value)
+        elif sliced:
+            self.iterated(value)
+        self._keys(it)
+        return it
+
+    def raised(self, it):
+        """`raise it`"""
+        self.impure("raises an exception")
+        return it
+
+    def assigned(self, it, name):
+        """The attribute `name` of `it` is set."""
+        if name == "learning_rate" and not self._is_over() and is_librarys(type(it)):
+            return _Settable(self, it)
+        lasting.note_left(it, name)
+        if self._sets_own(it, name):
+            return it
+        if self.reason is None and self.may_set(it, name):
+            self._sets(it, name)
+        return it
+
+    def set_rate(self, optimizer, value):
+        """The learning rate of an optimizer of the framework's is set: Keras' assigns the value to a variable."""
+        setter = getattr(defined(type(optimizer), "learning_rate"), "fset", None)
+        variable = vars(optimizer).get("_learning_rate")
+        if getattr(setter, "__module__", None) != "keras.src.optimizers.base_optimizer" or not is_frameworks(setter) or not tfi.is_variable(variable) \
+                or not (type(value) in KINDS or type(value) in TENSORS):
+            self.impure("sets an attribute")
+            optimizer.learning_rate = value
+            return
+        self.reads.object(optimizer, type(optimizer), vars(optimizer))
+        self._found(type(optimizer).__mro__, "learning_rate", vars(optimizer))
+        self.reads.entry(vars(optimizer), "_learning_rate", variable)
+        self.builtin(variable.assign)(value)
+
+    def _sets(self, owner, name, added=None):
+        """An attribute or item is about to be set."""
+        known = self.effects.get((id(owner), name))
+        self.effects[id(owner), name] = Effect(owner, name, added, before=held_in(owner, name) if known is None else known.before)
+
+    def removed(self, it, name):
+        self.impure("deletes an attribute")
+        return it
+
+    def changed(self, it):
+        self.impure("changes a slice in place")
+        return it
+
+    def inplace_attribute(self, it, owner, name, operator):
+        """`owner.name += it` and the like (also of a global variable, and of one of a function around). A counter is not read: what it is afterwards does not matter to the run."""
+        if type(owner) in WITH_ITEMS:
+            return it if self.reason is not None else self._inplace_place(it, owner, name, operator)
+        lasting.note_left(owner, name)
+        if self.reason is not None:
+            return it
+        if self._sets_own(owner, name):
+            return self.inplace(it, vars(owner).get(name), operator)
+        return self._inplace_place(it, owner, name, operator)
+
+    def _inplace_place(self, it, owner, name, operator):
+        """The same of an attribute or item."""
+        if not self._may_set(owner, name):
+            return it
+        known, held = self.effects.get((id(owner), name)), held_in(owner, name)
+        if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added is not None):
+            self.reads.asked(kind_of(name), owner, int)
+            added = it if operator == "Add" else -it
+            self.runner.program.counters.add((id(owner), name))
+            self._sets(owner, name, added + (known.added if known is not None else 0))
+            return it
+        if type(owner) in WITH_ITEMS:
+            self._keys(owner)
+            self._take(owner, name)
+        else:
+            self._attribute(owner, name)
+        it = self.inplace(it, held, operator)
+        self._sets(owner, name)
+        return it
+
+    def inplace(self, it, held, operator):
+        """`held += it` and the like."""
+        if self._varying.numbers:
+            value = self.calculates(OPERATORS[operator], (held, it))
+            if value is not None:
+                return Becomes(value)
+            it = self._varying.beside(operator, held, it)[1]
+        kind = type(held)
+        self.late.looked_at(held)
+        if kind is list or kind is set or kind is dict:
+            self.stored(held, value=it) if kind is not set else self.impure("changes a set")
+            if kind is dict:
+                return self._pairs(it)
+            self.iterated(it)
+        elif kind is str:
+            self.printed(it)  # by %=
+        elif kind in PLAIN or kind in TENSORS or kind is tuple or isinstance(held, np.generic):
+            self.operand(it)
+        else:
+            self.impure(f"changes an object of type {kind.__name__}")
+        return it
+
+    def augmented(self, it):
+        """An item of `it` is changed in place: see `inplace_item`."""
+        self.late.looked_at(it)
+        return it
+
+    def inplace_item(self, it, container, key, operator):
+        """`container[key] += it` and the like."""
+        if self.reason is not None:
+            return it
+        if self._is_place(container, key) and (type(container) is list or key in container):
+            return self._inplace_place(it, container, key, operator)
+        self.stored(container, value=None)  # (the value is shown itself)
+        if type(container) is not np.ndarray:
+            return self.inplace(it, container[key], operator)
+        self._taken_apart(it)
+        return it
+
+    def _taken_apart(self, it):
+        """numpy makes numbers of `it`, to store them."""
+        self.late.all_looked_at()
+        self._element(it)
+        self.values(it)
+
+
+class _Settable:
+    """Stands in for an optimizer whose learning rate is set."""
+
+    __slots__ = ("_observer", "_optimizer")
+
+    def __init__(self, observer, optimizer):
+        self._observer, self._optimizer = observer, optimizer
+
+    def _set(self, value):
+        self._observer.set_rate(self._optimizer, value)
+
+    learning_rate = property(None, _set)

@@ -1,0 +1,195 @@
+"""What the observer makes of objects of the user's classes that a run makes (a distribution, a box, a timer), and of context managers.
+
+Such an object is the run's own: what it holds is no matter of guards, what its class does is observed. It must not outlive the run.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import operator
+from types import FunctionType, MethodWrapperType
+
+from terra.location.unobserved import OPERATORS
+from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
+from terra.transform import wrappers
+
+_MAKE_CONTEXT = contextlib.contextmanager(lambda: None).__code__  # of what contextlib makes of a generator function
+_CONTEXT = type(contextlib.contextmanager(lambda: iter(()))())
+_DUNDERS = {name: f"__{function.__name__.strip('_')}__" for name, function in OPERATORS.items()}
+_NAMES = {function: name for name, function in OPERATORS.items()}
+_OWN = ("__new__", "__getattribute__", "__setattr__", "__delattr__")
+
+
+def is_plain_class(kind):
+    """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
+    if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):
+        return False
+    if any(is_fixed(cls) or is_librarys(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
+        return False
+    return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
+
+
+def _sets_in_its_own_way(found):
+    """Whether what a class defines is a descriptor that comes before an attribute of an instance."""
+    return any(defined(type(found), name) is not None for name in ("__set__", "__delete__"))
+
+
+class Objects:
+    """The part of the Observer for these."""
+
+    def _make_object(self, kind, /, *args, **kwargs):
+        """Make an instance of such a class."""
+        self.reads.bases(kind)
+        for cls in kind.__mro__[:-1]:
+            self.reads.contents(vars(cls), cls)
+        made = defined(kind, "__init__")
+        initialise = self._user_function(made, made) if type(made) is FunctionType else None
+        if initialise is None and made is not object.__init__:
+            self.impure(f"makes an object of type {kind.__name__}")
+        if self.reason is not None or initialise is None:
+            return kind(*args, **kwargs)
+        it = self.fresh(object.__new__(kind))
+        initialise(it, *args, **kwargs)
+        return it
+
+    @staticmethod
+    def is_initialiser(callee):
+        """Whether it is the `__init__` of `object`, which `super()` gives in the end."""
+        return type(callee) is MethodWrapperType and callee.__name__ == "__init__" and callee.__objclass__ is object
+
+    def _is_own_object(self, it):
+        """Whether the run has made it, a data class or not, and its attributes are where they are set."""
+        kind = type(it)
+        return id(it) in self._born and (is_plain_class(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
+
+    def _attribute_of_own(self, it, kind, name):
+        """Read an attribute of one."""
+        if name in vars(it) and not _sets_in_its_own_way(defined(kind, name)):
+            return
+        found = self._found(kind.__mro__, name, None)
+        if found is None or not (type(found) in (FunctionType, staticmethod, classmethod) or defined(type(found), "__get__") is None):
+            self.impure(f"asks an object of type {kind.__name__} for {name}")
+
+    def _replaced(self, it, /, **changes):
+        """Call `dataclasses.replace`."""
+        kind = type(it)
+        if not is_record(kind) or not all(f.init for f in dataclasses.fields(kind)):
+            self.impure(f"replaces fields of an object of type {kind.__name__}")
+            return dataclasses.replace(it, **changes)
+        kept = {f.name: getattr(self.owner(it, f.name), f.name) for f in dataclasses.fields(kind) if f.name not in changes}
+        return self._make_record(kind, **kept, **changes)
+
+    def _sets_own(self, it, name):
+        """Whether an attribute is set of an object that the run has made."""
+        if not self._is_own_object(it) and not (id(it) in self._born and observed_libraries.derives_from_librarys(type(it))):
+            return False
+        if _sets_in_its_own_way(defined(type(it), name)):
+            self.impure(f"sets {name}, which is a descriptor")
+        return True
+
+    def _operator_of_own(self, name, left, *right):
+        """What the operator `name` gives, if it is that of an object's which the run has made; else None."""
+        if not self._is_own_object(left):
+            return None
+        function = defined(type(left), _DUNDERS[name])
+        if type(function) is not FunctionType or any(issubclass(type(x), type(left)) and type(x) is not type(left) for x in right):
+            return None
+        result = self._user_function(function, function)(left, *right)
+        if result is NotImplemented:
+            self.impure("has another object calculate")
+            return OPERATORS[name](left, *right)
+        return result
+
+    def operator_function(self, callee):
+        """What to call in place of a function of the module `operator`, or None."""
+        name = _NAMES.get(callee)
+        if name is None:
+            return None
+        return functools.partial(self.unary if callee in (operator.neg, operator.pos, operator.invert) else self.comparison if name in _COMPARISONS else self.binary, name)
+
+    def _cached(self, callee, /, *args, **kwargs):
+        """Call a function with a `functools.lru_cache`: it gives the same object as long as it remembers that."""
+        if not all(type(x) in SCALARS for x in (*args, *kwargs.values())):
+            self.impure("calls a function with a cache that is given more than numbers and strings")
+        before = callee.cache_info().hits
+        value = callee(*args, **kwargs)
+        if callee.cache_info().hits == before:
+            self.impure("calls a function with a cache, which does not know the answer yet", True)
+        else:
+            self.reads.asked(_Lookup(callee, args, kwargs), callee, value)
+        return value
+
+    # -- contexts --------------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def makes_context(function):
+        """Whether `contextlib.contextmanager` has made it of a generator function."""
+        return function.__code__ is _MAKE_CONTEXT and wrappers.is_wrapper(function) and type(function.__wrapped__) is FunctionType
+
+    def _make_context(self, function, instrumented, /, *args, **kwargs):
+        observed = self._user_function(function, function, instrumented)
+        return self.fresh(contextlib.contextmanager(observed)(*args, **kwargs))
+
+    def _users_context(self, it):
+        """`with it:`, an object of a class of the user's. Returns what to enter in its place; None if that is not known."""
+        kind = type(it)
+        if kind is _CONTEXT or (id(it) in self._born and not self._is_own_object(it)):  # of a generator; a tape
+            return None
+        enter, leave = defined(kind, "__enter__"), defined(kind, "__exit__")
+        if type(enter) is not FunctionType or type(leave) is not FunctionType or is_frameworks(enter) or is_frameworks(leave):
+            return None
+        if not self._is_own_object(it):
+            self.note_class(it)
+            self._found(kind.__mro__, "__enter__", None)
+            self._found(kind.__mro__, "__exit__", None)
+        return _Context(self, it, self._user_function(enter, enter), self._user_function(leave, leave))
+
+
+class _Lookup:
+    """A look into a cache, for something that is in it. Where that may have been forgotten since, nobody asks: the function itself would run."""
+
+    __slots__ = ("args", "kwargs", "misses", "size")
+
+    def __init__(self, cached, args, kwargs):
+        self.args, self.kwargs = args, kwargs
+        _, self.misses, _, self.size = cached.cache_info()
+
+    def __call__(self, cached):
+        _, misses, _, size = cached.cache_info()
+        if misses < self.misses or misses - self.misses != size - self.size:
+            return _FORGOTTEN
+        self.misses, self.size = misses, size
+        return cached(*self.args, **self.kwargs)
+
+    def __eq__(self, other):
+        return type(other) is _Lookup and (self.args, self.kwargs, self._types()) == (other.args, other.kwargs, other._types())
+
+    def _types(self):
+        return [*map(type, self.args), *map(type, self.kwargs.values())]
+
+    def __hash__(self):
+        return hash(self.args)
+
+
+_FORGOTTEN = object()
+
+
+class _Context:
+    """Entered in place of a context manager of the user's."""
+
+    def __init__(self, observer, it, enter, leave):
+        self._observer, self._it, self._enter, self._leave = observer, it, enter, leave
+
+    def __enter__(self):
+        return self._enter(self._it)
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            self._observer.impure("leaves a context by an exception")
+        return self._leave(self._it, kind, error, trace)
+
+
+_COMPARISONS = frozenset(["Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"])

@@ -1,0 +1,199 @@
+"""What the observer makes of places: attributes, items of lists and dicts, global variables and those of functions around, and the numbers there that count or vary."""
+
+import sys
+from types import CellType, ModuleType
+
+from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Question, held_in, space_of
+from terra.runtime.fast_forward.sources.varying import SHARED
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.kinds import TENSORS, defined, is_librarys_container
+from terra.tf import internals as tfi
+
+_UNKNOWN = object()
+_ANSWERS = {True: object(), False: object()}
+
+
+class Places:
+    """The part of the Observer for places, which names of attributes, keys of items and the like tell apart."""
+
+    def _is_place(self, it, key):
+        """Whether an item counts like an attribute: of a list or dict that is the same in each run."""
+        if type(it) not in WITH_ITEMS or id(it) in self._born or id(it) in self._given:
+            return False
+        if type(it) is list:
+            return type(key) is int and 0 <= key < len(it)
+        if type(it) is CellType:
+            return True
+        return (type(key) is int or type(key) is str) and all(type(k) in SCALARS for k in it)  # others may be compared with it
+
+    def _take(self, it, key):
+        """Such an item is read."""
+        if self.has_set(it, key) or (id(it), key) in self.carried:
+            return
+        if type(it) is CellType:
+            self.reads.cell(it)
+        elif type(it) is dict and key not in it:
+            self._look_into(it)
+        else:
+            self.reads.entry(it, key, it[key])
+
+    def counter(self, owner, name):
+        """A number that stands for the counter that is there, which is handed on as it is; None if there is none, or it cannot be told from others."""
+        if self.reason is not None or self.recording is None or (id(owner), name) not in self.runner.program.counters or not self._varies(owner, name):
+            return None
+        value, effect = held_in(owner, name), self.effects.get((id(owner), name))
+        if type(value) is not int or not self._may_set(owner, name):
+            return None
+        if type(owner) in WITH_ITEMS:
+            self._keys(owner)
+        if 0 <= value < SHARED:
+            self.too_early = max(self.too_early, SHARED - value)
+        return self._varying.counter(owner, name, value, 0 if effect is None else effect.added)
+
+    def named(self, it, owner, name):
+        """A variable that is not the function's own, but which it sets as well, is read: the global one of this name among these, or what a cell holds."""
+        number = self.counter(owner, name)
+        if number is not None:
+            return number
+        if self.reason is None:
+            if not self._is_place(owner, name) or (type(owner) is dict and name not in owner):
+                self.impure(f"reads the global variable {name}, which is kept elsewhere")
+            self._take(owner, name)
+        return it
+
+    def sets_name(self, it, owner, name):
+        """Such a variable is set."""
+        if self.reason is None:
+            if self._is_place(owner, name):
+                self._sets(owner, name)
+            else:
+                self.impure("sets a variable that is no place")
+        return it
+
+    @staticmethod
+    def globals():
+        """The global variables of the function that asks."""
+        return sys._getframe(1).f_globals
+
+    def has_set(self, owner, name):
+        """Whether the run itself has set the attribute or item that it reads."""
+        effect = self.effects.get((id(owner), name))
+        if effect is None:
+            return False
+        if effect.added is not None:
+            self.impure("looks at what it adds to")
+        elif is_librarys_container(type(effect.value())):
+            self.fresh(effect.value())
+        return True
+
+    def question(self, function, names, owners):
+        """What `function` is to tell of the attributes of these names, or of items (where there is a list instead, see `Observed._place`), or of numbers (None), is asked: an
+        answer if one of them counts, or varies, else None. Nothing but the answer is evaluated twice, as it would be if some code of the user's ran here."""
+        asked = self._what_varies(names, owners)
+        if asked is None:
+            return None
+        if any(id(value) in self._varying.numbers for value, _ in asked):
+            try:
+                answer = None if any(place is not None for _, place in asked) else self._answer(function, [value for value, _ in asked])
+            except ArithmeticError:
+                return None
+            return None if answer is None else _ANSWERS[answer]
+        parts = []
+        for value, place in asked:
+            if place is None:
+                self.late.looked_at(value)
+            parts.append((None, None, value) if place is None else place)
+        try:
+            answer = function(*[value for value, _ in asked])
+        except ArithmeticError:
+            return None
+        self.reads.asked(Question(function, parts), None, answer)
+        return _ANSWERS[answer]
+
+    def counted(self, function, names, owners):
+        """The same for arithmetic: a list with what `function` gives, if that is a float, else None."""
+        asked = self._what_varies(names, owners)
+        value = None if asked is None else self._varying.counts(function, asked)
+        if value is None:
+            return None
+        self._look_at_others([x for x, place in asked if place is None])
+        return [value]
+
+    def _what_varies(self, names, owners):
+        """[(value, None, or its place as in a `Question`)] of what is asked about; None if none of it counts or varies, or it cannot be told."""
+        if self.reason is not None or not (self.runner.program.counters or self._varying.places or self._varying.integers or self._varying.numbers):
+            return None
+        places = list(map(self._place_of, owners, names))
+        if None in places or not any(self._varies(owner, name) for owner, name in places):
+            return None
+        found = []
+        for owner, name in places:
+            place = None
+            if name is not None and self._varies(owner, name):
+                if (id(owner), name) in self.runner.program.counters:
+                    if not self._may_set(owner, name):
+                        return None
+                elif type(owner) in WITH_ITEMS:
+                    self._keys(owner)
+                else:
+                    self.reads.object(owner, type(owner), vars(owner))
+                    self._found(type(owner).__mro__, name, vars(owner))
+                effect = self.effects.get((id(owner), name))
+                value = held_in(owner, name)
+                place = owner, name, None if type(value) is float else 0 if effect is None else effect.added
+            elif name is None:
+                value = owner
+            else:
+                value = self._value_at(owner, name) if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None)
+            if type(value) is not int and type(value) is not float:
+                return None
+            found.append((value, place))
+        return found
+
+    def _varies(self, owner, name):
+        """Whether what is there, an attribute or item, is a counter, or a number that varies, and the run has not set it."""
+        if name is None:
+            return id(owner) in self._varying.numbers
+        effect = self.effects.get((id(owner), name))
+        if effect is not None and effect.added is None:
+            return False
+        return (id(owner), name) in self.runner.program.counters or self._varying.is_place(space_of(owner), name)
+
+    def _value_at(self, owner, name):
+        """The item of a list or dict, or what a cell holds, which is read."""
+        self._keys(owner)
+        self._take(owner, name)
+        return held_in(owner, name)
+
+    def _place_of(self, owner, path):
+        """(object, name) of an attribute that is looked up without code of the user's, or (container, key) of such an item, or (number, None); None if it is none of these."""
+        if type(path) is list:
+            *names, key = path
+            container = self._looked_up(owner, names[0]) if names else owner
+            if not self._is_place(container, key) or held_in(container, key, _UNKNOWN) is _UNKNOWN:
+                return None
+            if names:
+                self._attribute(owner, names[0])
+            return container, key
+        return (owner, path) if path is None or self._looked_up(owner, path) is not _UNKNOWN else None
+
+    def _looked_up(self, owner, name):
+        """The attribute of an object, if no code of the user's runs for it."""
+        if type(owner) in TENSORS or tfi.is_variable(owner) or not self._keeps_plainly(owner):
+            return _UNKNOWN
+        found = defined(type(owner), name)
+        if found is not None and defined(type(found), "__get__") is not None:
+            return _UNKNOWN
+        attributes = getattr(owner, "__dict__", None)
+        return attributes.get(name, found) if type(attributes) is dict else _UNKNOWN
+
+    def _keeps_plainly(self, owner):
+        """Whether an object has its attributes where others have them: that of a module is looked up there first."""
+        return type(owner) is ModuleType or self._is_looked_up_plainly(type(owner))
+
+    def answer(self, it):
+        """What came of a question, or of evaluating what was asked."""
+        return True if it is _ANSWERS[True] else False if it is _ANSWERS[False] else it
+
+    def _may_set(self, owner, name):
+        return self._is_place(owner, name) or (type(owner) not in WITH_ITEMS and self.may_set(owner, name))

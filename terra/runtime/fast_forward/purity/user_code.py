@@ -1,0 +1,118 @@
+"""The user's code that the framework calls: a layer of the user's in a Sequential, a learning rate schedule, an activation, a loss.
+
+A call of the framework's is skipped only if nothing of the user's could be missed. Where its object holds functions or subclasses of the user's, they are
+observed while the call is recorded: for as long as it takes, their code is exchanged for their observed form, and a profile function looks out
+for code of the user's that was called but not observed.
+"""
+
+import inspect
+from types import FunctionType, MethodType
+
+from terra.runtime.fast_forward.cache.call_watch import look_out, note_filters, observed_in_place, writes
+from terra.runtime.fast_forward.purity.observer import Observer
+from terra.runtime.interpreter import frames
+from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.tensors.kinds import is_librarys
+from terra.tf import internals as tfi
+from terra.transform import convert, policy
+
+
+def observe(runner, users, covered, composites, call):
+    """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure; whether the tapes were told of
+    gradient functions of the program's; whether they have set attributes).
+
+    covered: the containers of what the framework reads in it.
+    composites: the ids of the sparse and ragged tensors among its arguments.
+    """
+    step = runner.step.function
+    if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
+        return call(), None, False, False
+    observer = Observer(runner, set(composites), covered=covered)
+    replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
+    called, arguments, defaults, warned = {}, [], set(), []
+
+    def note(frame):
+        code = frame.f_code
+        if not convert.is_observed(code):
+            observer.impure(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is called by the framework and was not observed")
+            return
+        called[id(code)] = code
+        for x in _arguments(frame) if _called_by_framework(frame) else ():
+            if (type(x) is list or type(x) is dict) and id(x) not in defaults:  # it may come from the framework, as the same one the next time
+                observer.give(x)
+                arguments.append(x)
+
+    def note_builtin(frame, function):
+        if writes(function):
+            observer.impure(f"has {frame.f_code.co_name} write something")  # a method that the user's code calls may be any of the framework's
+
+    try:
+        with observed_in_place(function for function in _functions(users) if not policy.is_pure(function.__globals__.get("__name__"))) as exchanged:
+            for function, _ in exchanged:
+                defaults.update(map(id, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
+            for thing in users:
+                function = tfi.has_custom_gradient(thing)
+                if function is not None:
+                    replaced.append((thing, function))
+                    tfi.set_custom_gradient(thing, observer.differentiated(function))
+            with observer:
+                result = look_out(call, note, warned, note_builtin)
+    finally:
+        for thing, function in replaced:
+            tfi.set_custom_gradient(thing, function)
+    for function in [*observer.exchanged, *(function for function, code in exchanged if id(code) in called)]:
+        observer.calls(function)
+    for cls in users:
+        if isinstance(cls, type):
+            for base in cls.__mro__:
+                if not is_librarys(base) and base is not object:
+                    observer.reads.contents(vars(base), base)
+    if warned:
+        note_filters(observer.reads.contents)
+    if _gives_any(result, observer.ids_of_containers() | covered.ids()):
+        return result, None, False, bool(observer.effects)  # one that was there before, which the program may go on to change
+    try:
+        return result, observer.finish_inside(runner.observer), observer.differentiates, bool(observer.effects)
+    except Unskippable:
+        return result, None, False, bool(observer.effects)
+
+
+def _gives_any(result, ids):
+    """Whether a list or dict in the result of a call is one of these."""
+    kind = type(result)
+    if kind is not tuple and kind is not list and kind is not dict:
+        return False
+    if kind is not tuple and id(result) in ids:
+        return True
+    return any(_gives_any(x, ids) for x in (result.values() if kind is dict else result))
+
+
+def _arguments(frame):
+    """The arguments of a call that begins."""
+    code = frame.f_code
+    n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    held = frame.f_locals
+    return [held[name] for name in code.co_varnames[:n] if name in held]
+
+
+def _called_by_framework(frame):
+    """Whether it is not the user's code, which is observed, that has made a call."""
+    caller = frame.f_back
+    return caller is None or not convert.is_observed(frames.around_ours(caller).f_code)
+
+
+def _functions(users):
+    """The Python functions among these functions, methods and classes."""
+    for thing in users:
+        if isinstance(thing, type):
+            for base in thing.__mro__:
+                if not is_librarys(base) and base is not object:
+                    for value in vars(base).values():
+                        if isinstance(value, (property, classmethod, staticmethod)):
+                            value = value.fget if isinstance(value, property) else value.__func__
+                        if type(value) is FunctionType:
+                            yield value
+        else:
+            function = thing.__func__ if type(thing) is MethodType else thing
+            if type(function) is FunctionType:
+                yield function

@@ -1,0 +1,105 @@
+"""Calls that are skipped in a tape's block, and behind it.
+
+A block's code has no instrumented call sites, where calls are skipped otherwise (see `fast_forward`). So the methods of the framework that such code calls, of layers, models, losses,
+metrics, optimizers and variables, look for a step themselves, if it is the user's own code that calls them. What a layer of the user's calls in turn is instrumented code, if its
+`call` is reached this way.
+"""
+
+import functools
+import sys
+from threading import get_ident
+
+from terra.frameworks import stock
+from terra.location import current_step, location
+from terra.runtime.fast_forward.sites import fast_calls, skipping
+from terra.runtime.interpreter import frames
+from terra.tf import internals as tfi
+
+_ENTRIES = (
+    ("keras.src.layers.layer", "Layer", ("__call__",)),
+    ("keras.src.losses.loss", "Loss", ("__call__",)),
+    ("keras.src.backend.common.variables", "Variable", ("assign", "assign_add", "assign_sub")),
+    ("keras.src.backend.common.variables", "KerasVariable", ("assign", "assign_add", "assign_sub")),  # of older ones
+    ("keras.src.metrics.metric", "Metric", ("update_state",)),
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
+    ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
+    ("tf_keras.src.losses", "Loss", ("__call__",)),
+    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
+_waiting = [*_ENTRIES]  # for their modules to be imported
+_variables = [tfi.ResourceVariable]  # until they are prepared
+
+
+def prepare():
+    """Have the framework's methods look for a block's step from now on."""
+    for entry in [entry for entry in _waiting if entry[0] in sys.modules]:
+        _waiting.remove(entry)
+        module, name, methods = entry
+        for kind in _stock_classes(getattr(sys.modules[module], name, None)):
+            for method in methods:
+                function = vars(kind).get(method)
+                if function is not None:
+                    _replace(kind, method, function, _callable if method == "__call__" else _method)
+    if _variables:
+        kind = _variables.pop()
+        for method in fast_calls.VARIABLE_METHODS:  # which it inherits, as others do
+            _replace(kind, method, getattr(kind, method), _variable_method)
+
+
+def _stock_classes(cls):
+    """The class, if this Keras has it, and the stock ones under it."""
+    found, kinds = set(), [] if cls is None else [cls]
+    while kinds:
+        kind = kinds.pop()
+        if kind not in found and stock.stock_package(kind.__module__) is not None:
+            found.add(kind)
+            kinds += kind.__subclasses__()
+    return found
+
+
+def _replace(cls, name, function, make):
+    """Put what `make` makes of the framework's `function` in its place, if nobody else has."""
+    if not stock.is_foreign(function):
+        made = functools.wraps(function)(make(function))
+        stock.stand_in(made, function)
+        setattr(cls, name, made)
+
+
+def _calls(view):
+    """Whether it is the user's own code, in or behind a block, that calls the caller of this: itself, or by an instrumented call site, where nothing is skipped behind a block."""
+    if not view.in_block or view.thread != get_ident():
+        return False
+    frame = sys._getframe(2)
+    return frames.is_users(frame) or (view.open_ended and not view.held and frames.is_ours(frame))
+
+
+def _method(function, skips=None, kind=None):
+    """A method of the framework's, which `skips` where it can, if that is given; for objects of no other class than `kind`, if that is given."""
+    skips = skips or skipping.skipping(function)
+    takes_data = function.__name__ == "update_state"
+
+    def method(self, *args, **kwargs):
+        view = current_step.active
+        if view is None or (kind is not None and type(self) is not kind) or not _calls(view):
+            return function(self, *args, **kwargs)
+        if takes_data:
+            args = view.with_batches(args)
+        return view.call(skips, self, *args, **kwargs)
+
+    return method
+
+
+def _variable_method(function):
+    return _method(function, fast_calls.skipping_variable_method(function), tfi.ResourceVariable)
+
+
+def _callable(function):
+    """How a layer, model or loss is called."""
+    def __call__(self, *args, **kwargs):
+        view = current_step.active
+        if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one
+            return function(self, *args, **kwargs)
+        if stock.is_stock_object(self):
+            args = view.with_batches(args)
+        return view.call(location.call_here, self, args, kwargs)
+
+    return __call__

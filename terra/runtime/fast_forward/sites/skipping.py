@@ -1,0 +1,103 @@
+"""What is called in the place of the framework's methods and objects: it jumps where it can."""
+
+from terra.frameworks import stock
+from terra.location import current_step
+from terra.runtime.fast_forward.cache.arguments import looks_up, with_tensors
+from terra.runtime.fast_forward.cache.call_cache import attempt, attempt_at, enter, running
+from terra.runtime.fast_forward.cache.regions import MOST_REGIONS
+from terra.runtime.fast_forward.sites import loss_scaling
+from terra.tf import internals as tfi
+
+Generator = tfi.tf.random.Generator
+_JACOBIAN, _BATCH_JACOBIAN = tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian
+
+
+def skipping(function):
+    """The method `function` of a stock class, but jumping where it can."""
+    converts = function.__name__ == "update_state"
+
+    def method(self, *args, **kwargs):
+        if converts and current_step.active is not None:
+            args, kwargs = with_tensors(current_step.active, self, args, kwargs)
+        runner = running()
+        if runner is None or not (stock.is_stock_kind(type(self)) or type(self) is Generator):
+            return enter(runner, lambda: function(self, *args, **kwargs))
+        if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
+            args = (list(args[0]), *args[1:])  # a zip can be read only once
+        if loss_scaling.is_one(self):
+            loss_scaling.prepare(skipping)
+        return attempt(runner, function, self, args, kwargs, lambda: function(self, *args, **kwargs))
+
+    method.__name__, method.__qualname__ = function.__name__, function.__qualname__
+    return method
+
+
+class Skipping:
+    """A stock layer, model or loss in the place of a callee: calls it, jumping where it can."""
+
+    __slots__ = ("callee",)
+
+    def __init__(self, callee):
+        self.callee = callee
+
+    def __call__(self, *args, **kwargs):
+        callee = self.callee
+        step = current_step.active
+        if step is not None:
+            args, kwargs = with_tensors(step, callee, args, kwargs)
+            if args and looks_up(callee):
+                step.note_indices(args[0])
+        runner = running()
+        if runner is None:
+            return callee(*args, **kwargs)
+        return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
+
+
+def gradient(tape, *args, **kwargs):
+    """`tape.gradient`, skipped where what the tape recorded is known."""
+    return _differentiate(tfi.tape_gradient_method, tape, args, kwargs)
+
+
+def _differentiate(method, tape, args, kwargs):
+    """Call `method` of the tape, which gives a gradient or Jacobian."""
+    runner = running()
+    lazy = runner.tapes.of(tape._tape._tape) if runner is not None and tape._tape is not None else None
+    if lazy is None or lazy.opaque or tape._recording:
+        return enter(runner, lambda: method(tape, *args, **kwargs))
+    jumps = runner.step.counts.fast_forwards
+    more = ("gradient", lazy.start, lazy.path, runner.path, lazy.functions, runner.tapes.told(lazy), tape._persistent,
+            *runner.by_value, *runner.fed_signature(),
+            *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
+    place = runner.node, method, runner.cursor.current
+    known = runner.program.regions.get(place)
+
+    def call():
+        # Where the gradient as a whole will hardly be skipped, its parts are.
+        runner.takes_gradients_by_function = known is False or runner.program.failures(place) or (
+            known is not None and len(known) > MOST_REGIONS)
+        try:
+            return method(tape, *args, **kwargs)
+        finally:
+            runner.takes_gradients_by_function = True
+
+    if known is False:
+        result = enter(runner, call)  # it was never skippable
+    else:
+        result, _ = attempt_at(place, known, runner, gradient, args, kwargs, call, more)
+    if runner.step.counts.fast_forwards != jumps and not tape._persistent and tape._tape is not None:
+        tape._watched_variables = tape._tape.watched_variables()  # as the method leaves its tape behind
+        tape._tape = None
+    return result
+
+
+def jacobian(tape, *args, **kwargs):
+    """The same of `tape.jacobian`."""
+    return _differentiate(_JACOBIAN, tape, args, kwargs)
+
+
+def batch_jacobian(tape, *args, **kwargs):
+    """The same of `tape.batch_jacobian`."""
+    return _differentiate(_BATCH_JACOBIAN, tape, args, kwargs)
+
+
+OF_TAPES = {tfi.tape_gradient_method: gradient, _JACOBIAN: jacobian, _BATCH_JACOBIAN: batch_jacobian}
