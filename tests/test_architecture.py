@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests import architecture_picture
+
 ROOT = pathlib.Path(__file__).parent.parent
 LINES, FUNCTION, BASES, MOST = 400, 80, 4, 13  # MOST: modules in one package
 # What is larger still, and how large: a number may fall, and an entry go, but neither may rise or come.
@@ -65,3 +67,8 @@ def test_packages():
     for folder in [ROOT / "terra", *(path.parent for path in (ROOT / "terra").rglob("__init__.py"))]:
         assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= MOST, folder
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
+
+
+def test_the_picture_is_of_today():
+    text = architecture_picture.DOCUMENT.read_text()
+    assert architecture_picture.picture() in text, "python -m tests.architecture_picture"
