@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from terra.transform import is_outlined
-from terra.transform.rewriting import outline
+from terra.transform import is_outlined, outline
 
 NAMES = ("a", "b", "c", "d")
 

@@ -31,8 +31,7 @@ from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
 from terra.tf import internals as tfi
-from terra.transform import instrument, is_block, is_outlined, policy, rewrites
-from terra.transform.rewriting import outline
+from terra.transform import instrument, is_block, is_outlined, outline, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
