@@ -416,7 +416,7 @@ def test_a_failure_keeps_nothing_alive(way):
             gc.enable()
 
     step, found = run(terra.coexecute(wait_for_graph=True), unwaited)
-    assert found.count("of the step") == (3 if way is caught_by_the_next_step else 2), found
+    assert found.count("of the step") in ((2, 3) if way is caught_by_the_next_step else (2,)), found  # the error may come before the next step has run
     assert found.count("of the caller") == (way is not caught_in_the_step)
     assert found.count("caught") + found.count(True) == {caught_twice: 3}.get(way, 1), found
     assert step.stats().coexecuted_steps >= 8, step.stats()

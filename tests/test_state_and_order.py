@@ -604,7 +604,7 @@ def test_steps_of_another_thread_behind_a_failed_one_are_not_dropped():
         runner._recover(flights[0])
     assert caught.value is error and runner.has_raised(error) and not runner.flights
     assert done == ["a", "b", "c dropped", "d"]
-    assert [flight.error for flight in flights] == [error, None, error, None] and all(flight.done for flight in flights)
+    assert [flight.error and flight.error() for flight in flights] == [error, None, error, None] and all(flight.done for flight in flights)
 
 
 def test_a_failing_kernel_before_a_fetch():
