@@ -276,6 +276,35 @@ def arguments_that_a_function_drops(x):
     return gone_behind_del(Node(1)), gone_behind_none(node=Node(2)), gone_for_a_closure(Node(3)), Holder().gone(Node(4))
 
 
+class Kept:
+    def __init__(self):
+        self.node, self.nodes = Node(0), [Node(0)]
+        self.was, self.first = weakref.ref(self.node), weakref.ref(self.nodes[0])
+
+
+KEPT = Kept()
+
+
+def a_replaced_attribute(x):
+    KEPT.node = Node(x)
+    was, KEPT.was = KEPT.was, weakref.ref(KEPT.node)
+    return was() is None
+
+
+def an_item_that_goes_again(x):
+    KEPT.nodes.append(Node(x))
+    first, KEPT.first = KEPT.first, weakref.ref(KEPT.nodes[1])
+    KEPT.nodes.pop(0)
+    return first() is None
+
+
+def an_appended_item_that_goes_again(x):
+    KEPT.nodes.append(Node(x))
+    last = weakref.ref(KEPT.nodes[-1])
+    KEPT.nodes.pop()
+    return last() is None
+
+
 def callbacks_of_the_collector(x):
     seen = []
     gc.callbacks.append(lambda phase, info: seen.append(phase))
@@ -285,7 +314,7 @@ def callbacks_of_the_collector(x):
 
 
 HELPERS = [gone_behind_del, gone_behind_none, gone_for_a_closure]
-PROGRAMS = [value for value in list(globals().values()) if getattr(value, "__module__", None) == __name__ and not isinstance(value, type) and value not in HELPERS]
+PROGRAMS = [value for value in list(globals().values()) if getattr(value, "__module__", None) == __name__ and callable(value) and not isinstance(value, type) and value not in HELPERS]
 
 
 def made(program, decorate):

@@ -76,6 +76,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
+        self.has_changed = False  # whether there were some, and the run has turned out impure since
         self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
         self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
         self.carries = []  # `Carried`, of those that should
@@ -139,6 +140,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def _take_over(self, effects, born):
         """A run inside of this one has had these effects, and has made these containers."""
+        if self.reason is not None:
+            return
         for it in born:
             self._born.add(it)
         for key, effect in effects.items():
@@ -208,6 +211,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         for held in (self._handed_over, self._held, self._keyed, self.masks):
             held.clear()
         self.reads = Reads(self._varying.places)
+        self.has_changed = bool(self.effects)
+        self.effects.clear()  # they hold what attributes were before, and what was appended
 
     def give(self, container):
         """The framework hands a list or dict to the user's code."""

@@ -70,11 +70,11 @@ def observe(runner, users, covered, composites, call):
     if warned:
         note_filters(observer.reads.contents)
     if _gives_any(result, observer.ids_of_containers() | covered.ids()):
-        return result, None, False, bool(observer.effects)  # one that was there before, which the program may go on to change
+        return result, None, False, bool(observer.effects) or observer.has_changed  # one that was there before, which the program may go on to change
     try:
-        return result, observer.finish_inside(runner.observer), observer.differentiates, bool(observer.effects)
+        return result, observer.finish_inside(runner.observer), observer.differentiates, bool(observer.effects) or observer.has_changed
     except Unskippable:
-        return result, None, False, bool(observer.effects)
+        return result, None, False, bool(observer.effects) or observer.has_changed
 
 
 def _gives_any(result, ids):
