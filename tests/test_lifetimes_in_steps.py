@@ -305,6 +305,19 @@ def an_appended_item_that_goes_again(x):
     return last() is None
 
 
+def read_behind_an_impurity(x):
+    def nodes():
+        yield Node(x)
+        yield Node(x)
+
+    before = weakref.ref(KEPT.node)
+    for node in [next(nodes())]:
+        seen = type(node).__name__, isinstance(node.value, float)
+    ref = weakref.ref(node)
+    node = None
+    return seen, ref() is None, before() is KEPT.node
+
+
 def callbacks_of_the_collector(x):
     seen = []
     gc.callbacks.append(lambda phase, info: seen.append(phase))

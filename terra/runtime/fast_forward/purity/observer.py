@@ -18,6 +18,7 @@ from terra.location import location
 from terra.location.observed_patterns import Patterns
 from terra.runtime.fast_forward.guards import added_losses, guards, lasting, snapshots
 from terra.runtime.fast_forward.guards.reads import Reads
+from terra.runtime.fast_forward.guards.unnoted import Unnoted
 from terra.runtime.fast_forward.purity.born import Born
 from terra.runtime.fast_forward.purity.observed_arrays import Arrays, Indexed, Known
 from terra.runtime.fast_forward.purity.observed_attributes import Attributes
@@ -210,7 +211,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self._born.close()
         for held in (self._handed_over, self._held, self._keyed, self.masks):
             held.clear()
-        self.reads = Reads(self._varying.places)
+        self.reads = Unnoted(self._varying.places)
         self.has_changed = bool(self.effects)
         self.effects.clear()  # they hold what attributes were before, and what was appended
 
