@@ -213,7 +213,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             held.clear()
         self.reads = Unnoted(self._varying.places)
         self.has_changed = bool(self.effects)
-        self.effects.clear()  # they hold what attributes were before, and what was appended
+        self.effects = {}  # those hold what attributes were before, and what was appended
 
     def give(self, container):
         """The framework hands a list or dict to the user's code."""
