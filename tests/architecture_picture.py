@@ -18,7 +18,7 @@ def room_of(module):
     """The package of a module, as one word; those that lie in `terra` itself are the ground or the top."""
     parts = module.split(".")[1:]
     if len(parts) == 1:
-        return GROUND if parts[0] in ("errors", "options", "trial") else TOP
+        return GROUND if parts[0] in GROUND.split(", ") else TOP
     parts = parts[:-1]
     if parts[0] == "runtime":
         return parts[1] if parts[1] != "fast_forward" else f"fast_forward.{parts[2]}"

@@ -3,17 +3,15 @@
 `TERRA_RANDOM_PROGRAMS=2000 python -m pytest tests/test_random_faults.py` runs so many, with new seeds each time, and shrinks the one that fails.
 """
 
-import importlib.util
 import itertools
 import os
 import random
 import textwrap
 
-import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
+from test_random_programs import load
 
 import terra
 
@@ -282,16 +280,11 @@ class Program:
             "    kept.clear()", "    gc.collect()", "    log.append((v.numpy().tolist(), w.numpy().tolist()))", ""])
 
 
-_numbers = itertools.count()
 totals = {"steps": 0, "coexecuted": 0}
 
 
 def run(text, folder, decorate):
-    path = folder / f"random_faults_{next(_numbers)}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(text, folder)
     step = decorate(module.step)
     try:
         module.drive(step)

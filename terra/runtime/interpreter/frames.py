@@ -6,6 +6,7 @@ is at. Coarser than what instrumented code keeps (loops have no counters here), 
 its inputs come from. A walk costs 30 ns a frame.
 """
 
+import builtins
 import os
 import sys
 
@@ -112,6 +113,17 @@ def around_ours(frame):
     while is_ours(frame) and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+def is_local(frame, name):
+    """Whether the code that a frame runs has a variable of its own, or of a function around it, by this name."""
+    code = frame.f_code
+    return name in code.co_varnames or name in code.co_cellvars or name in code.co_freevars
+
+
+def global_value(frame, name, default=None):
+    """Returns what a name that is not local stands for in a frame: a global or a builtin; `default` if there is none."""
+    return frame.f_globals.get(name, vars(builtins).get(name, default))
 
 
 def innermost_outside(frame, modules=("contextlib",)):

@@ -8,21 +8,19 @@ import gc
 import itertools
 import weakref
 
-_OLDEST = 2  # generation
-
 _numbers = itertools.count()
-_held = {}  # id -> _Attached
+_held = [], [], []  # by the garbage collector's generation that they and their instances are in by now: a young collection looks at the young ones only
+_shown = []  # those that the collection under way looks at, and their generations
 
 
 class _Attached:
-    """One of them. `generation`: of the garbage collector's, that it and its instance are in by now."""
+    """One of them."""
 
-    __slots__ = ("instance", "value", "method", "name", "generation")
+    __slots__ = ("instance", "value", "method", "name")
 
     def __init__(self, instance, value, method):
         self.instance, self.value, self.method = weakref.ref(instance), value, weakref.ref(method)
         self.name = f"__terra__{next(_numbers)}"
-        self.generation = 0
 
     def show(self):
         """Put it among the attributes; returns whether there is any use for it."""
@@ -32,27 +30,31 @@ class _Attached:
         vars(instance)[self.name], self.value = self.value, None
         return True
 
-    def hide(self, generation):
+    def hide(self):
         """Take it out again; returns whether it is still there."""
-        if self.value is not None:
-            return True  # it is new
         instance = self.instance()
         if instance is None:
             return False
         self.value = vars(instance).pop(self.name, None)
-        self.generation = max(self.generation, min(generation + 1, _OLDEST))
         return self.value is not None
 
 
 def attach(instance, value, method):
     """Keep `value` as long as `instance`, which can be referred to weakly and has a dict, and the `method` of its class."""
-    attached = _Attached(instance, value, method)
-    _held[id(attached)] = attached
+    _held[0].append(_Attached(instance, value, method))
     if _look_on not in gc.callbacks:
         gc.callbacks.append(_look_on)
 
 
 def _look_on(phase, info):
-    for key, attached in list(_held.items()):
-        if attached.generation <= info["generation"] and not (attached.show() if phase == "start" else attached.hide(info["generation"])):
-            _held.pop(key, None)
+    if phase == "start":
+        for generation in range(info["generation"] + 1):
+            looked_at = _held[generation][:]
+            del _held[generation][:len(looked_at)]
+            _shown.extend([(attached, generation) for attached in looked_at if attached.show()])
+    else:
+        looked_at = _shown[:]
+        _shown.clear()
+        for attached, generation in looked_at:
+            if attached.hide():
+                _held[min(max(generation, info["generation"] + 1), len(_held) - 1)].append(attached)

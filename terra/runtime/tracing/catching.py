@@ -6,7 +6,6 @@ own, which catches the failure of this step and goes on with the next, or in a l
 """
 
 import ast
-import builtins
 import dis
 import linecache
 import sys
@@ -227,10 +226,7 @@ def _is_failure(expression, frame):
 def _value(expression, frame):
     """What a global name, or an attribute of a module, stands for; None if it is anything else."""
     if isinstance(expression, ast.Name):
-        code = frame.f_code
-        if expression.id in code.co_varnames or expression.id in code.co_cellvars or expression.id in code.co_freevars:
-            return None
-        return frame.f_globals.get(expression.id, vars(builtins).get(expression.id))
+        return None if frames.is_local(frame, expression.id) else frames.global_value(frame, expression.id)
     if isinstance(expression, ast.Attribute):
         module = _value(expression.value, frame)
         return getattr(module, expression.attr, None) if isinstance(module, ModuleType) else None

@@ -5,13 +5,13 @@ the few that `catching` knows by name.
 """
 
 import ast
-import builtins
 import contextlib
 import dis
 import inspect
 import textwrap
 from types import FunctionType
 
+from terra.runtime.interpreter import frames
 from terra.transform import policy
 
 _MAKING = contextlib.contextmanager(lambda: None).__code__, contextlib.asynccontextmanager(lambda: None).__code__
@@ -49,14 +49,13 @@ class Manager:
 def _value(expression, frame):
     """What a name, or an attribute of what one stands for, is; found without running code of the program's. `_MISSING` for anything else."""
     if isinstance(expression, ast.Name):
-        code = frame.f_code
-        if expression.id in code.co_varnames or expression.id in code.co_cellvars or expression.id in code.co_freevars:
-            held = frame.f_locals
-            value = held.get(expression.id, _MISSING)
-            if type(held) is dict and code.co_flags & inspect.CO_OPTIMIZED:
-                held.clear()  # a copy, up to Python 3.12, which the frame would keep
-            return value
-        return frame.f_globals.get(expression.id, vars(builtins).get(expression.id, _MISSING))
+        if not frames.is_local(frame, expression.id):
+            return frames.global_value(frame, expression.id, _MISSING)
+        held = frame.f_locals
+        value = held.get(expression.id, _MISSING)
+        if type(held) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            held.clear()  # a copy, up to Python 3.12, which the frame would keep
+        return value
     if isinstance(expression, ast.Attribute):
         owner = _value(expression.value, frame)
         return owner if owner is _MISSING else inspect.getattr_static(owner, expression.attr, _MISSING)

@@ -489,7 +489,7 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
     try:
         arguments.describe(runner, value, found, keep, inputs)
     except Unskippable:
-        if kind is TerraTensor or kind is arguments.EagerTensor or issubclass(kind, np.ndarray):
+        if kind is TerraTensor or kind is tfi.EagerTensor or issubclass(kind, np.ndarray):
             raise
         found.append(id(value))
         keep.append(value)
