@@ -43,7 +43,7 @@ def explain(function=None):
     own = isinstance(function, BoundStep)
     function = function.__func__ if own else function
     if isinstance(function, MethodType) and isinstance(function.__func__, Coexecuted):  # a class method, from Python 3.13 on
-        function = function.__func__.for_arguments((function.__self__,))
+        function = function.__func__.instances.for_arguments((function.__self__,))
     if not isinstance(function, Coexecuted):
         raise TypeError(f"terra.explain takes a function made by terra.coexecute, or the tape of a block that was a step, not {function!r}.")
     parts = [] if own else function.of_instances()

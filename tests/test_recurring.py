@@ -77,7 +77,7 @@ def check(make, calls, **options):
 
 def functions(step):
     """Structure -> its function, or None, of a co-executed function (or method)."""
-    return step.__func__._instances[id(step.__self__)].recurring.functions if hasattr(step, "__self__") else step.recurring.functions
+    return step.__func__.instances.table[id(step.__self__)].recurring.functions if hasattr(step, "__self__") else step.recurring.functions
 
 
 def test_trees_come_again():

@@ -133,7 +133,7 @@ def test_all_frames_stay_where_tensorflows_do():
     step = terra.coexecute(failing(tf.GradientTape))
     tf.debugging.disable_traceback_filtering()
     try:
-        assert any(name == "_one_step" for _, _, name in shown(step, "a function"))
+        assert any(name == "one_step" for _, _, name in shown(step, "a function"))
     finally:
         tf.debugging.enable_traceback_filtering()
 
@@ -145,7 +145,7 @@ def test_a_defect_shows_its_frames(monkeypatch):
     step = terra.coexecute(lambda x: x + 1.0)
     with pytest.raises(AttributeError) as caught:
         step(tf.ones([2]))
-    assert [f.name for f in traceback.extract_tb(caught.value.__traceback__)][-3:] == ["_one_step", "run_step", "raise_it"]
+    assert [f.name for f in traceback.extract_tb(caught.value.__traceback__)][-3:] == ["one_step", "run_step", "raise_it"]
 
 
 @dataclasses.dataclass(frozen=True)

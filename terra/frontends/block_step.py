@@ -28,6 +28,7 @@ from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.interpreter import frames
 from terra.runtime.step_function.coexecution import Coexecuted
+from terra.runtime.step_function.lifecycle import Lifecycle
 from terra.runtime.tensors.tensor import noted
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.tracer import Tracer
@@ -76,20 +77,12 @@ class Batches:
         return True
 
 
-class BlockFunction(Coexecuted):
-    """All steps of one `with` statement: what a co-executed function is to its calls."""
+class BlockLifecycle(Lifecycle):
+    """Begins the steps of one block, and ends them."""
 
-    may_roll = False
-
-    def __init__(self, name, options):
-        def block():
-            raise TypeError("the block of a `with` statement cannot be called")
-
-        block.__name__ = block.__qualname__ = name
-        super().__init__(block, block, options)
+    def __init__(self, function):
+        super().__init__(function)
         self._last = None  # when the last step began, and how many there were of each kind then
-        self.batches = Batches()
-        self.used_by = None  # a thread
 
     def begin(self, *args):
         self._note_time()
@@ -102,22 +95,48 @@ class BlockFunction(Coexecuted):
 
     def _note_time(self):
         """A step begins. Where the last one ended is not known: from one to the next is what it took."""
-        stats, now = self._stats, time.perf_counter()
-        if self._last is not None and not self.options.verify:
+        function, now = self._function, time.perf_counter()
+        stats = function._stats
+        if self._last is not None and not function.options.verify:
             began, coexecuted, imperative, steps = self._last
             kinds = stats.coexecuted_steps - coexecuted, stats.imperative_steps - imperative
             if stats.steps == steps + 1 and sum(kinds) == 1:
-                self.policy.took(kinds[0] == 1, now - began)
+                function.policy.took(kinds[0] == 1, now - began)
         self._last = now, stats.coexecuted_steps, stats.imperative_steps, stats.steps
+
+    def leave(self, step):
+        current_step.active = None
+        collect_as_before(step)
+        if step.view is None:  # else the thread has gone its way already
+            location.end_step(step.came_from)
+        tfi.flush_zeros_cache()
+        dispatch.remove_if_idle()
+        handlers.put_back(step.handlers)
+
+
+class BlockFunction(Coexecuted):
+    """All steps of one `with` statement: what a co-executed function is to its calls."""
+
+    may_roll = False
+    lifecycle_class = BlockLifecycle
+
+    def __init__(self, name, options):
+        def block():
+            raise TypeError("the block of a `with` statement cannot be called")
+
+        block.__name__ = block.__qualname__ = name
+        super().__init__(block, block, options)
+        self.batches = Batches()
+        self.used_by = None  # a thread
 
     def finish(self, step):
         try:
-            self._end(step)
+            self.lifecycle.end(step)
         except BaseException as error:
-            self._abort(step, error)
+            self.lifecycle.abort(step, error)
             raise
         finally:
-            self._leave(step)
+            self.lifecycle.leave(step)
         if step.verifies:
             runner.limit(0)
             verification.finish(step)
@@ -127,19 +146,9 @@ class BlockFunction(Coexecuted):
     def give_up(self, step, error):
         """The block raised: what it did before is done, as in eager execution."""
         try:
-            self._abort(step, error)
+            self.lifecycle.abort(step, error)
         finally:
-            self._leave(step)
-
-    @staticmethod
-    def _leave(step):
-        current_step.active = None
-        collect_as_before(step)
-        if step.view is None:  # else the thread has gone its way already
-            location.end_step(step.came_from)
-        tfi.flush_zeros_cache()
-        dispatch.remove_if_idle()
-        handlers.put_back(step.handlers)
+            self.lifecycle.leave(step)
 
 
 class BlockStep(Step):

@@ -304,4 +304,4 @@ class Step:
         if line:
             reason = f"{reason} ({line})"
         self.fallback_reason = reason
-        self.function.note_fallback(reason)
+        self.function.lifecycle.note_fallback(reason)

@@ -11,7 +11,7 @@ from terra.tf import internals as tfi
 # Functions that call the program's or the framework's code: where the traceback ends in one, the call has been wrong, or Keras has taken its frames out.
 CALLING = frozenset([
     ("block_calls", "__call__"), ("block_step", "call"), ("builtin_loops", "located_map"), ("builtin_loops", "located_reduce"), ("builtin_loops", "located_sum"),
-    ("coexecution", "__call__"), ("coexecution", "_leave_alone"), ("coexecution", "_one_step"), ("fast_calls", "call"), ("fast_calls", "operator"),
+    ("coexecution", "__call__"), ("coexecution", "_leave_alone"), ("coexecution", "one_step"), ("fast_calls", "call"), ("fast_calls", "operator"),
     ("location", "call_here"), ("observer", "run"), ("script", "call"), ("signatures", "call"), ("user_layers", "__call__"), ("whole_calls", "_attempt"), ("whole_calls", "call"),
     ("whole_calls", "run_step"),
     ("observed_arrays", "operated"),

@@ -116,7 +116,14 @@ class Rolling:
     def _look_for_recurring(self, share):
         function = self._function
         if function.recurring is None and function.options.loops != "roll":
-            function.recurring = recurring.Recurring(function.for_structure, share)
+            function.recurring = recurring.Recurring(function.structures.make, share)
+
+    def unroll_settled(self):
+        """All loops have run equally often for long."""
+        function = self._function
+        log.info("terra: step %d of %s: all loops have run equally often for long; they are unrolled", function.n_steps, function.policy.name)
+        function.structures.path = None
+        self.unroll()
 
     def unroll(self):
         """From the next step on, steps are whole again: their loops have run equally often for long."""
@@ -130,4 +137,4 @@ class Rolling:
         self._trip_counts.clear()
         self._branching.clear()
         function.note_rolled(0)
-        function.forget_traces()
+        function.traces.forget()
