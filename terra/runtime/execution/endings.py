@@ -2,6 +2,7 @@
 
 from terra.graph.trace import CHECK, FETCH
 from terra.runtime.execution.graph_runner import Dropped, runner
+from terra.runtime.execution.matching.reasons import node_name
 from terra.runtime.fallback.replay import Record, execute_again, unrecorded
 from terra.runtime.generation import undo
 from terra.runtime.tensors.tensor import make_tensor, still_held
@@ -20,7 +21,7 @@ class Endings:
         """The step's function has returned: hand over to the graph, or diverge. True if the step was co-executed."""
         end_selects = self.node.end_selects
         if end_selects is None:
-            self.diverge(f"the step ended after {self.node_name()}, where it went on before")
+            self.diverge(f"the step ended after {node_name(self)}, where it went on before")
             return False
         self.tapes.finish()
         self._index.clear()

@@ -8,17 +8,19 @@ matches ends co-execution of the step: see `Endings.diverge`.
 
 from itertools import islice
 
-from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, is_relaxed
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
 from terra.runtime.execution.communication import Communication
 from terra.runtime.execution.endings import Endings
 from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.matching.inputs import NUMBERS, has_constant, learn_numbers, speculated_alike, value_of_fed
+from terra.runtime.execution.matching.reasons import why
+from terra.runtime.execution.matching.shapes import infer_shapes
 from terra.runtime.execution.values import flat_template, launched
 from terra.runtime.tapes.lazy_tape import Tapes
 from terra.runtime.tensors.draws import rows_of, seed_tensor
-from terra.runtime.tensors.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, static_shape
-from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
+from terra.runtime.tensors.host_values import HOST_STATIC, host_static, recorded_shape, static_shape
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
-from terra.runtime.tracing.tracer import Tracer, all_values_known, host_value, nest_outputs, real, with_values
+from terra.runtime.tracing.tracer import Tracer, host_value, nest_outputs, with_values
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host
@@ -28,8 +30,6 @@ EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 FallbackException = tfi.FallbackException
 _context_changes = tfi.context_changes
-NUMBERS = frozenset([int, float, bool])
-MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
 
 
 class PythonRunner(Communication, Endings):
@@ -135,7 +135,7 @@ class PythonRunner(Communication, Endings):
         info = op_info(schema, grad_attrs, self.device())
         found = self._find(info, flat, attrs if schema.varies else None)
         if found is None:
-            self.diverge(self._why(info, flat))
+            self.diverge(why(self, info, flat))
             return self.step.mode.fast(ctx, op, name, *args)
         node, outs = found
         if node.fast_attrs is None and schema.tells_apart(attrs):
@@ -154,7 +154,7 @@ class PythonRunner(Communication, Endings):
         if node is not None and node.op_type == name and node.exec_attrs == attrs and node.location is self.cursor.current:
             outs = self._match(node, inputs, (), None) if node.device == (device or "") else None
             if outs is not None:
-                self._learn_numbers(node)
+                learn_numbers(self, node)
                 if node.checked:
                     self._check(outs)
                 return list(outs)
@@ -172,34 +172,15 @@ class PythonRunner(Communication, Endings):
         info = op_info(schema, attrs, device or "")
         found = self._find(info, tuple(inputs), attrs if schema.varies else None)
         if found is None:
-            self.diverge(self._why(info, inputs))
+            self.diverge(why(self, info, inputs))
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         node, outs = found
         if node.exec_attrs is None and schema.tells_apart(attrs):
             node.exec_attrs = attrs
-        self._learn_numbers(node)
+        learn_numbers(self, node)
         if node.checked:
             self._check(outs)
         return list(outs)
-
-    def _learn_numbers(self, node):
-        """An op came by the fast path with Python numbers among its inputs, was converted, and matched `node`: next time they are compared as they are."""
-        if self.unconverted is None:
-            return
-        op, flat, attrs = self.unconverted
-        self.unconverted = None
-        if op != node.op_type or len(flat) != len(node.slots) or not node.info.schema.tells_apart(attrs):
-            return
-        for x, slot in zip(flat, node.slots):
-            if type(x) in NUMBERS:
-                if slot.kind is not CONST or x == 0:  # 0.0 == -0.0
-                    return
-                slot.py_type, slot.py_value = type(x), x
-            elif not (type(x) is TerraTensor or type(x) is EagerTensor):
-                return
-        if node.fast_attrs is None:
-            node.fast_attrs = attrs
-            node.template = flat_template(node.info.schema, node.outs, node.info)
 
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
@@ -298,8 +279,7 @@ class PythonRunner(Communication, Endings):
 
     def _match(self, node, flat, selects, seeds):
         """If the inputs are those that `node` expects, take it as the next node and return its placeholders; else None, and nothing changed."""
-        shape_key, refs = [], []
-        feeds = None
+        shape_key, refs, feeds = [], [], None
         if seeds is not None:
             flat = (*flat, seeds)
         slots = node.slots
@@ -309,8 +289,7 @@ class PythonRunner(Communication, Endings):
             kind = slot.kind
             if kind is VALUE:
                 if type(x) is TerraTensor and x._owner is self:
-                    key = x._key
-                    shape = x._shp
+                    key, shape = x._key, x._shp
                     refs.append(key)
                 else:
                     known = self.fed.get(id(x))
@@ -318,9 +297,8 @@ class PythonRunner(Communication, Endings):
                         return None
                     key, shape, _ = known
                     refs.append(x)
-                    if type(shape) is tuple and slot.needs_value and is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
-                        shape = const_key(real(x), real(x)._datatype_enum(), shape)
-                        self.by_value.append(shape)
+                    if slot.needs_value and type(shape) is tuple:
+                        shape = value_of_fed(self, key, shape, x)
                 if key is not slot.key and (slot.multi is None or self.latest.get(slot.multi) is not key):
                     return None
                 shape_key.append(shape)
@@ -332,36 +310,21 @@ class PythonRunner(Communication, Endings):
             elif kind is CONST:
                 if type(x) is slot.py_type and x == slot.py_value:
                     x = slot.const_obj
-                elif x is not slot.const_obj:
-                    if not self._from_outside(x):
-                        return None
-                    e = real(x)
-                    enum = e._datatype_enum()
-                    if enum != slot.enum:
-                        return None
-                    shape = e._shape_tuple()
-                    if shape != slot.const[1] or const_key(e, enum, shape) != slot.const:
-                        return None
+                elif x is not slot.const_obj and not has_constant(self, slot, x):
+                    return None
                 refs.append(x)
                 shape_key.append(slot.const_shape_key)
             else:
-                if type(x) is TerraTensor:
-                    if x._owner is self:
-                        return None
-                    e = launched(x)
-                    enum = x._enum
-                elif type(x) is EagerTensor:
-                    e = x
-                    enum = e._datatype_enum()
+                if type(x) is EagerTensor:
+                    e, enum = x, x._datatype_enum()
+                elif type(x) is TerraTensor and x._owner is not self:
+                    e, enum = launched(x), x._enum
                 else:
                     return None
                 if enum != slot.enum or (enum == RESOURCE_ENUM and id(x) not in self.step.new_handles):
                     return None
                 arg = self.step.args.get(id(x))
-                if kind is ARG:
-                    if arg is None or arg[0] != slot.arg:
-                        return None
-                elif arg is not None or id(x) in self.fed:
+                if (arg is None or arg[0] != slot.arg) if kind is ARG else (arg is not None or id(x) in self.fed):
                     return None
                 shape = key = None if enum == RESOURCE_ENUM else x._shape_tuple()
                 if slot.needs_value and is_small_constant(enum, shape) and (self.computed_by_value or type(x) is EagerTensor):
@@ -369,29 +332,20 @@ class PythonRunner(Communication, Endings):
                     self.by_value.append(key)
                 if x is not seeds:
                     refs.append(x)
+                    shape_key.append(key)
                 if kind is FEED:
-                    if x is not seeds:
-                        shape_key.append(key)
                     feeds = feeds or []
                     feeds.append((slot, x, e, shape))
-                else:
-                    shape_key.append(key)
         shapes = node.shapes.get(tuple(shape_key))
         if shapes is None:
-            shapes = self._infer_shapes(node, flat, shape_key)
+            shapes = infer_shapes(self, node, flat, shape_key)
             if shapes is None:
                 return None
         # Accepted.
         if selects:
             self._select(selects)
         if feeds is not None:
-            for slot, x, e, shape in feeds:
-                if x is not seeds:
-                    self.note_fed(slot.key, shape, x)
-                self._feed(slot, e)
-                for multi, key in node.assigns_multi:
-                    if key is slot.key:
-                        self.latest[multi] = key
+            self._feed_all(node, feeds, seeds)
         outs = []
         for (dtype, enum, key), shape in zip(node.outs, shapes):
             outs.append(make_tensor(dtype, enum, shape, key, self, None))
@@ -404,42 +358,15 @@ class PythonRunner(Communication, Endings):
         self.expected = node.expected
         return outs
 
-    def _infer_shapes(self, node, flat, shape_key):
-        """The output shapes for input shapes that this node has not had; None if only an execution can tell, or the graph is not right for them."""
-        if node.fixed:
-            if self.program.general is None or (self.form.fixed and not self.late):
-                self.step.function.generation.note_other_shapes()
-                return None
-            self.other_shapes_at = len(self.log)
-            known = node.all_shapes.get(tuple(shape_key))
-            if known is not None:
-                return known
-        flat = flat[:len(shape_key)]  # without drawn seeds
-        if len(flat) != len(shape_key):
-            return None
-        enums, handles = [], []
-        by_data = node.unreliable or node.info.schema.dynamic
-        for x, slot, key in zip(flat, node.slots, shape_key):
-            enums.append(slot.enum if slot.enum is not None else x._datatype_enum())
-            handles.append(slot.handle)
-            by_data = by_data or (slot.handle is not None and has_varying_shape(node.info.schema, slot.handle))
-            if type(x) is TerraTensor:
-                own = x._owner is self
-                by_data = by_data or (own and type(key) is not tuple) or (slot.needs_value and (own or not self.computed_by_value))
-        if by_data:
-            shapes = open_shapes(node.info, enums, shape_key, handles, node.out_shapes, node.unreliable)
-        else:
-            shapes = output_shapes(node.info, enums, shape_key, handles, node.n_out)
-            if shapes is None:
-                return None
-            if not all(type(shape) is tuple for shape in shapes):
-                if all_values_known([slot.needs_value for slot in node.slots], shape_key):
-                    node.info.schema.depends_on_data()
-                    self.step.function.begins_anew = True  # in traces so far, its shapes are taken for known
-                return None
-        if len(node.all_shapes) < MOST_SHAPES:
-            node.all_shapes[tuple(shape_key)] = shapes
-        return shapes
+    def _feed_all(self, node, feeds, seeds):
+        """Give the graph what `node` has got from Python: [(slot, what was given, its tensor, shape)]."""
+        for slot, x, e, shape in feeds:
+            if x is not seeds:
+                self.note_fed(slot.key, shape, x)
+            self._feed(slot, e)
+            for multi, key in node.assigns_multi:
+                if key is slot.key:
+                    self.latest[multi] = key
 
     def _find(self, info, flat, own_attrs):
         """The first node that can follow and matches, as (node, placeholders); or None. `own_attrs`: those of this call, where that is no matter."""
@@ -450,7 +377,7 @@ class PythonRunner(Communication, Endings):
         unclear = self.node.unclear
         for node, selects in self.node.successors:
             if node.info is info and node.location is location:
-                if unclear and not self._speculated_alike(node, flat):
+                if unclear and not speculated_alike(self, node, flat):
                     continue
                 outs = self._match(node, flat, selects, seeds)
                 if outs is not None:
@@ -469,39 +396,3 @@ class PythonRunner(Communication, Endings):
         elif type(x) is not EagerTensor:
             return False
         return id(x) not in self.step.args and not self.step.is_data(x)
-
-    def _speculated_alike(self, node, flat):
-        """Whether a trace would have the inputs as constants and as fed values just where `node` has them."""
-        signature = (node.info.key, node.location)
-        occurrence = sum(1 for other, _, _ in self.log if other.info is node.info and other.location is node.location)
-        for k, (x, slot) in enumerate(zip(flat, node.slots)):
-            if self._from_outside(x) and is_small_constant(x._datatype_enum(), x._shape_tuple()):
-                if (slot.kind is CONST) is is_relaxed(self.program.relaxed, signature, occurrence, k):
-                    return False
-        return True
-
-    def _why(self, info, flat):
-        """Why the operation at hand matches no node that can follow: one sentence, and what is relaxed for good because of it."""
-        location = self.cursor.current
-        for node, _ in self.node.successors:
-            if node.info is info and node.location is location:
-                for k, (x, slot) in enumerate(zip(flat, node.slots)):
-                    if slot.kind is CONST and type(x) is EagerTensor and id(x) not in self.step.args:
-                        shape = x._shape_tuple()
-                        if is_small_constant(x._datatype_enum(), shape) and const_key(x, x._datatype_enum(), shape) != slot.const:
-                            return f"input {k} of {info.op_type} was a constant so far and has changed"
-                if node.fixed:
-                    return f"{info.op_type} got inputs of other shapes than so far, or from a source that was never seen there"
-                return f"{info.op_type} got inputs (or shapes) from a source that was never seen there"
-        for node, _ in self.node.successors:
-            if node.op_type == info.op_type and node.location is location and node.category != opschema.FETCH:
-                other = [name for name, value in info.attrs.items() if node.info.attrs.get(name) != value]
-                return f"{info.op_type} never followed {self.node_name()} here with {'another ' + ' and '.join(other) if other else 'such inputs'}"
-        return f"{info.op_type} never followed {self.node_name()} here"
-
-    def node_name(self):
-        if self.node is self.program.start:
-            return "the start of the step"
-        if self.node.category == opschema.FETCH:
-            return "the read of a value"
-        return self.node.op_type

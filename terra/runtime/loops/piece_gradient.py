@@ -9,13 +9,9 @@ A value that is used by several operations of one piece, and behind it, gets its
 last bits may differ from eager execution there, as they do for tf.function's While.
 """
 
-from terra.graph.trace import CONST, FEED, VALUE
-from terra.runtime.execution.graph_runner import runner
-from terra.runtime.execution.values import launched
-from terra.runtime.fallback.replay import execute_again, unrecorded
-from terra.runtime.loops.piece_tape import Fed, all_held, is_static, records_of, values_of
-from terra.runtime.tensors.tensor import TerraTensor, make_tensor, note_reads, record_on_tapes
-from terra.runtime.tensors.value_key import ValueKey
+from terra.runtime.loops.piece_plans import is_constant, make_plan
+from terra.runtime.loops.piece_tape import records_of
+from terra.runtime.tensors.tensor import make_tensor, note_reads, record_on_tapes
 from terra.runtime.tracing.tracer import real
 from terra.tf import internals as tfi
 from terra.tf import opschema
@@ -28,47 +24,6 @@ MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward piece sums itse
 def gradient(tapes, lazy, *args):
     """What TFE_Py_TapeGradient gives, for a lazy tape of a rolled step."""
     return _Backward(tapes, lazy).run(*args)
-
-
-class _Source:
-    """A tensor that goes into a backward pass: gradient, tensor from outside of the forward piece, or value of it (kind 0, 1, 2)."""
-
-    __slots__ = ("kind", "what")
-
-    def __init__(self, kind, what):
-        self.kind, self.what = kind, what
-
-
-class Plan:
-    """The backward pass of a composite as one dispatch."""
-
-    __slots__ = ("program", "feeds", "arguments", "outputs", "result", "log", "targets")
-
-
-class PlanRecord:
-    """How to run a planned backward pass imperatively, should its graph fail (see `replay.Record`)."""
-
-    __slots__ = ("plan", "sources", "survivors")
-
-    def __init__(self, plan, sources, survivors):
-        self.plan, self.sources, self.survivors = plan, sources, survivors
-
-    def landed(self):
-        pass
-
-    def drop(self):
-        pass
-
-    def replay(self):
-        values = {}
-        with unrecorded():
-            for node, refs, own_attrs in self.plan.log:
-                inputs = [values[x] if type(x) is ValueKey else real(self.sources[x.index]) if type(x) is Fed else real(x) for x in refs]
-                for (_, _, key), value in zip(node.outs, execute_again(node, inputs, own_attrs)):
-                    values[key] = value
-        for t in self.survivors:
-            t._value = t._hidden = values[t._key]
-            t._owner = None
 
 
 class _Backward:
@@ -89,7 +44,7 @@ class _Backward:
                     given = _ones(target)
                 finally:
                     self.step.resume()
-                if _is_constant(given, self.step):
+                if is_constant(given, self.step):
                     self.ones[id(given)] = given
             self.gradients.setdefault(target._id, []).append(given)
         connected = self._watched
@@ -169,7 +124,7 @@ class _Backward:
         pattern = (mask, tuple([(key, *map(self._kind, gradients[uid])) for uid, key in outputs]))
         plan = path.plans.get((pattern, _values(path, composite))) if not inner and not self.step.verifies else None
         if plan is not None and plan.program is self._piece(composite).program:
-            results = self._dispatch(plan, composite, _flat([g for uid, _ in outputs for g in gradients[uid]]))
+            results = plan.run(self.step, composite, _flat([g for uid, _ in outputs for g in gradients[uid]]))
         else:
             results = self._learn(composite, path, mask, outputs, inner, pattern)
         handles = path.handles
@@ -230,7 +185,7 @@ class _Backward:
             mode = step.mode
             plan = None
             if step.function.options.fast_forward and mode is not step.between and hasattr(mode, "program") and not inner:
-                plan = _plan(mode, path, fed, records, given, results, self.ones)
+                plan = make_plan(mode, path, fed, records, given, results, self.ones)
             step.cut()
         finally:
             note_reads(None)
@@ -299,47 +254,6 @@ class _Backward:
         tfi.flush_zeros_cache()
         return list(results)
 
-    def _dispatch(self, plan, composite, given):
-        """One iteration's backward pass."""
-        step = self.step
-        fed, held = composite.fed, composite.held
-        if held is None or not plan.targets <= held.keys():  # the plan was made after this piece
-            held = composite.held = all_held(composite)
-        sources = []
-        arguments = plan.arguments.copy()
-        for position, kind, what in plan.feeds:
-            x = given[what] if kind == 0 else fed[what] if kind == 1 else held[what]
-            sources.append(x)
-            arguments[position] = launched(x) if type(x) is TerraTensor else x
-        manager = tfi.new_cancellation_manager()
-        outputs = runner.dispatch(plan.program, arguments, manager)
-        survivors = []
-        for dtype, enum, shape, key in plan.outputs:
-            t = make_tensor(dtype, enum, shape, key, None, outputs[key.result])
-            survivors.append(t)
-        step.flight = flight = runner.launch(outputs, PlanRecord(plan, sources, survivors), manager, step.counts)
-        flight.last = False
-        for t in survivors:
-            t._owner = flight
-        step.launched += 1
-        step.counts.fast_forwards += 1
-        step.counts.feeds += len(sources)
-        if step.kept is not None:
-            step.kept.append((plan.program, arguments))
-
-        def result(x):
-            kind = type(x)
-            if kind is int:
-                return survivors[x]
-            if kind is _Source:
-                return given[x.what] if x.kind == 0 else fed[x.what] if x.kind == 1 else held[x.what]
-            if kind is tuple:
-                return tfi.tf.IndexedSlices(*map(result, x))
-            return x
-
-        return [result(x) for x in plan.result]
-
-
 def _reads(composite):
     """Keys of the values that were read from variables: they cannot be computed again."""
     return {key for node, _, _ in composite.log if node.category == opschema.VARIABLE for _, _, key in node.outs}
@@ -372,96 +286,6 @@ def _data(x):
 def _values(path, composite):
     """What the gradient functions read of the tensors from outside."""
     return tuple([real(composite.fed[k])._numpy_internal().tobytes() for k in path.read])
-
-
-def _plan(mode, path, fed_forward, records, given, results, ones):
-    """The plan for what `mode`, a PieceRunner at the end of a backward piece, has walked; None if it got a tensor of unknown origin.
-
-    Of the gradients that were `given` to it, those among `ones` are the same each time.
-    """
-    program = mode.program
-    if mode.node.end_selects is None or not path.static or not is_static(mode):
-        return None
-    origin = {}
-    for k, x in enumerate(given):
-        if id(x) not in ones:
-            origin.setdefault(id(x), _Source(0, k))
-    for k, x in enumerate(fed_forward):
-        origin.setdefault(id(x), _Source(1, k))
-    for key, t in values_of(path, records):
-        origin.setdefault(id(t), _Source(2, key))
-    plan = Plan()
-    plan.program, plan.feeds, plan.log = program, [], []
-    plan.targets = set()
-    fed, constants = {}, []
-    for node, refs, own_attrs in mode.log:
-        if len(refs) != len(node.slots) or node.info.schema.varies:
-            return None  # it draws random numbers, or tells this step's message
-        refs = list(refs)
-        for k, slot in enumerate(node.slots):
-            source = origin.get(id(refs[k])) if type(refs[k]) is not ValueKey else None
-            if source is not None and slot.kind is CONST:
-                return None  # it happened to have that value
-            if slot.kind is FEED:
-                if source is None:
-                    if not _is_constant(refs[k], mode.step):
-                        return None
-                    constants.append((program.feed_positions[slot.feed.index], refs[k]))
-                    continue
-                fed.setdefault(id(source), len(plan.feeds))
-                plan.feeds.append((program.feed_positions[slot.feed.index], source.kind, source.what))
-                if source.kind == 2:
-                    plan.targets.add(source.what)
-            if source is not None and id(source) in fed:
-                refs[k] = Fed(fed[id(source)])
-            elif source is not None and slot.kind is VALUE:
-                return None
-        plan.log.append((node, refs, own_attrs))
-    selects = list(mode.selects)
-    for switch_case, case in mode.node.end_selects:
-        k = program.generated.select_index.get(switch_case)
-        if k is not None:
-            selects[k] = case
-    plan.arguments = mode._arguments([None] * program.n_feeds, selects)
-    for position, x in constants:
-        plan.arguments[position] = x
-    plan.outputs, numbers = [], {}
-
-    def place(t):
-        """Where a tensor of the result comes from. Raises LookupError if that cannot be told."""
-        if type(t) is TerraTensor and t._owner is mode:
-            if t._key not in numbers:
-                if t._key.result < 0 or t._shp is None:
-                    raise LookupError
-                numbers[t._key] = len(plan.outputs)
-                plan.outputs.append((t.dtype, t._enum, t._shp, t._key))
-            return numbers[t._key]
-        if id(t) in origin:
-            source = origin[id(t)]
-            if source.kind == 2:
-                plan.targets.add(source.what)
-            return source
-        if _is_constant(t, mode.step):
-            return t
-        raise LookupError
-
-    plan.result = []
-    try:
-        for x in results:
-            if x is None:
-                plan.result.append(None)
-            elif type(x) is tfi.tf.IndexedSlices:
-                plan.result.append(tuple(place(t) for t in (x.values, x.indices, x.dense_shape)))
-            else:
-                plan.result.append(place(x))
-    except LookupError:
-        return None
-    return plan
-
-
-def _is_constant(x, step):
-    """Whether a small tensor was made by Python from shapes and attributes, and so is the same each time on this path."""
-    return type(x) is EagerTensor and not step.is_data(x) and x._num_elements() <= SMALL
 
 
 _scalar_ones = {}

@@ -2,6 +2,7 @@
 
 from terra.runtime.execution import dispatch
 from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.matching.reasons import node_name
 from terra.runtime.execution.process.shared import Visit
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.fallback.replay import Record
@@ -247,7 +248,7 @@ class PieceRunner(_InPiece, PythonRunner):
             return True  # nothing was matched
         selects = node.end_selects
         if selects is None:
-            self.diverge(f"a piece of the step ended after {self.node_name()}, where it went on before")
+            self.diverge(f"a piece of the step ended after {node_name(self)}, where it went on before")
             return False
         composites = self.tapes.bundle(self, self.program)
         self._index.clear()

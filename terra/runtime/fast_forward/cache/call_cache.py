@@ -21,6 +21,7 @@ What must hold for a jump (else the call simply runs, and every operation is val
 """
 
 from types import FunctionType
+from typing import Any, Callable, NamedTuple
 
 from terra.frameworks import stock
 from terra.location import current_step
@@ -245,9 +246,29 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         return enter(runner, call), None
     if not profilers.can_watch():
         return enter(runner, call), None
+    return _record(runner, place, known, _Call(owner, args, kwargs, call, signature, inputs, keep, more is not None, may_be_empty))
+
+
+class _Call(NamedTuple):
+    """A call that no record fits."""
+
+    owner: Any
+    args: tuple
+    kwargs: dict
+    make: Callable[[], Any]
+    signature: tuple
+    inputs: Inputs
+    keep: list  # what the signature knows by identity
+    takes_all: bool  # whether it depends on all that was fed to the step, and the shapes of its arguments
+    may_be_empty: bool
+
+
+def _record(runner, place, known, call):
+    """Make a call and record it. Returns (its result, the region or None)."""
+    program, owner, inputs = runner.program, call.owner, call.inputs
     recording, users = Recording(runner), []
     try:
-        guard = guards.Guard(owner, keep[1:], users)
+        guard = guards.Guard(owner, call.keep[1:], users)
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
@@ -256,19 +277,19 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads, differentiates, changes = observe_users(runner, users, guard.containers, inputs.composites, lambda: enter(runner, call))
+        result, guard.reads, differentiates, changes = observe_users(runner, users, guard.containers, inputs.composites, lambda: enter(runner, call.make))
         if guard.reads is None:
             guard, why = None, "runs functions of the user's that do more than compute"
             if changes:  # (these are effects of a run around it)
                 program.only_within.add(place)
     elif guard is not None:
-        result, alone, warned = call_watch.watch(lambda: _enter_first(runner, place, call) if known is None else enter(runner, call))
+        result, alone, warned = call_watch.watch(lambda: _enter_first(runner, place, call.make) if known is None else enter(runner, call.make))
         if not alone:
             guard, why = None, "runs functions of the user's that were not looked for"
         elif warned:
             call_watch.note_filters(guard.containers.add)
     else:
-        result = enter(runner, call)
+        result = enter(runner, call.make)
     try:
         if guard is None:
             raise Unskippable(why)
@@ -279,10 +300,10 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
-        may_be_empty = may_be_empty or stock.may_do_nothing(owner)
+        may_be_empty = call.may_be_empty or stock.may_do_nothing(owner)
         region = recording.region(
-            result, inputs, more is not None, may_be_empty, unread(runner, owner, args, kwargs), added=added, differentiates=differentiates)
-        region.guard, region.keep, region.context = guard, keep, context.changes
+            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates)
+        region.guard, region.keep, region.context = guard, call.keep, context.changes
         runner.note_formatted(region.formatted)
         differentiates = differentiates and recording.tells_tapes
         if differentiates or changes:  # then only a run that is observed can leave it out, together with the gradient, or with what it changes
@@ -300,8 +321,8 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         known = program.regions[place] = Known()
         if len(place) == 4:
             program.add_owner(place)
-    known.add(signature, region)
-    if known[signature].is_hopeless or (known.recorded > _MOST_RECORDED and known.all_jumps() < known.recorded):
+    known.add(call.signature, region)
+    if known[call.signature].is_hopeless or (known.recorded > _MOST_RECORDED and known.all_jumps() < known.recorded):
         program.note_unskippable(place, "depends on something that is another one nearly each time")
         program.regions[place] = False
     return result, region

@@ -24,13 +24,12 @@ from terra.runtime.execution import opening
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import arguments, call_cache, quick_entries, verification
 from terra.runtime.fast_forward.cache.jumps import jump
-from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.regions import FELL_BACK, MISSED, Alternatives, Inputs
 from terra.runtime.fast_forward.guards import guards
-from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import live_calls
-from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Place, Varying, may_vary
+from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Varying
+from terra.runtime.fast_forward.steps.observed_runs import Described, observe
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
@@ -311,12 +310,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     place = (runner.node, name, runner.cursor.current, runner.step.shapes())
     trial = program.trials.get(place)
     if trial is None:
-        if len(program.trials) >= _MOST_TRIALS:
-            program.trials.clear()
-            program.tried.clear()
-        trial = program.trials[place] = Attempts(called)
-        if owner:
-            _forget_others(program, place)
+        trial = _first_attempt(program, place, called, owner)
     if fewest == 1:
         program.whole = trial
     if trial.given_up:
@@ -385,58 +379,17 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             break
     if expected is None and not missed and not trial.is_due(arguments):
         return call(*args, **kwargs)
-    if varying is not None:
-        varying.repeat((), (), ())
-        renewed = varying.renewed()
-        args, kwargs = renewed[:len(args)], dict(zip(kwargs, renewed[len(args):]))
-    recording, observer = Recording(runner), Observer(runner, given, varying, inputs=inputs, carried=trial.carried)
-    if fewest == 1:
-        observer.recording = recording
-    runner.step.shown = varying
-    try:
-        result = observer.run(called, args, kwargs)
-    finally:
-        runner.step.shown = None
-    try:
-        if runner.step.skeleton is not runner:
-            observer.release()
-            raise Unskippable
-        if fewest == 1:
-            changed = trial.changed([*[(Place(None, k, type(x)), x) for k, x in enumerate(arguments) if may_vary(x)], *observer.reads.plain_numbers()])
-            if changed:
-                trial.vary(changed)
-                observer.release()
-                return result
-        reads = observer.finish(result)
-        if not reads.hold_after_the_run():
-            observer.impure("changes what it reads")
-            raise Unskippable
-        if inputs.known_elsewhere(runner, reads) or (varying is not None and reads.holds_any(varying.ids())):
-            observer.impure("reads a tensor that is among its arguments as well", True)
-            raise Unskippable
-        if len(observer.jumped) < fewest and not observer.is_worthwhile:
-            observer.impure("does too little to be worth a jump")
-            raise Unskippable
-        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(),
-                                  passed_on=set(map(id, inputs.foreign)) - observer.used - inputs.enclosed)
-    except Unskippable:
-        if observer.reason is None:
-            observer.impure("uses, or gives, something that belongs to this step")
-        trial.take_for_constants(observer.late.places())
-        if expected is None:
-            trial.failed(observer)
-        elif not observer.passing:
-            verification.note_impure(runner, expected, observer.reason)
-        return result
-    if varying is not None:
-        region.repeated, region.numbers, region.calls = tuple(varying.repeated), tuple(varying.sources), tuple(varying.calls)
-    if expected is not None:
-        trial.jumped()
-        verification.compare(runner, expected, region)
-        return result
-    region.guard, region.keep, region.carried = reads, keep, held
-    trial.learned(signature, region)
-    return result
+    return observe(runner, trial, called, args, kwargs, fewest, Described(arguments, signature, inputs, keep, held, given, varying), expected)
+
+
+def _first_attempt(program, place, called, owner):
+    if len(program.trials) >= _MOST_TRIALS:
+        program.trials.clear()
+        program.tried.clear()
+    trial = program.trials[place] = Attempts(called)
+    if owner:
+        _forget_others(program, place)
+    return trial
 
 
 def _forget_others(program, place):

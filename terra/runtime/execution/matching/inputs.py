@@ -1,0 +1,62 @@
+"""Inputs that are compared by value: numbers of Python's, constants, small tensors that decide shapes."""
+
+from terra.graph.trace import CONST, is_relaxed
+from terra.runtime.execution.values import flat_template
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tracing.tracer import real
+from terra.tf import internals as tfi
+from terra.tf.constants import const_key, is_small_constant
+
+EagerTensor = tfi.EagerTensor
+NUMBERS = frozenset([int, float, bool])
+
+
+def has_constant(runner, slot, x):
+    """Whether a tensor from outside has the value of the constant that `slot` expects."""
+    if not runner._from_outside(x):
+        return False
+    e = real(x)
+    enum = e._datatype_enum()
+    if enum != slot.enum:
+        return False
+    shape = e._shape_tuple()
+    return shape == slot.const[1] and const_key(e, enum, shape) == slot.const
+
+
+def value_of_fed(runner, key, shape, x):
+    """What stands for the shape of a fed tensor whose value decides shapes: the value, if it is small."""
+    if is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
+        shape = const_key(real(x), real(x)._datatype_enum(), shape)
+        runner.by_value.append(shape)
+    return shape
+
+
+def learn_numbers(runner, node):
+    """An op came by the fast path with Python numbers among its inputs, was converted, and matched `node`: next time they are compared as they are."""
+    if runner.unconverted is None:
+        return
+    op, flat, attrs = runner.unconverted
+    runner.unconverted = None
+    if op != node.op_type or len(flat) != len(node.slots) or not node.info.schema.tells_apart(attrs):
+        return
+    for x, slot in zip(flat, node.slots):
+        if type(x) in NUMBERS:
+            if slot.kind is not CONST or x == 0:  # 0.0 == -0.0
+                return
+            slot.py_type, slot.py_value = type(x), x
+        elif not (type(x) is TerraTensor or type(x) is EagerTensor):
+            return
+    if node.fast_attrs is None:
+        node.fast_attrs = attrs
+        node.template = flat_template(node.info.schema, node.outs, node.info)
+
+
+def speculated_alike(runner, node, flat):
+    """Whether a trace would have the inputs as constants and as fed values just where `node` has them."""
+    signature = (node.info.key, node.location)
+    occurrence = sum(1 for other, _, _ in runner.log if other.info is node.info and other.location is node.location)
+    for k, (x, slot) in enumerate(zip(flat, node.slots)):
+        if runner._from_outside(x) and is_small_constant(x._datatype_enum(), x._shape_tuple()):
+            if (slot.kind is CONST) is is_relaxed(runner.program.relaxed, signature, occurrence, k):
+                return False
+    return True

@@ -1,0 +1,79 @@
+"""A run of the program's own code that is observed: whether it does nothing but compute, and the record of it."""
+
+from typing import NamedTuple
+
+from terra.runtime.fast_forward.cache import verification
+from terra.runtime.fast_forward.cache.recording import Recording
+from terra.runtime.fast_forward.cache.regions import Inputs
+from terra.runtime.fast_forward.purity.observer import Observer
+from terra.runtime.fast_forward.sources.varying import Place, Varying, may_vary
+from terra.runtime.tensors.comparing import Unskippable
+
+
+class Described(NamedTuple):
+    """What identifies a call of the user's function."""
+
+    arguments: tuple
+    signature: tuple
+    inputs: Inputs
+    keep: list  # what the signature knows by identity
+    held: list  # what describes the objects whose contents are arguments, too
+    given: set  # ids of containers among the arguments
+    varying: Varying | None  # numbers and arrays that vary, of the step's own function
+
+
+def observe(runner, trial, called, args, kwargs, fewest, described, expected):
+    """Make the call, observe it, and record it if it does nothing but compute. Returns its result. `expected`: the records that the run is to be compared with, if it was to be skipped."""
+    inputs, varying = described.inputs, described.varying
+    if varying is not None:
+        varying.repeat((), (), ())
+        renewed = varying.renewed()
+        args, kwargs = renewed[:len(args)], dict(zip(kwargs, renewed[len(args):]))
+    recording, observer = Recording(runner), Observer(runner, described.given, varying, inputs=inputs, carried=trial.carried)
+    if fewest == 1:
+        observer.recording = recording
+    runner.step.shown = varying
+    try:
+        result = observer.run(called, args, kwargs)
+    finally:
+        runner.step.shown = None
+    try:
+        if runner.step.skeleton is not runner:
+            observer.release()
+            raise Unskippable
+        if fewest == 1:
+            changed = trial.changed([*[(Place(None, k, type(x)), x) for k, x in enumerate(described.arguments) if may_vary(x)], *observer.reads.plain_numbers()])
+            if changed:
+                trial.vary(changed)
+                observer.release()
+                return result
+        reads = observer.finish(result)
+        if not reads.hold_after_the_run():
+            observer.impure("changes what it reads")
+            raise Unskippable
+        if inputs.known_elsewhere(runner, reads) or (varying is not None and reads.holds_any(varying.ids())):
+            observer.impure("reads a tensor that is among its arguments as well", True)
+            raise Unskippable
+        if len(observer.jumped) < fewest and not observer.is_worthwhile:
+            observer.impure("does too little to be worth a jump")
+            raise Unskippable
+        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(),
+                                  passed_on=set(map(id, inputs.foreign)) - observer.used - inputs.enclosed)
+    except Unskippable:
+        if observer.reason is None:
+            observer.impure("uses, or gives, something that belongs to this step")
+        trial.take_for_constants(observer.late.places())
+        if expected is None:
+            trial.failed(observer)
+        elif not observer.passing:
+            verification.note_impure(runner, expected, observer.reason)
+        return result
+    if varying is not None:
+        region.repeated, region.numbers, region.calls = tuple(varying.repeated), tuple(varying.sources), tuple(varying.calls)
+    if expected is not None:
+        trial.jumped()
+        verification.compare(runner, expected, region)
+        return result
+    region.guard, region.keep, region.carried = reads, described.keep, described.held
+    trial.learned(described.signature, region)
+    return result
