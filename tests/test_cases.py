@@ -3,7 +3,8 @@
 from hypothesis import given, settings, strategies as st
 
 from terra.graph.cases import assign_cases, select_table
-from terra.graph.tracegraph import TraceGraph, TraceOp
+from terra.graph.nodes import TraceOp
+from terra.graph.tracegraph import TraceGraph
 from test_tracegraph import combination, merged, ops, program_traces
 
 

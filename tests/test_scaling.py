@@ -15,7 +15,7 @@ import pytest
 
 from terra.graph.cases import assign_cases, select_table
 from terra.graph.dataflow import make_plan
-from terra.graph.tracegraph import TraceOp
+from terra.graph.nodes import TraceOp
 from test_tracegraph import chained, merged
 
 ROUNDS = 3

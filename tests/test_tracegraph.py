@@ -6,7 +6,8 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from terra.graph.tracegraph import TraceGraph, TraceOp
+from terra.graph.nodes import TraceOp
+from terra.graph.tracegraph import TraceGraph
 
 
 # ---------------------------------------------------------------------- random programs, also used by other modules

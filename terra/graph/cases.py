@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from terra.graph.tracegraph import Node, TraceGraph
+    from terra.graph.nodes import Node
+    from terra.graph.tracegraph import TraceGraph
 
 
 @dataclass

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Hashable, Iterable, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from terra.graph.cases import SwitchCase
-    from terra.graph.tracegraph import Node, TraceGraph
+    from terra.graph.nodes import Node
+    from terra.graph.tracegraph import TraceGraph
 
 
 class Value(NamedTuple):

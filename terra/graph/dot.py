@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Callable, Optional
 from terra.graph.cases import assign_cases
 
 if TYPE_CHECKING:
-    from terra.graph.tracegraph import Node, TraceGraph
+    from terra.graph.nodes import Node
+    from terra.graph.tracegraph import TraceGraph
 
 
 def to_dot(graph: TraceGraph, label: Optional[Callable[[Node], str]] = None) -> str:

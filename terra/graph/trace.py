@@ -9,7 +9,8 @@ good, and the graph is built again from the raw traces, so that nothing fails tw
 import operator
 from collections import Counter
 
-from terra.graph.tracegraph import TraceGraph, TraceOp
+from terra.graph.nodes import TraceOp
+from terra.graph.tracegraph import TraceGraph
 
 FETCH, CHECK = "OutputFetching", "OutputChecking"  # types of operations of Terra's own; of the second Python does not use the value, but waits for it in case that it cannot be computed
 VALUE, CONST, FEED, ARG, RESOURCE = "v", "c", "f", "a", "r"
