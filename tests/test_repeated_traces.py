@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import terra
 from terra.graph.trace import RawTrace
 from terra.runtime.step_function.generation import Generation
-from terra.runtime.tracing.tracer import Tracer
+from terra.runtime.tracing import tracer
 
 RNG = np.random.default_rng(0)
 X, Y = (tf.constant(RNG.normal(size=(3, 3)).astype("f")) for _ in range(2))
@@ -108,8 +108,8 @@ def run(lines, calls, function=lambda step: step):
 
 def anew(monkeypatch):
     """Each event is recorded anew."""
-    monkeypatch.setattr(Tracer, "_is_repeated", lambda self, noted, event, devices: False)
-    monkeypatch.setattr(Tracer, "_known", lambda self, position, event: event)
+    monkeypatch.setattr(tracer, "is_repeated", lambda tracer, noted, event, devices: False)
+    monkeypatch.setattr(tracer, "known_event", lambda tracer, position, event: event)
 
 
 def compare(lines, calls):

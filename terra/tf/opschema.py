@@ -487,7 +487,7 @@ class OpInfo:
         self.exec_attrs = tuple(x for pair in raw.items() for x in pair)  # for TFE_Py_Execute
         self.key = self
         self.output_refs = None if schema.is_function else schema.output_refs(attrs)
-        self.value_flags = None  # what `tracer.value_positions` has found out
+        self.value_flags = None  # what `flat_inputs.value_positions` has found out
         self.out_enums = None  # dtype enums of its flat outputs, once it has run
         self.asked = False  # whether its shape function was asked if it tells the shapes of the outputs
 

@@ -7,7 +7,8 @@ from terra.runtime.fallback.replay import Record, execute_again, unrecorded
 from terra.runtime.generation import undo
 from terra.runtime.tensors.tensor import make_tensor, still_held
 from terra.runtime.tensors.value_key import ValueKey
-from terra.runtime.tracing.tracer import CHECK_INFOS, FETCH_INFOS, real
+from terra.runtime.tracing.fetches import CHECK_INFOS, FETCH_INFOS
+from terra.runtime.tracing.tracer import real
 from terra.tf import internals as tfi
 from terra.tf import interrupts, opschema
 

@@ -7,7 +7,7 @@ from terra.graph.harmless import is_harmless, may_not_fit
 from terra.graph.trace import ARG, CHECK, CONST, RESOURCE, VALUE
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.catching import SAFE
-from terra.runtime.tracing.tracer import value_positions
+from terra.runtime.tracing.flat_inputs import value_positions
 from terra.tf import internals as tfi
 from terra.tf import opschema
 

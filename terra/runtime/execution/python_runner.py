@@ -20,7 +20,8 @@ from terra.runtime.tapes.lazy_tape import Tapes
 from terra.runtime.tensors.draws import rows_of, seed_tensor
 from terra.runtime.tensors.host_values import HOST_STATIC, host_static, recorded_shape, static_shape
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
-from terra.runtime.tracing.tracer import Tracer, host_value, nest_outputs, with_values
+from terra.runtime.tracing.structures import nest_outputs, with_values
+from terra.runtime.tracing.tracer import Tracer, host_value
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host

@@ -9,7 +9,8 @@ from terra.runtime.fallback.replay import Record
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing import catching
-from terra.runtime.tracing.tracer import Tracer, nest_outputs, real
+from terra.runtime.tracing.structures import nest_outputs
+from terra.runtime.tracing.tracer import Tracer, real
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.opschema import get_schema
@@ -118,11 +119,11 @@ class PieceTracer(_InPiece, Tracer):
                 return alone
         return Tracer.slow(self, execute, handle, device, op, inputs, attrs, *rest)
 
-    def _external(self, x, needs_value):
+    def external(self, x, needs_value):
         if type(x) is TerraTensor and id(x) not in self.step.new_handles:  # computed: it is data
             real(x)
             return (("f", self._number(x), x._enum), x._shape_tuple())
-        return super()._external(x, needs_value)
+        return super().external(x, needs_value)
 
     def check(self, t):
         self.materialise(t)

@@ -23,7 +23,8 @@ from terra.runtime.loops.piece_gradient import gradient
 from terra.runtime.loops.piece_modes import PieceRunner, PieceTracer
 from terra.runtime.loops.piece_tape import PieceTapes
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
-from terra.runtime.tracing.tracer import DTYPES, flat_outputs, real
+from terra.runtime.tracing.structures import flat_outputs
+from terra.runtime.tracing.tracer import DTYPES, real
 from terra.tf import internals as tfi
 from terra.tf import interrupts
 

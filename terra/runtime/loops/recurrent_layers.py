@@ -22,7 +22,7 @@ from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.open_shapes import is_shape, shape_of
 from terra.runtime.tensors.size_readers import SizeToCompare
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.runtime.tracing.tracer import is_tensor
+from terra.runtime.tracing.structures import is_tensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 

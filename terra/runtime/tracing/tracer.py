@@ -5,18 +5,20 @@ in co-execution, and every read of a value is seen (a fetch point). The tapes re
 operations are traced as they are executed.
 """
 
-import numpy as np
-
 from terra.graph.harmless import is_harmless
-from terra.graph.trace import ARG, CHECK, CONST, FEED, FETCH, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
+from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
 from terra.runtime.tensors.draws import seed_enum
 from terra.runtime.tensors.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
 from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
 from terra.runtime.tracing import catching
+from terra.runtime.tracing.fetches import CHECK_INFOS, FETCH_INFOS
+from terra.runtime.tracing.flat_inputs import computed_sizes, enums_of, handles, value_positions
+from terra.runtime.tracing.repeated import is_repeated, known_event
+from terra.runtime.tracing.structures import flat_outputs, nest_outputs, with_values
 from terra.tf import internals as tfi
 from terra.tf import opschema
-from terra.tf.constants import RESOURCE_ENUM, VARIANT_ENUM, const_key, is_small_constant, value_key
+from terra.tf.constants import RESOURCE_ENUM, const_key, is_small_constant, value_key
 from terra.tf.opschema import get_schema, op_info, schemas
 
 EagerTensor = tfi.EagerTensor
@@ -24,94 +26,6 @@ FallbackException, BaseResourceVariable = tfi.FallbackException, tfi.BaseResourc
 DTYPES = tfi.INTERN_DTYPES
 _fast_execute, _tape_set_is_empty, _context_changes = tfi.fast_execute, tfi.tape_set_is_empty, tfi.context_changes
 _SWEEP = 64  # the tensors that the program has dropped are looked for after so many events, at least
-
-
-class FetchInfo:
-    """Stands where an OpInfo stands, for the fetch of a value of one dtype: a channel has one, too."""
-
-    category = opschema.FETCH
-    schema = None
-    device = ""
-
-    def __init__(self, op_type, enum):
-        self.op_type = op_type
-        self.key = (op_type, enum)
-
-
-FETCH_INFOS = {enum: FetchInfo(FETCH, enum) for enum in DTYPES}
-CHECK_INFOS = {enum: FetchInfo(CHECK, enum) for enum in DTYPES if enum not in (RESOURCE_ENUM, VARIANT_ENUM)}
-
-
-def is_tensor(x):
-    t = type(x)
-    return t is TerraTensor or t is EagerTensor
-
-
-def flat_outputs(result):
-    """(flat list of EagerTensors, template) of what an entry point returned; the template rebuilds the nesting."""
-    if result is None:
-        return [], None
-    if type(result) is not list:
-        return [result], True
-    flat, template = [], []
-    for r in result:
-        if type(r) is list:
-            flat.extend(r)
-            template.append(len(r))
-        else:
-            flat.append(r)
-            template.append(-1)
-    return flat, tuple(template)
-
-
-def nest_outputs(flat, template):
-    """The inverse of `flat_outputs`."""
-    if template is None:
-        return None
-    if template is True:
-        return flat[0]
-    result, k = [], 0
-    for n in template:
-        if n < 0:
-            result.append(flat[k])
-            k += 1
-        else:
-            result.append(flat[k:k + n])
-            k += n
-    return result
-
-
-def collect_args(structure, found, arrays):
-    """Map id -> index of the tensors among a step's arguments (tuples, lists, dicts, sparse and ragged tensors are looked into), and id -> array of the arrays of numbers.
-
-    Returns the sparse and ragged tensors, and what else is made of tensors.
-    """
-    todo, seen, composites = [structure], set(), []
-    while todo:
-        x = todo.pop()
-        t = type(x)
-        if t is EagerTensor or t is TerraTensor:
-            found.setdefault(id(x), (len(found), x))
-        elif t is np.ndarray:
-            arrays[id(x)] = x
-        elif (t is tuple or t is list or t is dict) and id(x) not in seen:  # which may be as deep as a tree, or contain itself
-            seen.add(id(x))
-            todo += reversed(x.values() if t is dict else x)
-        elif tfi.is_composite(t):
-            composites.append(x)
-            todo += reversed(tfi.composite_parts(x))
-    return composites
-
-
-def with_values(inputs, flat):
-    """An operation's inputs with the variables among them read, as TensorFlow's fast path does; None if not only variables and tensors are given."""
-    if not all(isinstance(x, BaseResourceVariable) or is_tensor(x) for x in flat):
-        return None
-    return [[_value_of(y) for y in x] if type(x) in (list, tuple) else _value_of(x) for x in inputs]
-
-
-def _value_of(x):
-    return BaseResourceVariable._read_variable_op(x) if isinstance(x, BaseResourceVariable) else x
 
 
 class Tracer:
@@ -128,9 +42,9 @@ class Tracer:
         self._objects = {}  # id -> (object number, object): keeps ids unique during the trace
         self._settled = 0  # how many of the events are no mere notes any more
         self._sweep_at = _SWEEP  # at how many events to look for dropped tensors
-        self._externals = {}  # id of an eager tensor from outside -> (its reference, its shape key, the tensor)
+        self.externals = {}  # id of an eager tensor from outside -> (its reference, its shape key, the tensor)
         latest = step.store.latest
-        self._before = () if latest is None else latest.events  # what the step does again is not recorded anew
+        self.before = () if latest is None else latest.events  # what the step does again is not recorded anew
 
     # -- the three entry points ------------------------------------------------------------------------------------------------
 
@@ -193,14 +107,14 @@ class Tracer:
         device = step.device or ""
         if schema.has_list_attrs and list in map(type, attrs):  # which the program may change
             attrs = tuple([list(x) if type(x) is list else x for x in attrs])
-        if known_shapes and schema.met and not step.store.dynamic and (schema.static or (schema.static_by_value and not _computed_sizes(schema, flat))):
+        if known_shapes and schema.met and not step.store.dynamic and (schema.static or (schema.static_by_value and not computed_sizes(schema, flat))):
             if schema.has_lists:  # the same
                 inputs = [tuple(x) if type(x) is list else x for x in inputs]
             outs = self._note((schema, inputs, flat, attrs, device, self.cursor.current, eager, template), eager)
             if recording:
-                self.record_on_tapes(op, list(flat), schema.call(inputs, _enums(flat), attrs, device)[1], outs)
+                self.record_on_tapes(op, list(flat), schema.call(inputs, enums_of(flat), attrs, device)[1], outs)
         else:
-            info, grad_attrs = schema.call(inputs, _enums(flat), attrs, device)
+            info, grad_attrs = schema.call(inputs, enums_of(flat), attrs, device)
             outs = self.record(info, flat, eager, template, attrs, grad_attrs)
             if recording:
                 self.record_on_tapes(op, list(flat), grad_attrs, outs)
@@ -297,8 +211,8 @@ class Tracer:
             open_ended = self._meet(info, flat, refs, shape_key)
         open_ended = open_ended or any(has_varying_shape(info.schema, x) for x in flat)
         if open_ended or unreliable:
-            shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, _handles(refs, flat), shapes, unreliable))
-        self.events.append(self._known(position, RawEvent(
+            shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles(refs, flat), shapes, unreliable))
+        self.events.append(known_event(self, position, RawEvent(
             info, location, tuple(refs), tuple(shape_key), shapes, enums, template, fast_attrs, grad_attrs, eager[0].device if eager else "")))
         if outs is None:
             outs = [make_tensor(DTYPES[n], n, s, (position, k), self, e) for k, (e, n, s) in enumerate(zip(eager, enums, shapes))]
@@ -324,7 +238,7 @@ class Tracer:
             if by_value and not is_value(key):  # it has too many elements to be compared at each step, but not for being told once
                 key = value_key(real(x))
             keys.append(key)
-        shapes = output_shapes(info, [x._datatype_enum() for x in flat], keys, _handles(refs, flat), len(info.out_enums))
+        shapes = output_shapes(info, [x._datatype_enum() for x in flat], keys, handles(refs, flat), len(info.out_enums))
         if shapes is None or all(type(shape) is tuple for shape in shapes):
             return False
         schema.depends_on_data()
@@ -337,7 +251,7 @@ class Tracer:
         needs_value = info.value_flags
         if needs_value is None:
             needs_value = info.value_flags = tuple(value_positions(info.schema, info, len(flat)))
-        externals = self._externals
+        externals = self.externals
         for x, by_value in zip(flat, needs_value):
             if type(x) is TerraTensor:
                 if x._owner is self:
@@ -349,13 +263,13 @@ class Tracer:
                     continue
                 if by_value and not self.computed_by_value:
                     open_ended = True
-                ref, key = self._external(x, by_value)
+                ref, key = self.external(x, by_value)
             elif by_value:
-                ref, key = self._external(x, True)
+                ref, key = self.external(x, True)
             else:
                 known = externals.get(id(x))
                 if known is None:
-                    known = externals[id(x)] = (*self._external(x, False), x)
+                    known = externals[id(x)] = (*self.external(x, False), x)
                 ref, key, _ = known
             refs.append(ref)
             shape_key.append(key)
@@ -388,16 +302,16 @@ class Tracer:
 
     def settle(self):
         """Make events of what was only noted."""
-        events, before, devices = self.events, self._before, not tfi.has_one_device()
+        events, before, devices = self.events, self.before, not tfi.has_one_device()
         for position in range(self._settled, len(events)):
             noted = events[position]
             if type(noted) is not tuple:
                 continue
-            if position < len(before) and self._is_repeated(noted, before[position], devices):
+            if position < len(before) and is_repeated(self, noted, before[position], devices):
                 events[position] = before[position]
                 continue
             schema, inputs, flat, attrs, device, location, eager, template = noted
-            enums = _enums(flat)
+            enums = enums_of(flat)
             info, grad_attrs = schema.call(inputs, enums, attrs, device)
             refs, shape_key, _ = self._inputs(info, flat)
             if info.out_enums is None:
@@ -409,49 +323,10 @@ class Tracer:
                 eager[0].device if eager else "", enums=enums if schema.tells_apart(attrs) else None)
         self._settled = len(events)
 
-    def _is_repeated(self, noted, event, devices):
-        """Whether what was noted would become an event like this one; `devices`: whether there are several."""
-        schema, _, flat, attrs, device, location, eager, template = noted
-        info, enums = event.info, event.enums
-        if (
-            info.schema is not schema or enums is None or event.fast_attrs != attrs or event.location != location or event.template != template
-            or info.device != device or len(event.out_shapes) != len(eager) or len(enums) != len(flat)
-        ):
-            return False
-        externals = self._externals
-        for x, by_value, enum, ref, key in zip(flat, info.value_flags, enums, event.refs, event.shape_key):
-            if type(x) is TerraTensor and x._owner is self:
-                if x._key != ref[1:] or ref[0] != VALUE or x._shp != key or x._enum != enum:
-                    return False
-            else:
-                known = None if by_value else externals.get(id(x))
-                if known is None:
-                    known = (*self._external(x, by_value), x)
-                    if _is_same(known[0], ref):
-                        known = ref, known[1], x  # the next of its uses are found by its identity
-                    if not by_value:
-                        externals[id(x)] = known
-                if known[1] != key or not (known[0] is ref or _is_same(known[0], ref)):
-                    return False
-        return not (devices and eager) or eager[0].device == event.device
-
-    def _known(self, position, event):
-        """The same event of the trace before, if it is there."""
-        if position < len(self._before):
-            known = self._before[position]
-            if (
-                known.info is event.info and not (event.info.schema and event.info.schema.varies) and known.location == event.location and known.line == event.line
-                and known.shape_key == event.shape_key and known.out_shapes == event.out_shapes and known.out_enums == event.out_enums and not event.has_open_shape
-                and known.template == event.template and known.device == event.device and known.fast_attrs == event.fast_attrs
-                and len(known.refs) == len(event.refs) and all(map(_is_same, known.refs, event.refs))
-            ):
-                return known
-        return event
-
     def _number(self, x):
         return self._objects.setdefault(id(x), (len(self._objects), x))[0]
 
-    def _external(self, x, needs_value):
+    def external(self, x, needs_value):
         """Reference and shape key of a tensor that no operation of this step produced."""
         arg = self.step.args.get(id(x))
         e = real(x)
@@ -484,7 +359,7 @@ class Tracer:
 
     def note_fetch(self, t, location, infos=FETCH_INFOS, line=None):
         event = RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None, line=line)
-        self.events.append(self._known(len(self.events), event))
+        self.events.append(known_event(self, len(self.events), event))
         if t._value is None:
             t._value = t._hidden
 
@@ -492,55 +367,14 @@ class Tracer:
         """Settle the tensors that outlive the step, and note which they are."""
         self.settle()
         survivors = self.raw.survivors
-        self._objects = self._externals = {}
-        self._before = ()
+        self._objects = self.externals = {}
+        self.before = ()
         for t in still_held(self.outputs):
             if t._value is None:
                 survivors.append(t._key)
                 t._value = t._hidden
             t._owner = None
         return self.raw
-
-
-def _is_same(a, b):
-    """Whether two references are to the same thing."""
-    if a[0] == CONST == b[0]:
-        return a[1].oid == b[1].oid and a[1].key == b[1].key
-    return a[1] is b[1] if a[0] == RESOURCE == b[0] else a[0] == b[0] and a == b
-
-
-def _enums(flat):
-    """The dtype enums of tensors."""
-    return tuple([x._datatype_enum() for x in flat])
-
-
-def _handles(refs, flat):
-    """The variable's handle per flat input, or None."""
-    return [ref[1] if ref[0] == RESOURCE else None for ref in refs[:len(flat)]]
-
-
-def all_values_known(by_value, shape_key):
-    """Whether the values of all inputs are known that may decide about output shapes."""
-    return all(is_value(key) for key, flag in zip(shape_key, by_value) if flag)
-
-
-def _computed_sizes(schema, flat):
-    """Whether an input whose value can decide output shapes was computed by a step."""
-    for x, by_value in zip(flat, schema.value_inputs):
-        if by_value and type(x) is TerraTensor:
-            return True
-    return False
-
-
-def value_positions(schema, info, n):
-    """Per flat input, whether its value can decide output shapes."""
-    if not schema.has_lists:
-        return schema.value_inputs + (False,) * (n - len(schema.value_inputs))
-    flags = []
-    for (number_attr, _, type_list_attr, _), flag in zip(schema.inputs, schema.value_inputs):
-        count = info.attrs[number_attr] if number_attr else len(info.attrs[type_list_attr]) if type_list_attr else 1
-        flags += [flag] * count
-    return flags
 
 
 def real(x):

@@ -3,7 +3,7 @@
 from terra.runtime.tensors.host_values import has_varying_shape
 from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.runtime.tracing.tracer import all_values_known
+from terra.runtime.tracing.flat_inputs import all_values_known
 
 MOST_SHAPES = 1000  # combinations of input shapes that a node remembers by inference
 

@@ -11,7 +11,7 @@ from types import BuiltinFunctionType
 
 from terra.location import location
 from terra.location.suspension import LazyEach
-from terra.runtime.tracing.tracer import is_tensor
+from terra.runtime.tracing.structures import is_tensor
 
 _NOTHING = object()
 _loops = {}  # id of a call site -> (that of the loop in its call, of the calls in that)

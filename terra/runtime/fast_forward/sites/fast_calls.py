@@ -24,7 +24,7 @@ from terra.runtime.fast_forward.cache.call_cache import attempt_function as atte
 from terra.runtime.fast_forward.cache.quick_entries import NONE, glance
 from terra.runtime.tensors.kinds import VARIABLE_METHODS, defined, is_frameworks
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.runtime.tracing.tracer import is_tensor
+from terra.runtime.tracing.structures import is_tensor
 from terra.tf import internals as tfi
 from terra.tf.constants import SMALL
 

@@ -8,7 +8,7 @@ from terra.location import current_step
 from terra.runtime.fast_forward.cache import call_cache, quick_entries
 from terra.runtime.tensors import kinds, open_shapes
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
-from terra.runtime.tracing.tracer import is_tensor
+from terra.runtime.tracing.structures import is_tensor
 from terra.tf import internals as tfi
 
 
