@@ -19,8 +19,8 @@ MODULES = {
     "terra.runtime.fast_forward.guards.reads": 415, "terra.runtime.fast_forward.purity.observed_attributes": 466,
     "terra.runtime.fast_forward.purity.observed_builtins": 413, "terra.runtime.fast_forward.purity.observed_calls": 480,
     "terra.runtime.fast_forward.purity.observer": 447, "terra.runtime.fast_forward.sources.varying": 488, "terra.runtime.fast_forward.steps.prepared_steps": 527,
-    "terra.runtime.fast_forward.steps.whole_calls": 448, "terra.runtime.generation.generator": 550, 
-    "terra.runtime.loops.recurrent_layers": 446, "terra.tf.internals": 819,
+    "terra.runtime.fast_forward.steps.whole_calls": 448,
+    "terra.tf.internals": 819,
     "terra.tf.opschema": 541, "terra.transform.observing.observed": 583,
 }
 FUNCTIONS = {}

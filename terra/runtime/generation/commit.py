@@ -1,23 +1,25 @@
-"""The end of a graph: what has to have passed before variables are updated, what is noted of those that cannot wait for that, and the updates."""
+"""Variables in a graph: operations on them, what is noted of those that cannot wait for the end, and the end: what has to have passed before variables are updated, and the updates."""
 
+from terra.errors import GenerationError
 from terra.runtime.generation import undo
 from terra.runtime.generation.functiondef import attr, dtype
-from terra.runtime.generation.kernels import behind
+from terra.runtime.generation.kernels import behind, eager_kernels
 from terra.runtime.generation.kernels.eager_kernels import constant_proto
 from terra.runtime.generation.undo import OldRows, OldValue
+from terra.runtime.generation.variables import NEW_VALUE
 from terra.tf import internals as tfi
 from terra.tf import opschema
-from terra.tf.opschema import ASSIGN, READS_ONLY
+from terra.tf.opschema import ASSIGN, ASSIGN_ADD, READ, READS_ONLY, SKIP
 
 INT32 = tfi.types_pb2.DT_INT32
 
 
 class Commits:
-    """The part of the GraphGenerator for updates of variables."""
+    """The part of the GraphGenerator for variables: operations on them, and their updates in the end."""
 
     def _keep_values(self, top):
         """Note what the variables hold that are updated before the barrier, other than by rows."""
-        for v in sorted(self._accesses.whole):
+        for v in sorted(self.accesses.whole):
             enum = opschema.variable_enum(self.handles[v])
             note = self._note_of(("value", v), OldValue, self.handles[v], enum)
             old = top.builder.node("ReadVariableOp", [top.get(("res", v))], {"dtype": dtype(enum)}, "keep") + ":value:0"
@@ -29,7 +31,7 @@ class Commits:
         place = behind.place_of_indices(info.op_type)
         index_enum, indices = info.attrs["Tindices"], refs[place]
         for k, v, how in found:
-            if type(v) is not int or how in READS_ONLY or v in self._accesses.whole:
+            if type(v) is not int or how in READS_ONLY or v in self.accesses.whole:
                 continue
             enum = opschema.variable_enum(self.handles[v])
             note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, behind.is_of_elements(info.op_type))
@@ -51,10 +53,74 @@ class Commits:
         self.handles[id(handle)] = handle
         return _assign(scope.builder, scope.get(("res", id(handle))), ref, enum, "keep", controls)
 
+    def emit_variable_op(self, scope, node, refs, label):
+        found = self.accesses.access[node]
+        if any(v in self.accesses.raw for _, v, _ in found):
+            return self._emit_raw_variable_op(scope, node, refs, label, found)
+        site = node.payload
+        info = site.event.info
+        (_, v, how), = found
+        key = ("var", v)
+        if how == READ:
+            return [scope.get(key)]
+        builder = scope.builder
+        enum = self.accesses.enums[v]
+        if how == "raw_read":
+            protos = self.operations.protos(info)
+            if info.op_type == "ResourceGather":
+                axis = eager_kernels.first_axis(builder)
+                name = builder.node("GatherV2", [scope.get(key), refs[1], axis], {
+                    "Tparams": dtype(enum), "Tindices": protos["Tindices"], "Taxis": dtype(INT32), "batch_dims": protos["batch_dims"],
+                }, label)
+            else:
+                name = builder.node(
+                    "GatherNd", [scope.get(key), refs[1]], {"Tparams": dtype(enum), "Tindices": protos["Tindices"]}, label)
+            return [name + ":output:0"]
+        if how == SKIP:
+            state = scope.get(key)
+            return {0: state, NEW_VALUE: eager_kernels.skip_philox(builder, state, site.kinds[2][1], label)}
+        if how == ASSIGN:
+            new = refs[1]
+        else:
+            op = "AddV2" if how == ASSIGN_ADD else "Sub"
+            new = builder.node(op, [scope.get(key), refs[1]], {"T": dtype(enum)}, label) + ":z:0"
+        return {NEW_VALUE: new}
+
+    def _emit_raw_variable_op(self, scope, node, refs, label, found):
+        """An op that works on the variable itself: ordered after earlier accesses."""
+        event = node.payload.event
+        info = event.info
+        raw = [(v, how not in READS_ONLY) for _, v, how in found if v in self.accesses.raw]
+        for k, v, _ in found:
+            if v not in self.accesses.raw and v in self.accesses.written:
+                raise GenerationError("an op mixes forwarded and unforwarded variables")
+        if node not in self.accesses.behind and behind.has_rows(node):
+            self._keep_rows(scope, node, refs, label, found)
+        controls = self._order_controls(scope, raw) + self.barriers
+        before = len(scope.builder.node_names)
+        outputs = self.operations.plain(scope, info, event, refs, label, controls)
+        self._note_access(scope, raw, scope.builder.node_names[before])
+        return outputs
+
+    def _order_controls(self, scope, raw):
+        controls = []
+        for v, writes in raw:
+            last_write, reads = scope.order.get(v, (None, ()))
+            if last_write:
+                controls.append(last_write)
+            if writes:
+                controls.extend(reads)
+        return list(dict.fromkeys(controls))
+
+    def _note_access(self, scope, raw, name):
+        for v, writes in raw:
+            last_write, reads = scope.order.get(v, (None, ()))
+            scope.order[v] = (name, ()) if writes else (last_write, (*reads, name))
+
     def _can_run_behind(self, node, starts, accesses):
         """Whether an operation can run behind the barrier, see `behind.find`: it cannot fail there."""
         if accesses is not None:
-            return (starts or self.forgiving) and behind.is_sure(node, accesses, self._is_open(node))
+            return (starts or self.forgiving) and behind.is_sure(node, accesses, self.is_open(node))
         return node.payload.event.info.category != opschema.RANDOM and self._is_harmless(node)
 
     def _prepare_behind(self, top):
@@ -62,20 +128,20 @@ class Commits:
         taken = []
         for node in self._behind:
             for k in range(len(node.slots)):
-                if not any(source in self._accesses.behind for source, _ in node.slots[k]):
+                if not any(source in self.accesses.behind for source, _ in node.slots[k]):
                     taken.append(top.get(self.plan.slot_of[node, k]))
-            for _, v, how in self._accesses.access.get(node, ()):
-                if v not in self._accesses.raw and how != ASSIGN:
+            for _, v, how in self.accesses.access.get(node, ()):
+                if v not in self.accesses.raw and how != ASSIGN:
                     taken.append(top.get(("var", v)))
-            is_open, label = self._is_open(node), self._label(node)
+            is_open, label = self.is_open(node), self._label(node)
             if behind.places_to_check(node, is_open):
-                self._accesses.checks.add(top.builder, node, self._input_refs(top, node, label), is_open, top.harmless, label)
+                self.accesses.checks.add(top.builder, node, self._input_refs(top, node, label), is_open, top.harmless, label)
         return taken
 
     def _commit(self, top, slots, results):
         """Barrier (and gate), then the updates of variables, and what else runs there. `results`: refs of what the function gives that is there before."""
         builder, out = top.builder, self.out
-        later = [slot for slot in slots if not self._accesses.behind.isdisjoint(slot.defs)]
+        later = [slot for slot in slots if not self.accesses.behind.isdisjoint(slot.defs)]
         new_values = [(slot.key[1], top.get(slot.key)) for slot in slots if slot not in later]
         # Also a node whose only readers are below must be passed.
         below = [ref for _, ref in new_values] + self._prepare_behind(top)
@@ -98,14 +164,14 @@ class Commits:
         self._assign_all(top, new_values, [barrier])
         if self._behind:
             # What they work on in its place would be copied first while somebody still reads it.
-            self._barriers = [builder.node("NoOp", (), {}, "barrier", [*sinks, barrier])]
+            self.barriers = [builder.node("NoOp", (), {}, "barrier", [*sinks, barrier])]
             for node in self._behind:
                 self._emit(top, node)
-            self._assign_all(top, [(slot.key[1], top.get(slot.key)) for slot in later], self._barriers)
+            self._assign_all(top, [(slot.key[1], top.get(slot.key)) for slot in later], self.barriers)
 
     def _assign_all(self, top, new_values, controls):
         for v, ref in new_values:
-            _assign(top.builder, top.get(("res", v)), ref, self._accesses.enums[v], "commit", controls)
+            _assign(top.builder, top.get(("res", v)), ref, self.accesses.enums[v], "commit", controls)
 
 
 def _assign(builder, handle, ref, enum, label, controls):

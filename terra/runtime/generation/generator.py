@@ -26,23 +26,21 @@ from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE, VALUE
 from terra.runtime.generation import conditions
 from terra.runtime.generation.commit import Commits
 from terra.runtime.generation.feeds import Feed, group_feeds
-from terra.runtime.generation.functiondef import FunctionBuilder, attr, attr_protos, dtype, func, func_list, safe_name, type_list
+from terra.runtime.generation.functiondef import FunctionBuilder, attr, dtype, func_list, safe_name, type_list
 from terra.runtime.generation.generated import Generated
-from terra.runtime.generation.kernels import alternatives, behind, eager_kernels, sampled
+from terra.runtime.generation.kernels import eager_kernels
 from terra.runtime.generation.kernels.eager_kernels import constant_proto
+from terra.runtime.generation.operations import Operations
 from terra.runtime.generation.scope import Scope
-from terra.runtime.generation.variables import NEW_VALUE, Accesses
+from terra.runtime.generation.variables import Accesses
 from terra.tf import internals as tfi
 from terra.tf import opschema
-from terra.tf.fingerprints import COMPILED
-from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
+from terra.tf.opschema import ASSIGN_ADD, ASSIGN_SUB, READS_ONLY
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64
 BOOL = tfi.types_pb2.DT_BOOL
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
-VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
-FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph that is right for the first of them only
 
 _function_numbers = itertools.count()
 
@@ -71,12 +69,11 @@ class GraphGenerator(Commits):
         self.prefix = f"terra_{next(_function_numbers)}"
         self._keys = {}  # argument name -> key
         self._arg_names = {}
-        self._apart = {}  # a function that is not inlined, and what its variables are -> the name of the copy that is called
         self.handles = {}
         self._labels = {}
-        self._attr_protos = {}
+        self.operations = Operations(self)
         self._behind = []  # nodes that run behind the barrier, see `Commits`
-        self._barriers = []  # what operations on variables themselves wait for, there
+        self.barriers = []  # what operations on variables themselves wait for, there
 
     # -- names and types -------------------------------------------------------------------------------------------------------
 
@@ -101,7 +98,7 @@ class GraphGenerator(Commits):
         if kind == "expected":
             return INT64
         if kind == "var":
-            return self._accesses.enums[key[1]]
+            return self.accesses.enums[key[1]]
         return key[2]  # ("arg", i, enum), ("feed", index, enum)
 
     def _out_enum(self, node, out):
@@ -119,16 +116,6 @@ class GraphGenerator(Commits):
             self._labels[location] = label
         return label
 
-    def _protos(self, info):
-        protos = self._attr_protos.get(info)
-        if protos is None:
-            protos = self._attr_protos[info] = attr_protos(info)
-        return protos
-
-    def _protos_of(self, info, names):
-        protos = self._protos(info)
-        return {name: protos[name] for name in names}
-
     # -- emission --------------------------------------------------------------------------------------------------------------
 
     def generate(self):
@@ -137,7 +124,7 @@ class GraphGenerator(Commits):
         self.switch_cases = self.graph.switch_cases()
         out.selects = select_table(self.switch_cases)
         order = self.graph.topological()
-        accesses = self._accesses = Accesses(order, self.switch_cases, self.handles, self._can_run_behind, self._is_open)
+        accesses = self.accesses = Accesses(order, self.switch_cases, self.handles, self._can_run_behind, self.is_open)
         extra, out.in_place = accesses.slots, [self.handles[v] for v in sorted(accesses.in_place)]
         out.live_out = sorted(self.store.live_out, key=lambda v: (v[0].order, v[1]))
         self.plan = make_plan(self.graph, self.switch_cases, out.live_out, extra)
@@ -207,11 +194,11 @@ class GraphGenerator(Commits):
             self._emit_fetch(scope, node, refs, label)
             return
         harmless = self._is_harmless(node)
-        outputs = scope.repeated.find(info, refs) or self._emit_operation(scope, node, refs, label, harmless)
+        outputs = scope.repeated.find(info, refs) or self.operations.emit(scope, node, refs, label, harmless)
         scope.repeated.note(event, refs, outputs)
         if harmless:
             scope.harmless.update(scope.builder.node_names[before:])
-        if scope is self.top and self._has_open_shape(event):
+        if scope is self.top and self.has_open_shape(event):
             self.out.open_refs.update(ref.partition(":")[0] for ref in (outputs.values() if type(outputs) is dict else outputs))
         if scope is not self.top and type(outputs) is list and outputs:
             scope.made[outputs[0].partition(":")[0]] = outputs[0], event.out_enums[0]
@@ -220,76 +207,30 @@ class GraphGenerator(Commits):
                 continue  # a fed value, defined with the inputs
             scope.env[key] = outputs[k]
 
-    def _emit_operation(self, scope, node, refs, label, harmless):
-        site = node.payload
-        event, info = site.event, site.event.info
-        if info.category == opschema.VARIABLE:
-            return self._emit_variable_op(scope, node, refs, label)
-        if info.op_type in opschema.SAMPLERS:
-            return sampled.sampled_candidates(scope.builder, info.op_type, refs, self._protos(info), label)
-        if info.category == opschema.RANDOM:
-            return [eager_kernels.stateless_random(scope.builder, info.op_type, refs, self._protos(info), label)]
-        outputs = self._emit_scaled(scope, site, refs, label) if harmless and info.op_type in eager_kernels.SCALING else None
-        outputs = outputs or self._emit_otherwise(scope, node, refs, label) or self._emit_plain(scope, info, event, refs, label)
-        if harmless and info.op_type == "BroadcastTo":
-            scope.spread.note(refs, outputs[0], self._protos(info), event.out_shapes[0])
-        return outputs
-
-    def _emit_scaled(self, scope, site, refs, label):
-        scalars = [kind[0] == CONST and kind[1].key[1] == () for kind in site.kinds]
-        result = scope.spread.scaled(scope.builder, site.event.info.op_type, refs, scalars, self._protos(site.event.info), label)
-        return result and [result]
-
-    def _emit_otherwise(self, scope, node, refs, label):
-        """The outputs of a faster way to compute an operation, which is right for the shapes that it had first; None if there is none."""
-        if self.fixed is None or self._barriers or node.payload.event.info.op_type not in alternatives.TYPES or self._is_open(node):
-            return None
-        fixes = node.payload.event.info.op_type not in alternatives.OF_ANY_SHAPE
-        known = self.fixed.get(node) if self.fixed and fixes else dict(node.payload.shapes)
-        question = alternatives.question(node, known)
-        way = question and alternatives.find(question)
-        if way is None or (fixes and len(known) > (1 if self.early else FEW_SHAPES)):
-            return None
-        if fixes:
-            self.out.fixed[node] = dict([next(iter(known.items()))])
-            self.out.varies = self.out.varies or len(known) > 1
-            refs = [ref if value is not None else self._check_shape(scope, ref, enum, shape, label)
-                    for ref, enum, shape, value in zip(refs, question.input_enums(), question.shapes, question.constants)]
-        return way(scope.builder, refs, label)
-
-    def _check_shape(self, scope, ref, enum, shape, label):
-        """The ref of the same tensor: the graph fails, and nothing is committed, if it has another shape."""
-        checked = scope.checked.get((ref, shape))
-        if checked is None:
-            name = scope.builder.node("EnsureShape", [ref], {"T": dtype(enum), "shape": tfi.as_attr_value(shape, "shape", "shape")}, label)
-            checked = scope.checked[ref, shape] = name + ":output:0"
-            scope.checks.add(name)
-        return checked
-
     def _is_harmless(self, node):
         """Whether nothing that the operation is written as can fail."""
         info, kinds = node.payload.event.info, node.payload.kinds
         if not self.forgiving or info.device:
             return False
         if info.category == opschema.VARIABLE:
-            known = all(how in (ASSIGN_ADD, ASSIGN_SUB) and v not in self._accesses.raw for _, v, how in self._accesses.access[node])
+            known = all(how in (ASSIGN_ADD, ASSIGN_SUB) and v not in self.accesses.raw for _, v, how in self.accesses.access[node])
         elif info.category == opschema.RANDOM:
             known = eager_kernels.draws_harmlessly(info.op_type, kinds)
         else:
             known = is_harmless(info.op_type, kinds)
-        return known and not self._is_open(node)
+        return known and not self.is_open(node)
 
     @staticmethod
     def _with_sources(node):
         """The events of an operation and of those that give its inputs."""
         return node.payload.event, *[source.payload.event for slot in node.slots for source, _ in slot]
 
-    def _has_open_shape(self, event):
+    def has_open_shape(self, event):
         """Whether the shapes of an operation's outputs may depend on data."""
         return event.signature in self.store.dynamic or event.has_open_shape
 
-    def _is_open(self, node):
-        return any(map(self._has_open_shape, self._with_sources(node)))
+    def is_open(self, node):
+        return any(map(self.has_open_shape, self._with_sources(node)))
 
     def _input_refs(self, scope, node, label):
         refs, value = [], 0
@@ -362,132 +303,6 @@ class GraphGenerator(Commits):
         if values:
             conditions.check(scope.builder, scope.get(("expected",)), first, values)
 
-    def _emit_plain(self, scope, info, event, refs, label, controls=()):
-        builder = scope.builder
-        if info.schema.is_function:
-            fdef = info.schema.fdef
-            self.out.library.update(info.schema.library)
-            op = "StatefulPartitionedCall" if fdef.signature.is_stateful else "PartitionedCall"
-            config = _string_attr(info.raw.get("config_proto", b""))
-            attrs = {
-                "Tin": type_list([a.type for a in fdef.signature.input_arg]),
-                "Tout": type_list([a.type for a in fdef.signature.output_arg]),
-                "f": func(self._called(fdef, config, event.refs)),
-                "config": attr(""), "config_proto": attr(config),
-                "executor_type": attr(_string_attr(info.raw.get("executor_type", b""))),
-            }
-            if COMPILED in fdef.attr:
-                attrs[COMPILED] = fdef.attr[COMPILED]
-            name = builder.node(op, refs, attrs, label, controls)
-            if fdef.signature.is_stateful:
-                builder.must(name)
-            return [f"{name}:output:{k}" for k in range(len(fdef.signature.output_arg))]
-        if info.op_type == "AddN" and len(refs) > 2 and not info.device and event.out_enums[0] != VARIANT_ENUM and not self._has_open_shape(event):
-            return [eager_kernels.sum_in_order(builder, refs, self._protos_of(info, ("T",)), label)]
-        if self.exact and not self.compiled and info.op_type == "MaxPoolGrad" and not info.device:
-            protos, shape = self._protos(info), None if self._has_open_shape(event) else event.out_shapes[0]
-            if eager_kernels.may_pool_by_onednn(protos, scope.pooled.get((refs[0], refs[1])), shape):
-                result, branches = eager_kernels.pool_gradient(builder, refs, protos, label)
-                self.out.fdefs += branches
-                return [result]
-        if self.exact:
-            refs = eager_kernels.keep_apart(builder, info.op_type, refs, self._protos(info), label)
-        name = builder.node(info.op_type, refs, self._protos(info), label, controls)
-        if info.device:
-            builder.fdef.node_def[-1].device = info.device
-        if not info.output_refs:
-            builder.must(name)
-        elif info.op_type == "MaxPool":
-            scope.pooled[refs[0], f"{name}:output:0"] = self._protos(info)
-        return [f"{name}:{ref}" for ref in info.output_refs]
-
-    def _called(self, fdef, config, refs):
-        """The name of the function to call: where eager execution has grappler rewrite it, that must happen here too, or last bits differ. It does if the call is not inlined.
-
-        Grappler must know of variables what it knows there.
-        """
-        if not self.exact or self.compiled or COMPILED in fdef.attr or not tfi.has_grappler(config):
-            return fdef.signature.name
-        known = {k: ref[1]._handle_data for k, ref in enumerate(refs) if ref[0] == RESOURCE and ref[1]._handle_data is not None}
-        key = fdef.signature.name, *[(k, data.SerializeToString()) for k, data in known.items()]
-        name = self._apart.get(key)
-        if name is None:
-            name = self._apart[key] = f"{self.prefix}_{fdef.signature.name}_{len(self._apart)}"
-            apart = type(fdef)()
-            apart.CopyFrom(fdef)
-            apart.signature.name = name
-            apart.attr["_noinline"].b = True
-            for k, data in known.items():
-                attrs = apart.arg_attr[k].attr
-                attrs["_handle_dtypes"].list.type.extend(held.dtype for held in data.shape_and_type)
-                attrs["_handle_shapes"].list.shape.extend(held.shape for held in data.shape_and_type)
-            self.out.fdefs.append(apart)
-        return name
-
-    def _emit_variable_op(self, scope, node, refs, label):
-        found = self._accesses.access[node]
-        if any(v in self._accesses.raw for _, v, _ in found):
-            return self._emit_raw_variable_op(scope, node, refs, label, found)
-        site = node.payload
-        info = site.event.info
-        (_, v, how), = found
-        key = ("var", v)
-        if how == READ:
-            return [scope.get(key)]
-        builder = scope.builder
-        enum = self._accesses.enums[v]
-        if how == "raw_read":
-            protos = self._protos(info)
-            if info.op_type == "ResourceGather":
-                axis = eager_kernels.first_axis(builder)
-                name = builder.node("GatherV2", [scope.get(key), refs[1], axis], {
-                    "Tparams": dtype(enum), "Tindices": protos["Tindices"], "Taxis": dtype(INT32), "batch_dims": protos["batch_dims"],
-                }, label)
-            else:
-                name = builder.node(
-                    "GatherNd", [scope.get(key), refs[1]], {"Tparams": dtype(enum), "Tindices": protos["Tindices"]}, label)
-            return [name + ":output:0"]
-        if how == SKIP:
-            state = scope.get(key)
-            return {0: state, NEW_VALUE: eager_kernels.skip_philox(builder, state, site.kinds[2][1], label)}
-        if how == ASSIGN:
-            new = refs[1]
-        else:
-            op = "AddV2" if how == ASSIGN_ADD else "Sub"
-            new = builder.node(op, [scope.get(key), refs[1]], {"T": dtype(enum)}, label) + ":z:0"
-        return {NEW_VALUE: new}
-
-    def _emit_raw_variable_op(self, scope, node, refs, label, found):
-        """An op that works on the variable itself: ordered after earlier accesses."""
-        event = node.payload.event
-        info = event.info
-        raw = [(v, how not in READS_ONLY) for _, v, how in found if v in self._accesses.raw]
-        for k, v, _ in found:
-            if v not in self._accesses.raw and v in self._accesses.written:
-                raise GenerationError("an op mixes forwarded and unforwarded variables")
-        if node not in self._accesses.behind and behind.has_rows(node):
-            self._keep_rows(scope, node, refs, label, found)
-        controls = self._order_controls(scope, raw) + self._barriers
-        before = len(scope.builder.node_names)
-        outputs = self._emit_plain(scope, info, event, refs, label, controls)
-        self._note_access(scope, raw, scope.builder.node_names[before])
-        return outputs
-
-    def _order_controls(self, scope, raw):
-        controls = []
-        for v, writes in raw:
-            last_write, reads = scope.order.get(v, (None, ()))
-            if last_write:
-                controls.append(last_write)
-            if writes:
-                controls.extend(reads)
-        return list(dict.fromkeys(controls))
-
-    def _note_access(self, scope, raw, name):
-        for v, writes in raw:
-            last_write, reads = scope.order.get(v, (None, ()))
-            scope.order[v] = (name, ()) if writes else (last_write, (*reads, name))
-
     def _emit_case(self, top, item, select):
         scopes = []
         for k, branch in enumerate(item.branches):
@@ -512,8 +327,8 @@ class GraphGenerator(Commits):
         raw = {}
         for branch in item.branches:
             for node in branch.block:
-                for _, v, how in self._accesses.access.get(node, ()):
-                    if v in self._accesses.raw:
+                for _, v, how in self.accesses.access.get(node, ()):
+                    if v in self.accesses.raw:
                         raw[v] = raw.get(v, False) or how not in READS_ONLY
         raw = list(raw.items())
         inputs = [top.get(self._keys[name]) for name in names]
@@ -544,7 +359,3 @@ class GraphGenerator(Commits):
         if key in item.inputs:
             return scope.get(key)
         return scope.dummy(key)
-
-
-def _string_attr(value):
-    return value if isinstance(value, (bytes, str)) else b""
