@@ -11,33 +11,31 @@ sets as well, as `global` or `nonlocal` ones.
 
 import gast
 
+from terra.transform.observing.assignments import Assignments
 from terra.transform.observing.observed_match import MatchStatements
+from terra.transform.observing.parts import Unobservable, key_of, name_of, refuse_calls, returned, starred, structure
+from terra.transform.observing.questions import COMPARING, Questions
 from terra.transform.rewriting.analysis import own_nodes
 from terra.transform.rewriting.templates import expression, statements
 
-__all__ = ["Observed", "Unobservable"]
+__all__ = ["Observed"]
 
 _REFUSED = (
     gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
 _REFUSED_NAMES = frozenset(["TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
-_COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)
-_CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.Div, gast.FloorDiv, gast.Mod)
 _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
 
 
-class Unobservable(Exception):
-    """The function has statements that are not pure, or too rare to be worth a look."""
-
-
-class Observed(MatchStatements, gast.NodeTransformer):
+class Observed(Assignments, MatchStatements, gast.NodeTransformer):
     """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of the class around it, `freevars` are
     those of its function. In the end, `shown` has the names that its functions declare `global`, or `nonlocal` of a function around the tree, and how: these are shown."""
 
     def __init__(self, prefix, tls, class_name=None, freevars=()):
         self._freevars = freevars
         self._prefix = prefix
-        self._tls = tls
+        self.tls = tls
         self._class_name = (class_name or "").lstrip("_")
+        self._questions = Questions(self)
 
     def observe(self, tree):
         """The tree of a FunctionDef or Lambda, changed in place."""
@@ -53,9 +51,9 @@ class Observed(MatchStatements, gast.NodeTransformer):
 
     def _show(self, how, node, **more):
         extra = "".join(f", {name}" for name in more)
-        return expression(f"tls.observer.{how}(it{extra})", node, tls=self._tls, it=node, **more)
+        return expression(f"tls.observer.{how}(it{extra})", node, tls=self.tls, it=node, **more)
 
-    def _is_own(self, node):
+    def is_own(self, node):
         """Is it the instrumenter's: one of its names, an attribute of one, or a call of that?"""
         if isinstance(node, gast.Call):
             node = node.func
@@ -97,10 +95,10 @@ class Observed(MatchStatements, gast.NodeTransformer):
                     raise Unobservable(f"line {function.lineno} has a variable of a name that is declared global or nonlocal elsewhere in it")
         return found
 
-    def _variable(self, node):
-        """(what of an object such a name stands for, an expression for the object), see `_place`."""
+    def variable(self, node):
+        """(what of an object such a name stands for, an expression for the object), see `Questions`."""
         if self.shown[node.id]:
-            return gast.Constant(self.mangled(node.id), None), expression("tls.observer.globals()", node, tls=self._tls)
+            return gast.Constant(self.mangled(node.id), None), expression("tls.observer.globals()", node, tls=self.tls)
         return gast.Constant("cell_contents", None), expression("(lambda: held).__closure__[0]", node, held=node.id)
 
     def visit_Name(self, node):
@@ -108,25 +106,17 @@ class Observed(MatchStatements, gast.NodeTransformer):
             return node
         if not isinstance(node.ctx, gast.Load):
             raise Unobservable(f"line {node.lineno} sets {node.id}, which is not its own, in an unusual way")
-        key, owner = self._variable(node)
+        key, owner = self.variable(node)
         return self._show("named", node, owner=owner, name=key)
 
-    def _sets_names(self, value, targets):
-        """A value that is assigned to these targets: it is shown that names which are not the function's own are set."""
-        for target in targets:
-            if isinstance(target, gast.Name) and target.id in self.shown:
-                key, owner = self._variable(target)
-                value = self._show("sets_name", value, owner=owner, name=key)
-        return value
-
     def visit_Attribute(self, node):
-        if self._is_own(node):
+        if self.is_own(node):
             return node
         how = "owner" if isinstance(node.ctx, gast.Load) else "assigned" if isinstance(node.ctx, gast.Store) else "removed"
-        node.value = self._show(how, self.visit(node.value), name=self._attribute(node))
+        node.value = self._show(how, self.visit(node.value), name=self.attribute(node))
         return node
 
-    def _attribute(self, node):
+    def attribute(self, node):
         """The name of an attribute, as a constant."""
         return gast.Constant(self.mangled(node.attr), None)
 
@@ -137,7 +127,7 @@ class Observed(MatchStatements, gast.NodeTransformer):
     def visit_Subscript(self, node):
         if not isinstance(node.ctx, gast.Load):
             return self._stored(node)
-        key = _key(node.slice)
+        key = key_of(node.slice)
         node.value = self._shown("mapping", node.value) if key is None else self._show("subscript", self.visit(node.value), key=key)
         is_slice = isinstance(node.slice, gast.Slice)
         node.slice = self._index(node.slice)
@@ -148,7 +138,7 @@ class Observed(MatchStatements, gast.NodeTransformer):
         more = {} if isinstance(node.ctx, gast.Del) else {"sliced": gast.Constant(isinstance(node.slice, gast.Slice), None)}
         if value is not None:
             more["value"] = value
-            more["key"] = _key(node.slice)
+            more["key"] = key_of(node.slice)
         more = {name: part for name, part in more.items() if part is not None}
         node.value = self._show("stored", self.visit(node.value), **more)
         node.slice = self._index(node.slice)
@@ -176,16 +166,16 @@ class Observed(MatchStatements, gast.NodeTransformer):
     # --- operators and tests ---
 
     def visit_BinOp(self, node):
-        counted = self._counted(node)
+        counted = self._questions.counted(node)
         result = expression(
-            "tls.observer.binary(name, left, right)", node, tls=self._tls, name=_name_of(node.op), left=self.visit(node.left), right=self.visit(node.right))
+            "tls.observer.binary(name, left, right)", node, tls=self.tls, name=name_of(node.op), left=self.visit(node.left), right=self.visit(node.right))
         return result if counted is None else expression("(counted or [result])[0]", node, counted=counted, result=result)
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, gast.Not):
             node.operand = self._truth(node.operand)
             return node
-        return expression("tls.observer.unary(name, it)", node, tls=self._tls, name=_name_of(node.op), it=self.visit(node.operand))
+        return expression("tls.observer.unary(name, it)", node, tls=self.tls, name=name_of(node.op), it=self.visit(node.operand))
 
     def visit_BoolOp(self, node):
         *tested, last = node.values
@@ -193,7 +183,7 @@ class Observed(MatchStatements, gast.NodeTransformer):
         return node
 
     def visit_Compare(self, node):
-        question = self._question(node)
+        question = self._questions.about(node)
         compared = self._compared(node)
         return compared if question is None else self._answered(question, compared)
 
@@ -203,9 +193,9 @@ class Observed(MatchStatements, gast.NodeTransformer):
                 return self.generic_visit(node)
             node.left, node.comparators = self._shown("identified", node.left), [self._shown("identified", x) for x in node.comparators]
             return node
-        if len(node.ops) == 1 and isinstance(node.ops[0], _COMPARING):
+        if len(node.ops) == 1 and isinstance(node.ops[0], COMPARING):
             return expression(
-                "tls.observer.comparison(name, left, right)", node, tls=self._tls, name=_name_of(node.ops[0]), left=self.visit(node.left), right=self.visit(node.comparators[0]))
+                "tls.observer.comparison(name, left, right)", node, tls=self.tls, name=name_of(node.ops[0]), left=self.visit(node.left), right=self.visit(node.comparators[0]))
         identity = any(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops)
         node.left = self._shown("compared", node.left)
         node.comparators = [
@@ -214,69 +204,12 @@ class Observed(MatchStatements, gast.NodeTransformer):
             node.left, node.comparators = self._show("identified", node.left), [self._show("identified", x) for x in node.comparators]
         return self._show("result", node)
 
-    def _question(self, node):
-        """A call that asks the observer about a comparison, or the truth, of arithmetic with attributes: it may know one for a counter. None if it is none."""
-        found = []
-        if isinstance(node, gast.Compare):
-            if not all(isinstance(op, _COMPARING) for op in node.ops):
-                return None
-            parts = [self._arithmetic(x, found) for x in (node.left, *node.comparators)]
-            asked = None if None in parts else gast.Compare(parts[0], node.ops, parts[1:])
-        else:
-            part = self._arithmetic(node, found) if isinstance(node, gast.BinOp) else None
-            asked = part and gast.UnaryOp(gast.Not(), gast.UnaryOp(gast.Not(), part))
-        return self._asking("question", node, asked, found)
-
-    def _counted(self, node):
-        """A call that asks the observer about arithmetic with attributes, where it may know what a counter is: it gives a list with the result, or None. None if it is none."""
-        found = []
-        return self._asking("counted", node, self._arithmetic(node, found), found)
-
-    def _asking(self, how, node, asked, found):
-        if asked is None or (all(isinstance(x, gast.Name) and x.id not in self.shown for x in found) and not (found and _is_of_integers(how, asked))):
-            return None
-        arguments = [gast.Name(f"x{k}", gast.Param(), None, None) for k in range(len(found))]
-        function = gast.Lambda(gast.arguments(arguments, [], None, [], [], None, []), asked)
-        names, owners = map(list, zip(*map(self._place, found)))
-        return expression(
-            f"tls.observer.{how}(function, names, owners)", node, tls=self._tls, function=function, names=gast.Tuple(names, gast.Load()),
-            owners=gast.Tuple(owners, gast.Load()))
-
-    def _place(self, node):
-        """(what of a named object is meant: None for itself, the name of an attribute, [key] of an item, [name, key] of an item of an attribute; the object's name)."""
-        path = []
-        if isinstance(node, gast.Name) and node.id in self.shown:
-            key, owner = self._variable(node)
-            return gast.List([key], gast.Load()), owner
-        while not isinstance(node, gast.Name):
-            path.insert(0, self._attribute(node) if isinstance(node, gast.Attribute) else _constant_key(node.slice))
-            is_item, node = isinstance(node, gast.Subscript) or len(path) > 1, node.value
-        what = gast.Constant(None, None) if not path else gast.List(path, gast.Load()) if is_item else path[0]
-        return what, gast.Name(node.id, gast.Load(), None, None)
-
-    def _arithmetic(self, node, found):
-        """A copy of an expression of numbers, names, and attributes and items of what has a name, in which `x0`, `x1` ... stand for these; None if it is another one."""
-        if isinstance(node, gast.Constant):
-            return gast.Constant(node.value, None) if type(node.value) in (int, float) else None
-        inner = node
-        if isinstance(inner, gast.Subscript) and _constant_key(inner.slice) is not None:
-            inner = inner.value
-        if isinstance(inner, gast.Attribute):
-            inner = inner.value
-        if isinstance(inner, gast.Name) and not self._is_own(node) and (inner is node or inner.id not in self.shown):
-            found.append(node)
-            return gast.Name(f"x{len(found) - 1}", gast.Load(), None, None)
-        if isinstance(node, gast.BinOp) and isinstance(node.op, _CALCULATING):
-            left, right = self._arithmetic(node.left, found), self._arithmetic(node.right, found)
-            return None if left is None or right is None else gast.BinOp(left, node.op, right)
-        return None
-
     def _answered(self, question, node):
         return self._show("answer", gast.copy_location(gast.BoolOp(gast.Or(), [question, node]), node))
 
     def _truth(self, node):
         """A shown test."""
-        question = self._question(node)
+        question = self._questions.about(node)
         shown = self._shown("truth", node)
         return shown if question is None else self._answered(question, shown)
 
@@ -324,7 +257,7 @@ class Observed(MatchStatements, gast.NodeTransformer):
         for generator in node.generators:
             generator.target = self.visit(generator.target)
             generator.iter = self._iterable(generator.iter, generator.target)
-            generator.ifs = [self.visit(c) if self._is_own(c) else self._shown("truth", c) for c in generator.ifs]
+            generator.ifs = [self.visit(c) if self.is_own(c) else self._shown("truth", c) for c in generator.ifs]
         if isinstance(node, gast.DictComp):
             node.key, node.value = self._shown("operand", node.key), self.visit(node.value)
         else:
@@ -342,13 +275,13 @@ class Observed(MatchStatements, gast.NodeTransformer):
         if node.name in self.shown:
             raise Unobservable(f"line {node.lineno} gives a function a name that is not its own")
         for annotation in (node.returns, *[arg.annotation for arg in gast.walk(node.args) if isinstance(arg, gast.Name)]):
-            _refuse_calls(annotation)
+            refuse_calls(annotation)
         self._visit_defaults(node.args)
         node.body = self._function_body(node)
         if not node.decorator_list:
             return [node, *self._born([node.name])]
         # The first thing that decorates it shows it.
-        fresh = expression("tls.observer.fresh", node.decorator_list[-1], tls=self._tls)
+        fresh = expression("tls.observer.fresh", node.decorator_list[-1], tls=self.tls)
         node.decorator_list = [*[self._shown("builtin", decorator) for decorator in node.decorator_list], fresh]
         return node
 
@@ -358,14 +291,14 @@ class Observed(MatchStatements, gast.NodeTransformer):
 
     def _born(self, names):
         """Statements that show containers which Python has just made."""
-        return [x for name in names for x in statements("tls.observer.fresh(name)", None, tls=self._tls, name=name)]
+        return [x for name in names for x in statements("tls.observer.fresh(name)", None, tls=self.tls, name=name)]
 
     def _visit_defaults(self, args):
         args.defaults = self._visit_list(args.defaults)
         args.kw_defaults = [d and self.visit(d) for d in args.kw_defaults]
 
     def visit_YieldFrom(self, node):
-        if self._is_own(node.value):
+        if self.is_own(node.value):
             node.value.args = [self._shown("iterated", x) for x in node.value.args]
         else:
             node.value = self._shown("iterated", node.value)
@@ -374,7 +307,7 @@ class Observed(MatchStatements, gast.NodeTransformer):
     # --- calls ---
 
     def visit_Call(self, node):
-        if not self._is_own(node):
+        if not self.is_own(node):
             if getattr(node.func, "id", None) == "super" and not node.args and not node.keywords:
                 return node  # needs this very frame
             node.func = self._show("builtin", self.visit(node.func))
@@ -386,11 +319,11 @@ class Observed(MatchStatements, gast.NodeTransformer):
             call = node.args[0]
             entering = call.func
             call.func = expression(
-                "tls.observer.enter(cursor, call_id, callee)", entering, tls=self._tls, cursor=entering.func.value, call_id=entering.args[0],
+                "tls.observer.enter(cursor, call_id, callee)", entering, tls=self.tls, cursor=entering.func.value, call_id=entering.args[0],
                 callee=self.visit(entering.args[1]))
             self._visit_arguments(call)
             return node
-        node.args = [x if self._is_own(x) and not isinstance(x, gast.Call) else self.visit(x) for x in node.args]
+        node.args = [x if self.is_own(x) and not isinstance(x, gast.Call) else self.visit(x) for x in node.args]
         if method in _ITERATING:
             node.args[-1] = self._show("iterated", node.args[-1])
         elif method == "keep":
@@ -406,7 +339,7 @@ class Observed(MatchStatements, gast.NodeTransformer):
     # --- statements ---
 
     def visit_Return(self, node):
-        parts = self._returned(node.value)
+        parts = returned(node.value)
         self.generic_visit(node)
         converted = {}
         for place, call in parts.items() if not self._returns_in_finally else ():
@@ -419,91 +352,10 @@ class Observed(MatchStatements, gast.NodeTransformer):
             node.value = self._show("returned", node.value, places=gast.Tuple([*converted.values()], gast.Load()))
         return node
 
-    @staticmethod
-    def _returned(value):
-        """{place: expression} of what is returned, which may be a tuple or a dict that is made there; None is the place of a single value."""
-        if isinstance(value, gast.Tuple):
-            return {} if any(isinstance(x, gast.Starred) for x in value.elts) else dict(enumerate(value.elts))
-        if isinstance(value, gast.Dict):
-            keys = [getattr(key, "value", None) for key in value.keys]
-            return dict(zip(keys, value.values)) if all(type(key) is str for key in keys) and len(set(keys)) == len(keys) else {}
-        return {} if value is None else {None: value}
-
     def _call_within(self, node):
         """The call itself, of what the instrumenter has made of one."""
-        is_left = isinstance(node, gast.Call) and self._is_own(node) and getattr(node.func, "attr", None) == "leave" and isinstance(node.args[0], gast.Call)
+        is_left = isinstance(node, gast.Call) and self.is_own(node) and getattr(node.func, "attr", None) == "leave" and isinstance(node.args[0], gast.Call)
         return node.args[0] if is_left else node
-
-    def visit_Assign(self, node):
-        if self._is_own(node.targets[0]):
-            return node
-        node.value = self.visit(node.value)
-        for shape in map(_structure, node.targets):
-            if shape is not None:
-                node.value = self._show("unpacked", node.value, shape=shape)
-        rest = self._born(_starred(node.targets))
-        named = ["value"] if any(isinstance(target, gast.Subscript) for target in node.targets) else []
-        node.value, node.targets = self._assigned(node.value, node.targets)
-        return [node, *rest, *self._let_go(*named)]
-
-    def _let_go(self, *names):
-        """Statements by which the names of Terra's, that a statement has used, keep nothing alive behind it."""
-        return [gast.Assign([gast.Name(self._prefix + name, gast.Store(), None, None)], gast.Constant(None, None)) for name in names]
-
-    def _assigned(self, value, targets):
-        """(a shown value, the targets that it is assigned to): it has a name where one of them is an item."""
-        if any(isinstance(target, gast.Subscript) for target in targets):
-            value = self._named(self._prefix + "value", value)
-        name = gast.Name(self._prefix + "value", gast.Load(), None, None)
-        value = self._sets_names(value, targets)
-        return value, [self._target(target, name) for target in targets]
-
-    def _target(self, target, value):
-        if isinstance(target, gast.Subscript):
-            return self._stored(target, value)
-        return target if isinstance(target, gast.Name) else self.visit(target)
-
-    def visit_AugAssign(self, node):
-        node.value = self.visit(node.value)
-        if isinstance(node.target, gast.Name) and node.target.id in self.shown:
-            key, owner = self._variable(node.target)
-            node.value = self._show("inplace_attribute", node.value, owner=owner, name=key, operator=_name_of(node.op))
-            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target)))]
-        if isinstance(node.target, gast.Name):
-            held = gast.Name(node.target.id, gast.Load(), None, None)
-            held.__dict__.update({name: getattr(node.target, name) for name in node.target._attributes if hasattr(node.target, name)})
-            node.value = self._show("inplace", node.value, held=held, operator=_name_of(node.op))
-            return [node, gast.Expr(self._show("item", held))]
-        if isinstance(node.target, gast.Subscript) and not isinstance(node.target.slice, gast.Slice):
-            container, key = self._prefix + "container", self._prefix + "key"
-            node.value = self._show(
-                "inplace_item", node.value, container=gast.Name(container, gast.Load(), None, None), key=gast.Name(key, gast.Load(), None, None),
-                operator=_name_of(node.op))
-            target = node.target
-            target.value, target.slice = self._named(container, self._shown("augmented", target.value)), self._named(key, self._index(target.slice))
-            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target))), *self._let_go("container", "key")]
-        if isinstance(node.target, gast.Attribute):
-            owner = self._prefix + "owner"
-            node.value = self._show(
-                "inplace_attribute", node.value, owner=gast.Name(owner, gast.Load(), None, None), name=self._attribute(node.target),
-                operator=_name_of(node.op))
-            node.target.value = self._named(owner, self.visit(node.target.value))
-            return [node, gast.Expr(self._show("item", gast.copy_location(gast.Constant(None, None), node.target))), *self._let_go("owner")]
-        node.target.value = self._shown("changed", node.target.value)
-        node.target.slice = self._index(node.target.slice)
-        return node
-
-    @staticmethod
-    def _named(name, value):
-        return gast.copy_location(gast.NamedExpr(gast.Name(name, gast.Store(), None, None), value), value)
-
-    def visit_AnnAssign(self, node):
-        _refuse_calls(node.annotation)
-        if node.value is None:
-            node.target = self.visit(node.target)
-        else:
-            node.value, (node.target,) = self._assigned(self.visit(node.value), [node.target])
-        return node
 
     def visit_Raise(self, node):
         if node.exc is not None:
@@ -512,17 +364,17 @@ class Observed(MatchStatements, gast.NodeTransformer):
 
     def visit_For(self, node):
         node.iter = self._iterable(node.iter, node.target)
-        rest = self._born(_starred([node.target]))
+        rest = self._born(starred([node.target]))
         node.target = self.visit(node.target)
         node.body = [*rest, *self._visit_list(node.body)]
         node.orelse = self._visit_list(node.orelse)
         return node
 
     def _iterable(self, node, target):
-        shape = _structure(target)
-        if isinstance(node, gast.Call) and self._is_own(node) and getattr(node.func, "attr", None) != "leave":
+        shape = structure(target)
+        if isinstance(node, gast.Call) and self.is_own(node) and getattr(node.func, "attr", None) != "leave":
             if node.func.attr == "outermost":
-                shape = _structure(target.elts[1])  # the first one is the instrumenter's
+                shape = structure(target.elts[1])  # the first one is the instrumenter's
             if shape is not None:  # what the items are unpacked into is told to the innermost iterable
                 node.args[-1] = self._show("unpacking", self.visit(node.args[-1]), shape=shape)
                 return node
@@ -537,47 +389,3 @@ class Observed(MatchStatements, gast.NodeTransformer):
                 raise Unobservable(f"line {node.lineno} unpacks or stores what a context gives")
         node.body = self._visit_list(node.body)
         return node
-
-
-def _is_of_integers(how, asked):
-    """Whether arithmetic with names may have small integers in the middle of it, of which only Python's own evaluation tells where they came from."""
-    kinds = (gast.FloorDiv, gast.Mod) if how == "counted" else gast.operator
-    return any(isinstance(node, gast.BinOp) and isinstance(node.op, kinds) for node in gast.walk(asked))
-
-
-def _name_of(operator):
-    return gast.Constant(type(operator).__name__, None)
-
-
-def _constant_key(node):
-    """The key of an item, as a constant, if it is a string or a whole number; else None."""
-    return gast.Constant(node.value, None) if isinstance(node, gast.Constant) and type(node.value) in (int, str) else None
-
-
-def _key(node):
-    """The same, or the variable that has it."""
-    return gast.Name(node.id, gast.Load(), None, None) if isinstance(node, gast.Name) else _constant_key(node)
-
-
-def _starred(targets):
-    """The names among the targets that a list is made for."""
-    return [
-        node.value.id for target in targets for node in gast.walk(target)
-        if isinstance(node, gast.Starred) and isinstance(node.value, gast.Name)]
-
-
-def _structure(target):
-    """How a value is unpacked: None for a name, a tuple of such for a tuple of targets, "*" for one with a star; as an expression."""
-    if isinstance(target, gast.Starred):
-        if not isinstance(target.value, gast.Name):
-            raise Unobservable(f"line {target.lineno} has a target with a star that is no name")
-        return gast.Constant("*", None)
-    if not isinstance(target, (gast.Tuple, gast.List)):
-        return None
-    return gast.Tuple([_structure(x) or gast.Constant(None, None) for x in target.elts], gast.Load())
-
-
-def _refuse_calls(annotation):
-    """Annotations are not shown: they must do nothing when they are evaluated."""
-    if annotation is not None and any(isinstance(x, (gast.Call, gast.NamedExpr, gast.Await)) for x in gast.walk(annotation)):
-        raise Unobservable(f"line {annotation.lineno} calls something in an annotation")

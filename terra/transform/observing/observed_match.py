@@ -55,7 +55,7 @@ class MatchStatements:
         return []
 
     def _of_MatchValue(self, pattern, held, names):
-        compared = expression("tls.observer.comparison('Eq', held, value)", pattern, tls=self._tls, held=held, value=self._value(pattern.value))
+        compared = expression("tls.observer.comparison('Eq', held, value)", pattern, tls=self.tls, held=held, value=self._value(pattern.value))
         return [self._show("truth", compared)]
 
     def _value(self, node):
@@ -83,19 +83,19 @@ class MatchStatements:
         before = stars[0] if stars else len(pattern.patterns)
         after = len(pattern.patterns) - before - len(stars)
         wanted = pattern.patterns[before].name is not None if stars else None
-        taken = expression("tls.observer.sequence(held, before, after, wanted)", pattern, tls=self._tls, held=held, before=before, after=after, wanted=wanted)
+        taken = expression("tls.observer.sequence(held, before, after, wanted)", pattern, tls=self.tls, held=held, before=before, after=after, wanted=wanted)
         return self._parts(pattern, taken, pattern.patterns, names)
 
     def _of_MatchMapping(self, pattern, held, names):
         keys = gast.Tuple([*map(self._value, pattern.keys)], gast.Load())
-        taken = expression("tls.observer.mapped(held, keys, rest)", pattern, tls=self._tls, held=held, keys=keys, rest=pattern.rest is not None)
+        taken = expression("tls.observer.mapped(held, keys, rest)", pattern, tls=self.tls, held=held, keys=keys, rest=pattern.rest is not None)
         rest = [] if pattern.rest is None else [gast.copy_location(gast.MatchStar(pattern.rest), pattern)]
         return self._parts(pattern, taken, [*pattern.patterns, *rest], names)
 
     def _of_MatchClass(self, pattern, held, names):
         wanted = gast.Tuple([gast.Constant(self.mangled(name), None) for name in pattern.kwd_attrs], gast.Load())
         taken = expression(
-            "tls.observer.instance(held, cls, positions, wanted)", pattern, tls=self._tls, held=held, cls=self.visit(pattern.cls), positions=len(pattern.patterns),
+            "tls.observer.instance(held, cls, positions, wanted)", pattern, tls=self.tls, held=held, cls=self.visit(pattern.cls), positions=len(pattern.patterns),
             wanted=wanted)
         return self._parts(pattern, taken, [*pattern.patterns, *pattern.kwd_patterns], names)
 

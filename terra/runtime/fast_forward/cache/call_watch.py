@@ -8,7 +8,7 @@ import warnings
 from terra.runtime.interpreter import profilers
 from terra.runtime.tapes import jacobians
 from terra.transform import convert, policy
-from terra.transform.observing.observed import Unobservable
+from terra.transform.observing.parts import Unobservable
 
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
