@@ -11,6 +11,7 @@ from terra.runtime.execution.graph_runner import runner
 from terra.runtime.generation.kernels import alternatives, contest
 from terra.runtime.generation.kernels.eager_kernels import FLOAT
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, 3e38], "float32")
 
@@ -42,11 +43,11 @@ class Recorded:
         """What a way gives for the inputs that are no constants."""
         enums = [x.dtype.as_datatype_enum for x in inputs]
         fdef = contest._function(alternatives._with_constants(way, self.constants), enums, [FLOAT])
-        tfi.add_function(fdef)
+        runtime_functions.add_function(fdef)
         try:
-            return tfi.execute_graph(fdef.signature.name, list(inputs), contest._COPIES)[-1].numpy()
+            return runtime_functions.execute_graph(fdef.signature.name, list(inputs), contest._COPIES)[-1].numpy()
         finally:
-            tfi.remove_function(fdef.signature.name)
+            runtime_functions.remove_function(fdef.signature.name)
 
 
 def same_bits(function, *inputs):

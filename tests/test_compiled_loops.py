@@ -10,8 +10,8 @@ from test_recurrent_layers import LAYERS, built, trained
 import terra
 from terra import trial
 from terra.runtime.generation.xla import inlining, xla_form
-from terra.tf import internals as tfi
 from terra.tf import opschema
+from terra.tf.private import runtime_functions
 
 L = keras.layers
 
@@ -129,7 +129,7 @@ def test_what_may_be_in_a_loop(name):
     def run(x):
         return tf.while_loop(lambda i, x: i < 4, lambda i, x: (i + 1, tf.ensure_shape(body(x), [3])), (0, x), maximum_iterations=4)[1]
     spec = [tf.TensorSpec([3])]
-    with tfi.tracing_for_xla():
+    with runtime_functions.tracing_for_xla():
         fdef = tf.function(run, autograph=False, input_signature=spec).get_concrete_function().function_def
     assert inlining.why_not(fdef, opschema.reachable_functions(fdef)) == expected
     ordinary = tf.function(run, autograph=False, input_signature=spec).get_concrete_function().function_def

@@ -24,7 +24,7 @@ from unwaited import unwaited
 from terra.location import current_step
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.fast_forward.steps.prepared_steps import Ran
-from terra.tf import internals
+from terra.tf.private import replacements
 
 RNG = np.random.default_rng(3)
 X = [RNG.normal(size=(6, 4)).astype("float32") for _ in range(4)]
@@ -607,7 +607,7 @@ def until_it_is_run(step):
 def test_steps_that_are_waited_for_at_once_leave_nothing_in_flight():
     step, v = simple()
     n, result = until_it_is_run(step)
-    assert not runner.flights and not internals.hooks_installed()
+    assert not runner.flights and not replacements.hooks_installed()
     assert v.numpy() == n and float(result) == 2.0 * n and result._owner is None
     stats = step.stats()
     assert stats.waited_steps >= 1 and stats.express_steps >= 1
@@ -620,9 +620,9 @@ def test_steps_that_nobody_waits_for_run_ahead_again():
     waited = step.stats().waited_steps
     results = [step(one) for _ in range(10)]
     assert step.stats().waited_steps == waited  # what was run had not been looked at
-    assert internals.hooks_installed()
+    assert replacements.hooks_installed()
     assert [float(x) for x in results] == [2.0 * (n + k) for k in range(1, 11)]
-    assert v.numpy() == n + 10.0 and not runner.flights and not internals.hooks_installed()
+    assert v.numpy() == n + 10.0 and not runner.flights and not replacements.hooks_installed()
 
 
 def test_steps_that_are_read_later_run_ahead_again():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from terra.tf import fingerprints
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 F = tf.TensorSpec((2, 2), tf.float32)
 
@@ -16,7 +17,7 @@ F = tf.TensorSpec((2, 2), tf.float32)
 def fdef_of(function, *specs):
     """Like TensorFlow's own: the functions that it calls are known to the context."""
     concrete = tf.function(function).get_concrete_function(*specs)
-    return tfi.function_def(tfi.function_name(concrete)), concrete
+    return runtime_functions.function_def(runtime_functions.function_name(concrete)), concrete
 
 
 def fingerprint(function, *specs):
@@ -122,7 +123,7 @@ def test_types_and_compilation_matter():
     D = tf.TensorSpec((2, 2), tf.float64)
     assert fingerprint(lambda x, y: x - y) != fingerprint(lambda x, y: x - y, D, D)
     compiled = tf.function(lambda x, y: x - y, jit_compile=True).get_concrete_function(F, F)
-    assert fingerprints.of_function(tfi.function_def(tfi.function_name(compiled))) != fingerprint(lambda x, y: x - y)
+    assert fingerprints.of_function(runtime_functions.function_def(runtime_functions.function_name(compiled))) != fingerprint(lambda x, y: x - y)
 
 
 def test_effects_are_kept_in_their_order():

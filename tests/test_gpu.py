@@ -13,6 +13,7 @@ import corpus
 import terra
 from terra.runtime.generation import order
 from terra.tf import internals, opschema
+from terra.tf.private import hardware
 
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="there is no GPU")
@@ -22,7 +23,7 @@ PROGRAMS = [spec for spec in corpus.load().values() if spec.module in ("control_
 @pytest.fixture
 def as_on_gpu(monkeypatch):
     """Every operation may fail, constants stay where they are, variables are not handed through channels."""
-    monkeypatch.setattr(internals, "n_gpus", lambda: 1)
+    monkeypatch.setattr(hardware, "n_gpus", lambda: 1)
 
 
 @pytest.mark.parametrize("spec", PROGRAMS, ids=[spec.name for spec in PROGRAMS])

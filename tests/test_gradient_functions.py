@@ -9,7 +9,7 @@ from test_custom_gradients import X, check, training, values
 
 import terra
 from terra.runtime.fast_forward.cache import call_cache
-from terra.tf import internals as tfi
+from terra.tf.private import symbolic
 
 RNG = np.random.default_rng(8)
 
@@ -206,12 +206,12 @@ def test_fallback_inside_a_gradient(when):
 def test_gradient_function_of_the_users():
     """Registered for an operation that has none of TensorFlow's: it runs at each step."""
     calls = []
-    if tfi.registered_gradient("Snapshot") is None:
+    if symbolic.registered_gradient("Snapshot") is None:
         @tf.RegisterGradient("Snapshot")
         def backward(op, upstream):
             backward.calls.append(1)
             return upstream * (2.0 + len(backward.calls) % 2)
-    function = tfi.registered_gradient("Snapshot")
+    function = symbolic.registered_gradient("Snapshot")
 
     def make(choose):
         kernel, bias, last = made = variables()

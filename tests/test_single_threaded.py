@@ -13,7 +13,7 @@ from terra.runtime.execution.graph_runner import runner
 from terra.runtime.step_function import generation
 from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, LEARNED
-from terra.tf import internals
+from terra.tf.private import hardware
 from terra.trial import BLOCK, ROUNDS
 
 TRIAL = 2 * BLOCK * ROUNDS
@@ -165,7 +165,7 @@ def test_not_where_it_calls_functions(step):
         np.testing.assert_array_equal(coexecuted(x, k).numpy(), step(x, k).numpy())
     stats = coexecuted.stats()
     assert stats.coexecuted_steps >= 6 and runner.failures == before
-    if step(x, 0).shape.rank != 4 or internals.has_onednn():
+    if step(x, 0).shape.rank != 4 or hardware.has_onednn():
         assert stats.single_threaded_steps <= 4  # before the graph had a branch
         assert "calls functions" in coexecuted.single_threaded.reason and coexecuted.single_threaded.is_decided()
         assert "does not run on one thread: it calls functions" in terra.explain(coexecuted)
@@ -202,7 +202,7 @@ def test_tensorflow_refuses(monkeypatch):
 
 
 def test_not_on_several_devices(monkeypatch):
-    monkeypatch.setattr(internals, "has_one_device", lambda: False)
+    monkeypatch.setattr(hardware, "has_one_device", lambda: False)
     step = terra.coexecute(adam(*variables()), wait_for_graph=True)
     x, y = tf.constant(numbers(5, 4)), tf.constant(numbers(5, 3))
     for _ in range(LEARNED + 20):

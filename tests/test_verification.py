@@ -13,7 +13,7 @@ from harness import differ
 import terra
 from terra.location import current_step
 from terra.runtime.fast_forward.guards import guards
-from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 X = [np.random.default_rng(i).normal(size=(4, 3)).astype("float32") for i in range(3)]
 STEPS = 20
@@ -190,7 +190,7 @@ def test_a_call_that_does_something_else_on_a_known_path_is_found(monkeypatch):
 
 def wrong_graphs(monkeypatch, op, other):
     """Have all graphs made from now on run another operation in the place of `op`."""
-    original = tfi.add_function
+    original = runtime_functions.add_function
 
     def add(fdef):
         for node in fdef.node_def:
@@ -198,7 +198,7 @@ def wrong_graphs(monkeypatch, op, other):
                 node.op = other
         original(fdef)
 
-    monkeypatch.setattr(tfi, "add_function", add)
+    monkeypatch.setattr(runtime_functions, "add_function", add)
 
 
 @pytest.mark.parametrize("make", [trained, looped])

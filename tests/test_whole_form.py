@@ -16,7 +16,8 @@ from terra.runtime.execution.graph_runner import runner
 from terra.runtime.generation.xla import xla_order
 from terra.runtime.generation.xla.xla_cluster import WHOLE
 from terra.tf import internals as tfi
-from test_jit_compile import ATOL, RTOL, batches, compare, jit, kept, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)
+from terra.tf.private import runtime_functions
+from test_jit_compile import ATOL, RTOL, batches, compare, jit, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)
 
 
 def form_of(step):
@@ -251,7 +252,7 @@ def test_the_check_is_that_of_the_form_that_ran(monkeypatch):
     for k in range(30):
         float(step(tf.constant([k % 5, 2, 4])))
     assert assert_whole(step).checked
-    own, run = step.program.compiled, tfi.Executors.run
+    own, run = step.program.compiled, runtime_functions.Executors.run
 
     def replacing(self, *args):
         own._current = copy.copy(own._current[0]), {}, ()
@@ -259,7 +260,7 @@ def test_the_check_is_that_of_the_form_that_ran(monkeypatch):
         return run(self, *args)
 
     bad = tf.constant([0, 5, 4])
-    monkeypatch.setattr(tfi.Executors, "run", replacing)
+    monkeypatch.setattr(runtime_functions.Executors, "run", replacing)
     try:
         raised = step(bad)
     except tf.errors.InvalidArgumentError as error:

@@ -1,7 +1,7 @@
 """Steps that have TensorFlow run the program's Python on other threads: replicas of a distribution strategy, coordinators.
 
 Those threads read and update variables at once, while the step's own updates wait for its graph. So a step that gets there falls back, and runs
-imperatively from then on. The functions of TensorFlow's that begin or await such threads are wrapped: see `internals.wrap_what_uses_threads`.
+imperatively from then on. The functions of TensorFlow's that begin or await such threads are wrapped: see `replacements.wrap_what_uses_threads`.
 """
 
 import functools
@@ -10,6 +10,7 @@ from threading import get_ident
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.execution.process.shared import leave_graph, running_step
 from terra.tf import internals as tfi
+from terra.tf.private import replacements
 
 
 def _wrap(name, original):
@@ -28,4 +29,4 @@ def _wrap(name, original):
     return function
 
 
-tfi.wrap_what_uses_threads(_wrap)
+replacements.wrap_what_uses_threads(_wrap)

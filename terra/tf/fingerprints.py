@@ -8,7 +8,7 @@ import collections
 import graphlib
 import hashlib
 
-from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 COMPILED = "_XlaMustCompile"  # attribute of a function, or of a call of it, that XLA is to compile: a tf.function with jit_compile=True
 _DEEPEST = 32  # of functions that call functions
@@ -50,14 +50,14 @@ def _renamed(reference, known):
 
 def _operation(name, depth):
     """The name of an operation; of a function, which nodes may name as one, what it computes."""
-    if tfi.op_def(name) is not None:
+    if runtime_functions.op_def(name) is not None:
         return name
-    inner = tfi.function_def(name) if depth < _DEEPEST else None
+    inner = runtime_functions.function_def(name) if depth < _DEEPEST else None
     return name if inner is None else of_function(inner, depth + 1)
 
 
 def _is_stateful(name):
-    op_def = tfi.op_def(name)
+    op_def = runtime_functions.op_def(name)
     return op_def is None or op_def.is_stateful or any(a.name == "seed" for a in op_def.attr)  # not all that draw are registered as stateful
 
 

@@ -8,6 +8,7 @@ into, it may touch all that there is. What cannot be told waits.
 
 from terra.tf import internals as tfi
 from terra.tf import opschema
+from terra.tf.private import datasets, runtime_functions
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
@@ -45,7 +46,7 @@ def reach_of(inputs):
     try:
         return iterator._terra_reach
     except AttributeError:
-        return _reach_behind(iterator, tfi.dataset_of_iterator(iterator))
+        return _reach_behind(iterator, datasets.dataset_of_iterator(iterator))
 
 
 def reach_of_iterator(iterator):
@@ -77,11 +78,11 @@ def _reach_of_dataset(dataset):
         if id(one) in seen:
             continue
         seen.add(id(one))
-        parts = tfi.dataset_parts(one)
+        parts = datasets.dataset_parts(one)
         if parts is None:
             raise _CannotTell
-        datasets, functions, tensors = parts
-        todo += datasets
+        inner, functions, tensors = parts
+        todo += inner
         for function in functions:
             tensors = [*tensors, *function.captured_inputs]
             _look_into(function.function_def, reach, names)
@@ -106,14 +107,14 @@ def _look_into(fdef, reach, names):
     names.add(fdef.signature.name)
     for node in fdef.node_def:
         name = node.op
-        definition = tfi.op_def(name)
+        definition = runtime_functions.op_def(name)
         if definition is None:
-            _look_into(tfi.function_def(name), reach, names)
+            _look_into(runtime_functions.function_def(name), reach, names)
             continue
         for value in node.attr.values():
             called = [value.func] if value.WhichOneof("value") == "func" else value.list.func
             for function in called:
-                _look_into(tfi.function_def(function.name), reach, names)
+                _look_into(runtime_functions.function_def(function.name), reach, names)
         if name in _PYTHON:
             raise _CannotTell
         if definition.is_stateful and not (

@@ -8,6 +8,7 @@ import collections
 
 from terra.tf import fingerprints
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 # How an op takes part in co-execution.
 GRAPH = 0  # goes into the graph
@@ -269,11 +270,11 @@ def get_schema(name):
     """Schema of op (or traced function) `name`; None if TensorFlow knows neither."""
     schema = schemas.get(name)
     if schema is None:
-        op_def = tfi.op_def(name)
+        op_def = runtime_functions.op_def(name)
         if op_def is not None:
             schema = Schema(name, op_def=op_def)
         else:
-            fdef = tfi.function_def(name)
+            fdef = runtime_functions.function_def(name)
             if fdef is None:
                 return None
             schema = Schema(name, fdef=fdef)
@@ -321,10 +322,10 @@ def reachable_functions(fdef):
             continue
         found[f.signature.name] = f
         for node in f.node_def:
-            names = [node.op] if tfi.op_def(node.op) is None else []
+            names = [node.op] if runtime_functions.op_def(node.op) is None else []
             for value in node.attr.values():
                 names += [value.func.name] if value.WhichOneof("value") == "func" else [g.name for g in value.list.func]
-            todo += [tfi.function_def(n) for n in names]
+            todo += [runtime_functions.function_def(n) for n in names]
     return found
 
 
@@ -346,14 +347,14 @@ def function_effects(fdef, depth=0):
             continue
         nested = [node.attr[a].func.name for a in node.attr if node.attr[a].WhichOneof("value") == "func"]
         nested += [f.name for a in node.attr for f in node.attr[a].list.func]
-        definition = tfi.op_def(node.op)
+        definition = runtime_functions.op_def(node.op)
         if definition is None:
             nested.append(node.op)
         if nested:
             if definition is not None and node.op not in PURE_STATEFUL:
                 return None
             for name in nested:
-                inner = tfi.function_def(name)
+                inner = runtime_functions.function_def(name)
                 inner_effects = function_effects(inner, depth + 1) if inner is not None else None
                 if inner_effects is None:
                     return None
@@ -396,10 +397,10 @@ def _may_write(name, fdef, depth=0):
             return True
         nested = [node.attr[a].func.name for a in node.attr if node.attr[a].WhichOneof("value") == "func"]
         nested += [f.name for a in node.attr for f in node.attr[a].list.func]
-        if tfi.op_def(node.op) is None:
+        if runtime_functions.op_def(node.op) is None:
             nested.append(node.op)
         for inner in nested:
-            inner_fdef = tfi.function_def(inner)
+            inner_fdef = runtime_functions.function_def(inner)
             if inner_fdef is None or _may_write(inner, inner_fdef, depth + 1):
                 return True
     return False

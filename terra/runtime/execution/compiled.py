@@ -27,6 +27,7 @@ from terra.runtime.generation.xla.xla_form import make_form
 from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
 from terra.tf.helper_threads import Task
+from terra.tf.private import runtime_functions
 from terra.trial import Trial
 
 log = logging.getLogger("terra")
@@ -43,7 +44,7 @@ PATIENCE = 20.0  # seconds: what takes longer to compile is compiled once, in th
 TURNS = 40  # at most, of either order
 LONGEST = 1.0  # seconds that these take together, as far as four turns allow
 GAIN = 0.97  # of the time of the usual order: the opposite one is not worth it if it takes longer
-ATTRS = ("executor_type", "", "config_proto", tfi.call_config(False))
+ATTRS = ("executor_type", "", "config_proto", runtime_functions.call_config(False))
 UNKNOWN, PROBED, READY, FAILED = "unknown", "probed", "ready", "failed"
 
 

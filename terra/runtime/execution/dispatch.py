@@ -16,6 +16,7 @@ from terra.runtime.tapes import lazy_tape
 from terra.runtime.tensors.tensor import TerraTensor, shape_slice
 from terra.tf import internals as tfi
 from terra.tf import iterators, opschema
+from terra.tf.private import replacements
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -115,15 +116,15 @@ _getitem = slicing.getitem(tfi.tensor_getitem)
 def install():
     """Put the hooks in place; `current_step.active` is set before, so that no other thread removes them."""
     with _hooks_lock:
-        if not tfi.hooks_installed():
-            tfi.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS, gradient_hook, _getitem)
+        if not replacements.hooks_installed():
+            replacements.install_hooks(_fast, _slow, _cancelable, shape_slice, lazy_tape.HOOKS, gradient_hook, _getitem)
 
 
 def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
     with _hooks_lock:
         if current_step.active is None and not runner.flights and not runner.swallowed.pending:
-            tfi.remove_hooks()
+            replacements.remove_hooks()
             if current_step.active is not None or runner.flights:  # a signal handler has begun a step meanwhile
                 install()
 

@@ -17,6 +17,7 @@ from terra.runtime.execution.swallowed import Remembered, Swallowed
 from terra.runtime.generation import undo
 from terra.runtime.generation.generated import CHECK_FAILED
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 log = logging.getLogger("terra")
 
@@ -63,7 +64,7 @@ class Queue:
 
     def get(self, manager):
         """Wait for a value, of a channel that takes one at a time; raises CancelledError if the graph fails or is cancelled meanwhile."""
-        return tfi.run_cancelable("QueueDequeueV2", [self.ref], self._get, 1, manager)[0]
+        return runtime_functions.run_cancelable("QueueDequeueV2", [self.ref], self._get, 1, manager)[0]
 
     def drain(self, handle):
         size = int(tfi.execute(handle, "", "QueueSizeV2", [self.ref], (), 1)[0])
@@ -171,7 +172,7 @@ class GraphRunner:
     @property
     def executors(self):
         if self._executors is None:
-            self._executors = tfi.Executors()
+            self._executors = runtime_functions.Executors()
         return self._executors
 
     @property

@@ -3,7 +3,7 @@
 import weakref
 
 from terra.runtime.execution.graph_runner import runner
-from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 _left = []  # names of functions whose owner is gone
 
@@ -16,7 +16,7 @@ class Registered:
         weakref.finalize(owner, _left.extend, self.names).atexit = False
 
     def add(self, fdef):
-        tfi.add_function(fdef)
+        runtime_functions.add_function(fdef)
         self.names.append(fdef.signature.name)
 
     def hold(self, library):
@@ -28,14 +28,14 @@ class Registered:
     def remove(self, fdefs):
         for fdef in fdefs:
             self.names.remove(fdef.signature.name)
-            tfi.remove_function(fdef.signature.name)
+            runtime_functions.remove_function(fdef.signature.name)
 
     def remove_all(self):
         while self.names:
-            tfi.remove_function(self.names.pop())
+            runtime_functions.remove_function(self.names.pop())
 
 
 def remove_left():
     """Remove the functions of owners that are gone, unless a graph may still run."""
     while _left and not runner.flights:
-        tfi.remove_function(_left.pop())
+        runtime_functions.remove_function(_left.pop())

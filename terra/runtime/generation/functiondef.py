@@ -8,6 +8,7 @@ import collections
 import re
 
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
@@ -46,7 +47,7 @@ def attr(value):
 def attr_protos(info):
     """{name: AttrValue} of the attributes of an `OpInfo`."""
     types = info.schema.attr_types
-    return {name: tfi.as_attr_value(value, types[name], name) for name, value in info.raw.items() if name in types}
+    return {name: runtime_functions.as_attr_value(value, types[name], name) for name, value in info.raw.items() if name in types}
 
 
 def dtype(enum):

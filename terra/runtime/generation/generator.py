@@ -36,6 +36,7 @@ from terra.runtime.generation.variables import Accesses
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.opschema import ASSIGN_ADD, ASSIGN_SUB, READS_ONLY
+from terra.tf.private import hardware
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64
@@ -62,8 +63,8 @@ class GraphGenerator(Commits):
         self.new_queue = new_queue
         self.exact = not optimize
         self.compiled = compiled
-        self.fixed = None if compiled or tfi.n_gpus() else fixed
-        self.forgiving = not compiled and not tfi.n_gpus()  # else any operation may fail: XLA may refuse it, a GPU may run out of memory
+        self.fixed = None if compiled or hardware.n_gpus() else fixed
+        self.forgiving = not compiled and not hardware.n_gpus()  # else any operation may fail: XLA may refuse it, a GPU may run out of memory
         self.out = Generated()
         self.out.early = early
         self.prefix = f"terra_{next(_function_numbers)}"
@@ -268,7 +269,7 @@ class GraphGenerator(Commits):
         group = feed.group
         if group.refs is None:
             enums = [other.enum for other in group.feeds]
-            if RESOURCE_ENUM in enums and tfi.n_gpus():  # channels are on the CPU, and TensorFlow hands no variable of a GPU to an operation there
+            if RESOURCE_ENUM in enums and hardware.n_gpus():  # channels are on the CPU, and TensorFlow hands no variable of a GPU to an operation there
                 raise GenerationError("a variable that the step makes would be handed to a graph that runs already, which a GPU's cannot be")
             group.queue = self.new_queue(enums)
             group.refs = self._dequeue(scope, group.queue, enums, label, [scope.last_fetch] if scope.last_fetch else ())

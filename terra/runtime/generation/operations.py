@@ -6,6 +6,7 @@ from terra.runtime.generation.kernels import alternatives, eager_kernels, sample
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.fingerprints import COMPILED
+from terra.tf.private import runtime_functions
 
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
 FEW_SHAPES = 4  # that an operation has had, up to which it is worth a graph that is right for the first of them only
@@ -72,7 +73,7 @@ class Operations:
         """The ref of the same tensor: the graph fails, and nothing is committed, if it has another shape."""
         checked = scope.checked.get((ref, shape))
         if checked is None:
-            name = scope.builder.node("EnsureShape", [ref], {"T": dtype(enum), "shape": tfi.as_attr_value(shape, "shape", "shape")}, label)
+            name = scope.builder.node("EnsureShape", [ref], {"T": dtype(enum), "shape": runtime_functions.as_attr_value(shape, "shape", "shape")}, label)
             checked = scope.checked[ref, shape] = name + ":output:0"
             scope.checks.add(name)
         return checked
@@ -122,7 +123,7 @@ class Operations:
 
         Grappler must know of variables what it knows there.
         """
-        if not self._generator.exact or self._generator.compiled or COMPILED in fdef.attr or not tfi.has_grappler(config):
+        if not self._generator.exact or self._generator.compiled or COMPILED in fdef.attr or not runtime_functions.has_grappler(config):
             return fdef.signature.name
         known = {k: ref[1]._handle_data for k, ref in enumerate(refs) if ref[0] == RESOURCE and ref[1]._handle_data is not None}
         key = fdef.signature.name, *[(k, data.SerializeToString()) for k, data in known.items()]

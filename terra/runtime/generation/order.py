@@ -2,6 +2,7 @@
 
 from terra.runtime.generation.functiondef import node_of
 from terra.tf import internals as tfi
+from terra.tf.private import hardware
 
 # TensorFlow leaves an operation with this attribute alone when it computes what follows from constants; empty, it means nothing else.
 _UNFOLDED = "_scoped_allocator"
@@ -12,7 +13,7 @@ def to_register(fdef):
     """A copy of a FunctionDef, to be registered."""
     made = tfi.function_pb2.FunctionDef()
     made.CopyFrom(fdef)
-    if tfi.n_gpus():
+    if hardware.n_gpus():
         keep_unfolded(made.node_def)
     sort_shortest_first(made)
     return made

@@ -13,6 +13,7 @@ from terra.runtime.tracing.tracer import real
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM
+from terra.tf.private import symbolic
 
 EagerTensor = tfi.EagerTensor
 MOST_PATHS = 2000  # remembered for each piece
@@ -132,7 +133,7 @@ class PieceTapes(Tapes):
 
     def before_host(self, op, flat):
         """An imperative-only operation comes, perhaps a py_function, which records on the tapes itself; nothing flows through one that has no gradient."""
-        if self.recording is not None and any(type(x) is TerraTensor for x in flat) and not tfi.is_not_differentiable(op):
+        if self.recording is not None and any(type(x) is TerraTensor for x in flat) and not symbolic.is_not_differentiable(op):
             self.give_up()
 
     def diverged(self, piece_runner):

@@ -11,6 +11,7 @@ from terra.runtime.tensors import shape_inference
 from terra.runtime.tensors.open_shapes import is_shape, shape_of
 from terra.tf import internals as tfi
 from terra.tf import opschema
+from terra.tf.private import runtime_functions
 
 _SIZES = (2, 3), (5, 7)  # (batch, length) of what functions are tried with
 _PAIRS = tuple(zip(*_SIZES))
@@ -28,7 +29,7 @@ class Recurrence:
         self._dropout = [tf.nest.map_structure(lambda x: x is not None, held) for held in held_masks(cells)]
         self._weights = list(layer.cell.weights)
         self._specs = specs = [*specs, *[tf.TensorSpec(v.shape, v._value.dtype) for v in self._weights]]
-        self._tracing = tfi.tracing_for_xla if among.for_xla else contextlib.nullcontext
+        self._tracing = runtime_functions.tracing_for_xla if among.for_xla else contextlib.nullcontext
         with self._tracing():
             concrete = tf.function(self._run, input_signature=specs, autograph=False).get_concrete_function()
         self._concrete = concrete
@@ -65,7 +66,7 @@ class Recurrence:
         """Find the function that keeps what the gradient needs; False if there is none."""
         self._keeping = False
         with self._tracing():
-            name, n_outputs, backward, n_gradients, kept, places = tfi.forward_and_backward(self._concrete)
+            name, n_outputs, backward, n_gradients, kept, places = runtime_functions.forward_and_backward(self._concrete)
         n = len(self._outputs)
         if n_gradients != n or any(places[k] is None for k in self._sources):
             return
@@ -86,13 +87,13 @@ class Recurrence:
                 self._guard = guard_of(closure(self._step_function)["self"].cell_contents)  # now: cells have noted that they were called, and variables that they were read
         n = len(self._outputs)
         if tfi.tape_set_is_empty() or self._among.computes_again:
-            outputs = tfi.execute_function(self._plain, given, n, n)
+            outputs = runtime_functions.execute_function(self._plain, given, n, n)
         else:
             if self._keeping is None:
                 with dispatch.imperative():
                     self._make_keeping()
             name, n_all, *_ = self._keeping or (self._plain, n)
-            outputs = tfi.execute_function(name, given, n_all, n)
+            outputs = runtime_functions.execute_function(name, given, n_all, n)
         last, outputs, *new = outputs[:n]
         return last, outputs, tuple(tf.nest.pack_sequence_as(self._states, new))
 
@@ -135,13 +136,13 @@ class Recurrence:
         elif len(inputs) > n:
             _, _, backward, n_found, kept, places = self._keeping
             given = [*op.outputs, *inputs[n:]]
-            found = tfi.execute_function(backward, [*gradients, *[given[k] for k in kept]], n_found)
+            found = runtime_functions.execute_function(backward, [*gradients, *[given[k] for k in kept]], n_found)
             found = [found[places[k]] for k in self._sources]
         else:
             if self._backward is None:
                 with dispatch.imperative():
                     self._make_backward()
-            found = tfi.execute_function(self._backward, [*inputs, *gradients], len(self._sources))
+            found = runtime_functions.execute_function(self._backward, [*inputs, *gradients], len(self._sources))
         for k, x in zip(self._sources, found):
             result[k] = x
         return result
@@ -178,7 +179,7 @@ def _learn_shapes(name, samples, n_outputs):
 
     Returns these outputs; None if there is a size that is neither batch nor length nor always the same.
     """
-    given = [tfi.execute_function(name, tensors, n_outputs) for tensors in samples]
+    given = [runtime_functions.execute_function(name, tensors, n_outputs) for tensors in samples]
     shapes = [[x._shape_tuple() for x in outputs] for outputs in given]
     sources = {}
     for k, (x, y) in enumerate(zip(*samples)):

@@ -22,6 +22,7 @@ from terra.runtime.tensors.size_readers import SizeToCompare
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.structures import is_tensor
 from terra.tf import internals as tfi
+from terra.tf.private import replacements
 
 _MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
 _MOST = 64  # loops of one step function
@@ -34,7 +35,7 @@ _PLAIN = (bool, int, type(None))
 
 def replace():
     """Have Keras' layers ask here first."""
-    tfi.replace_in("keras.src.backend", rnn=_in_one)
+    replacements.replace_in("keras.src.backend", rnn=_in_one)
 
 
 def _in_one(original):

@@ -35,13 +35,14 @@ from terra.runtime.step_function.turnover import Turnover
 from terra.runtime.tracing import catching
 from terra.tf import internals as tfi
 from terra.tf import interrupts
+from terra.tf.private import replacements, runtime_functions, scopes
 from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")
 
-tfi.replace_while_loop(framework_loops.located)
-tfi.replace_map_fn(framework_loops.mapping)
-tfi.replace_pfor(framework_loops.vectorizing)
+replacements.replace_while_loop(framework_loops.located)
+replacements.replace_map_fn(framework_loops.mapping)
+replacements.replace_pfor(framework_loops.vectorizing)
 
 
 class Coexecuted(AsWritten):
@@ -256,7 +257,7 @@ class Coexecuted(AsWritten):
 
     def _for_graph(self):
         """What is called while a graph is made: AutoGraph's form of the function, if AutoGraph has converted what calls this one."""
-        return tfi.converted(self.__wrapped__) if tfi.is_autographs(frames.around_ours(sys._getframe(1))) else self.__wrapped__
+        return scopes.converted(self.__wrapped__) if scopes.is_autographs(frames.around_ours(sys._getframe(1))) else self.__wrapped__
 
     def note_coexecuted(self, program, form, path, shapes, single_threaded, general, lacks_form):
         """A step with arguments of these shapes was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its `general` one; `lacks_form`: whether another form is due."""
@@ -346,4 +347,4 @@ class Coexecuted(AsWritten):
     def graph(self):
         """The symbolic graph in use as a `tf.Graph` (for TensorBoard), or None before there is one."""
         program = self.instances.in_use().program
-        return None if program is None else tfi.graph_of_function(program.generated.fdefs[-1])
+        return None if program is None else runtime_functions.graph_of_function(program.generated.fdefs[-1])

@@ -21,6 +21,7 @@ from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import dummy
 from terra.tf.helper_threads import Task
+from terra.tf.private import runtime_functions
 
 log = logging.getLogger("terra")
 
@@ -138,7 +139,7 @@ class Generation:
         generated = generator.generate()
         program = Program(store, generated)
         program.handles = dict(generator.handles)
-        program.attrs = ("executor_type", "", "config_proto", tfi.call_config(optimize))
+        program.attrs = ("executor_type", "", "config_proto", runtime_functions.call_config(optimize))
         self.registered.hold(generated.library)
         if generated.varies:
             generator = GraphGenerator(store, False, Queue, optimize)
@@ -286,7 +287,7 @@ class Generation:
                 args.append(tfi.eager_constant([*conditions.ANYTHING] * len(form.conditions), tfi.dtypes.int64))
             else:
                 args.append(tfi.tf.constant([0] * len(form.select_index), dtype=tfi.tf.int32))
-        tfi.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)
+        runtime_functions.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)
 
     # -- programs that are used no more ----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant
+from terra.tf.private import runtime_functions
 from terra.transform import policy
 
 EagerTensor = tfi.EagerTensor
@@ -53,7 +54,7 @@ def record(runner, op, outputs, inputs, function):
     """The Record of what a step's code tells the tapes. Raises Unknown."""
     if not all(type(t) is TerraTensor and t._owner is runner and type(t._shp) is tuple for t in outputs):
         raise Unknown  # TensorFlow would read the missing shape
-    schema = opschema.get_schema(op) if tfi.op_def(op) is None else None  # of a traced function, whose name has a counter
+    schema = opschema.get_schema(op) if runtime_functions.op_def(op) is None else None  # of a traced function, whose name has a counter
     tensors, found = [], [schema.identity if schema is not None else op, *[t._key for t in outputs]]
     for x in inputs:
         found.append(_identity(runner, x))
@@ -133,7 +134,7 @@ def _take_apart(value, tensors, found, depth):
         found.append(kind)
         return value
     if kind is tfi.ConcreteFunction:
-        schema = opschema.get_schema(tfi.function_name(value))
+        schema = opschema.get_schema(runtime_functions.function_name(value))
         if schema is None:
             raise Unknown
         found += [schema.identity, *[x is None for x in tfi.tf.nest.flatten(value.structured_outputs)]]

@@ -8,13 +8,13 @@ import functools
 
 from terra.runtime.tensors.open_shapes import is_shape, merged, shape_of
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
-from terra.tf import internals as tfi
+from terra.tf.private import replacements
 
 
 def replace():
     """Have Keras' `einsum` and `reshape` tell, and TensorFlow's `ones_like`."""
-    tfi.replace_in("keras.src.backend.tensorflow.numpy", einsum=_einsum, reshape=_reshape)
-    tfi.replace_ones_like(_ones_like)
+    replacements.replace_in("keras.src.backend.tensorflow.numpy", einsum=_einsum, reshape=_reshape)
+    replacements.replace_ones_like(_ones_like)
 
 
 def _reshape(original):

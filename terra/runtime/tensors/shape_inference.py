@@ -12,6 +12,7 @@ from terra.runtime.tensors import shape_rules
 from terra.runtime.tensors.open_shapes import shape_of
 from terra.tf import internals as tfi
 from terra.tf import opschema
+from terra.tf.private import runtime_functions, symbolic
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 # Operations that give something for their own gradient's use, whose shape is the kernel's affair: the shape function leaves it open, but TensorFlow's code for the gradient asks for it.
@@ -26,7 +27,7 @@ class _Scratch:
 
     def fresh(self):
         if self.graph is None or self.made > _LARGEST_SCRATCH:
-            self.graph = tfi.new_graph()
+            self.graph = symbolic.new_graph()
             self.made = 0
             self.inputs = {}
         self.made += 1
@@ -42,7 +43,7 @@ def _attributes(info):
     protos = _protos.get(info)
     if protos is None:
         types = info.schema.attr_types
-        protos = _protos[info] = {name: tfi.as_attr_value(value, types[name], name) for name, value in info.raw.items() if name in types}
+        protos = _protos[info] = {name: runtime_functions.as_attr_value(value, types[name], name) for name, value in info.raw.items() if name in types}
     return protos
 
 
@@ -64,7 +65,7 @@ def output_shapes(info, enums, keys, handles, n_out):
     try:
         with graph.as_default():
             inputs = [_input(*given) for given in zip(enums, keys, handles, strict=True)]
-            op = tfi.create_graph_op(graph, info.op_type, inputs, _attributes(info))
+            op = symbolic.create_graph_op(graph, info.op_type, inputs, _attributes(info))
     except (ValueError, TypeError, tfi.OpError):  # eager execution will say what is wrong with it
         return None
     if len(op.outputs) != n_out:
@@ -110,7 +111,7 @@ def open_shapes(info, enums, keys, handles, seen, unreliable):
 
 
 def _input(enum, key, handle):
-    identity = enum, type(key), tuple(key) if key is not None else None, None if handle is None else tfi.handle_identity(handle)
+    identity = enum, type(key), tuple(key) if key is not None else None, None if handle is None else symbolic.handle_identity(handle)
     made = _scratch.inputs.get(identity)
     if made is None:
         made = _scratch.inputs[identity] = _make_input(enum, key, handle)
@@ -120,10 +121,10 @@ def _input(enum, key, handle):
 def _make_input(enum, key, handle):
     dtype = tfi.INTERN_DTYPES[enum]
     if handle is not None:
-        return tfi.handle_placeholder(handle)
+        return symbolic.handle_placeholder(handle)
     if is_value(key):
         _, shape, value = key
         if dtype != tfi.dtypes.string:
             return tfi.tf.constant(np.frombuffer(value, dtype.as_numpy_dtype).reshape(shape), dtype=dtype)
         key = shape
-    return tfi.placeholder(dtype, key)
+    return symbolic.placeholder(dtype, key)

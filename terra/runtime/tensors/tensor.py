@@ -18,6 +18,7 @@ from terra.runtime.interpreter import tracebacks
 from terra.runtime.tensors import open_shapes, size_readers
 from terra.runtime.tensors.open_shapes import Unread
 from terra.tf import internals as tfi
+from terra.tf.private import replacements
 
 EagerTensor = tfi.EagerTensor
 
@@ -222,7 +223,7 @@ def _noise_shape(original):
     return get_noise_shape
 
 
-tfi.replace_readers(_size, _constant_value, _noise_shape)
+replacements.replace_readers(_size, _constant_value, _noise_shape)
 
 # While the tapes record, they ask for shapes that they can do without: a shape that depends on data is then left unknown rather than fetched.
 _recording = [False]
@@ -328,7 +329,7 @@ def _returned(x):
     return x
 
 
-tfi.convert_returned_tensors(_returned)
+replacements.convert_returned_tensors(_returned)
 
 
 def record_on_tapes(op_type, inputs, attrs, outputs, name=None):

@@ -20,6 +20,7 @@ from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, const_key, is_small_constant, value_key
 from terra.tf.opschema import get_schema, op_info, schemas
+from terra.tf.private import hardware
 
 EagerTensor = tfi.EagerTensor
 FallbackException, BaseResourceVariable = tfi.FallbackException, tfi.BaseResourceVariable
@@ -302,7 +303,7 @@ class Tracer:
 
     def settle(self):
         """Make events of what was only noted."""
-        events, before, devices = self.events, self.before, not tfi.has_one_device()
+        events, before, devices = self.events, self.before, not hardware.has_one_device()
         for position in range(self._settled, len(events)):
             noted = events[position]
             if type(noted) is not tuple:

@@ -10,6 +10,7 @@ from terra.runtime.tensors import kinds, open_shapes
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracing.structures import is_tensor
 from terra.tf import internals as tfi
+from terra.tf.private import symbolic
 
 
 def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope):
@@ -17,7 +18,7 @@ def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, 
     def call():
         return tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope)
 
-    function = tfi.registered_gradient(op) if current_step.active is not None else None
+    function = symbolic.registered_gradient(op) if current_step.active is not None else None
     if function is None or not kinds.is_frameworks(function):
         return call()
     runner = call_cache.running()

@@ -18,6 +18,7 @@ from terra.runtime.fast_forward.sites import skipping
 from terra.runtime.tensors.kinds import is_librarys
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
+from terra.tf.private.scopes import enter_name_scope, leave_name_scope
 from terra.transform import policy
 
 EagerTensor = tfi.EagerTensor
@@ -319,7 +320,7 @@ def _call(layer, known, plan, args, kwargs, call=None):
     entered = not scopes or scopes[-1].caller is not layer or scopes[-1].name != layer.name
     if entered:
         scopes.append(_Scope(layer))
-        outer = tfi.enter_name_scope(layer.name)
+        outer = enter_name_scope(layer.name)
     try:
         return (call or layer.call)(*args, **kwargs)
     except Exception as error:
@@ -327,7 +328,7 @@ def _call(layer, known, plan, args, kwargs, call=None):
         raise
     finally:
         if entered:
-            tfi.leave_name_scope(outer)
+            leave_name_scope(outer)
             if scopes:
                 scopes.pop()
         if context.entry_layer is layer:

@@ -26,7 +26,7 @@ import numpy as np
 from terra.runtime.fast_forward.sources.parts import Drawn, Part
 from terra.runtime.generation.conditions import Within
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
-from terra.tf import internals as tfi
+from terra.tf.private import replacements
 from terra.transform import policy
 
 
@@ -217,7 +217,7 @@ def replace(running):
         TerraTensor.__format__ = _formatting(running)
     trainer = getattr(sys.modules.get("keras.src.trainers.trainer"), "Trainer", None)
     if "pythonify_logs" in getattr(getattr(trainer, "get_metrics_result", None), "__code__", replace.__code__).co_names:
-        tfi.replace_in("keras.src.utils.python_utils", pythonify_logs=functools.partial(_telling, running))
+        replacements.replace_in("keras.src.utils.python_utils", pythonify_logs=functools.partial(_telling, running))
 
 
 def _formatting(running):

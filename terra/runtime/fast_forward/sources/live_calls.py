@@ -18,6 +18,7 @@ from terra.runtime.fast_forward.sources.varying import KINDS, evaluate, number_a
 from terra.runtime.tensors.tensor import holds_numbers
 from terra.tf import internals as tfi
 from terra.tf import iterators
+from terra.tf.private import datasets
 
 EagerTensor = tfi.EagerTensor
 _NEXT = frozenset(["__next__", "next", "get_next"])
@@ -225,4 +226,4 @@ def put_back(iterator, element, error=None):
                     step.data[id(x)] = x
         return element
 
-    tfi.give_next(iterator, give)
+    datasets.give_next(iterator, give)

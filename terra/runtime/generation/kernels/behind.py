@@ -16,6 +16,7 @@ from terra.runtime.generation.kernels.writer import BOOL, INT32, UINT32, UINT64,
 from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
 from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
+from terra.tf.private import hardware, runtime_functions
 
 _SCATTER = frozenset("ResourceScatter" + name for name in ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update"))  # of rows
 _NAMES = """
@@ -31,7 +32,7 @@ _PASSING_ON = frozenset(["Reshape", "Identity", "ExpandDims", "Squeeze", "Unique
 @functools.cache
 def _places(op_type):
     """{name: which input it is} of those that may be wrong: the indices of a variable's rows or elements, and what these are updated with."""
-    names = [arg.name for arg in tfi.op_def(op_type).input_arg] if op_type in _SURE else ()
+    names = [arg.name for arg in runtime_functions.op_def(op_type).input_arg] if op_type in _SURE else ()
     return {name: k for k, name in enumerate(names) if name in ("indices", "updates", "grad", "delta")}
 
 
@@ -172,7 +173,7 @@ class Checks:
         depth = _depth(node) if is_of_elements(info.op_type) else None
         if depth is not None or len(checked) > 1:
             self._check_shapes(write, given, info.attrs["Tindices"], enum, depth, size)
-        if not tfi.n_gpus() or tfi.is_deterministic():  # GPUs ignore indices that are out of range, but scatter elements on the CPU if they are to do it in order
+        if not hardware.n_gpus() or tfi.is_deterministic():  # GPUs ignore indices that are out of range, but scatter elements on the CPU if they are to do it in order
             self._check_range(write, node, given["indices"], info.attrs["Tindices"], tuple(size[:1 if depth is None else depth]), harmless)
 
     @staticmethod

@@ -8,6 +8,7 @@ import numpy as np
 
 from terra.runtime.generation.functiondef import FunctionBuilder
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 _COPIES = 4  # of an operation in a function: a call of a function takes as long as a small operation
 _ROUNDS = 12
@@ -30,8 +31,8 @@ def fastest(ways, inputs, out_enums):
     try:
         for way in ways:
             fdef = _function(way, [enum for enum, _ in inputs], out_enums)
-            tfi.add_function(fdef)
-            calls.append(functools.partial(tfi.execute_graph, fdef.signature.name, given, _COPIES * len(out_enums)))
+            runtime_functions.add_function(fdef)
+            calls.append(functools.partial(runtime_functions.execute_graph, fdef.signature.name, given, _COPIES * len(out_enums)))
         expected = _bits(calls[0], len(out_enums))
         if expected is None:
             return 0
@@ -47,7 +48,7 @@ def fastest(ways, inputs, out_enums):
         return 0
     finally:
         for call in calls:
-            tfi.remove_function(call.args[0])
+            runtime_functions.remove_function(call.args[0])
     best = min(times, key=lambda k: min(times[k]))
     return best if min(times[best]) < _GAIN * min(times[0]) else 0
 

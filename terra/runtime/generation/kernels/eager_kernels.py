@@ -9,6 +9,7 @@ from terra.graph.trace import CONST
 from terra.runtime.generation.functiondef import FunctionBuilder, attr, dtype, func, type_list
 from terra.tf import internals as tfi
 from terra.tf import opschema
+from terra.tf.private import hardware
 
 FLOAT, DOUBLE, BOOL, INT32, INT64, UINT64 = (getattr(tfi.types_pb2, "DT_" + name) for name in ("FLOAT", "DOUBLE", "BOOL", "INT32", "INT64", "UINT64"))
 # Gradients that oneDNN's layout pass would rewrite, to sum in another order than eager execution does, if their input of this number came straight from
@@ -104,7 +105,7 @@ def stateless_random(builder, op_type, refs, attrs, label):
     for name, given in _TWIN_TYPES.get(twin, (("Tshape", "T"),)):
         twin_attrs[name] = attrs[given] if given in attrs else dtype(INT32)
     name = builder.node(twin, inputs, twin_attrs, label)
-    if op_type in _DRAWN_ON_CPU and tfi.n_gpus():
+    if op_type in _DRAWN_ON_CPU and hardware.n_gpus():
         builder.fdef.node_def[-1].device = "/device:CPU:0"
     return name + ":output:0"
 
@@ -169,7 +170,7 @@ def may_pool_by_onednn(attrs, forward, shape):
     forward: attributes of the MaxPool that gave its second input from its first one; None if that is not known.
     Windows must not overlap: where gradients add up, the order in which they do decides the last bits.
     """
-    if forward is None or not tfi.has_onednn() or attrs["T"].type != FLOAT or any(attrs[name] != forward.get(name) for name in _POOLING):
+    if forward is None or not hardware.has_onednn() or attrs["T"].type != FLOAT or any(attrs[name] != forward.get(name) for name in _POOLING):
         return False
     ksize, strides = attrs["ksize"].list.i, attrs["strides"].list.i
     return attrs["data_format"].s == b"NHWC" and attrs["padding"].s in (b"VALID", b"SAME") \

@@ -3,6 +3,7 @@
 from terra.runtime.generation.functiondef import attr, dtype, type_list
 from terra.runtime.generation.kernels.eager_kernels import const_ints, constant_proto
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 BOOL, INT32, INT64, UINT32, UINT64, FLOAT, DOUBLE = (getattr(tfi.types_pb2, "DT_" + name) for name in ("BOOL", "INT32", "INT64", "UINT32", "UINT64", "FLOAT", "DOUBLE"))
 _OUTPUTS = {
@@ -29,7 +30,7 @@ class Writer:
 
     def ensure_shape(self, ref, enum, shape):
         """The same tensor; the graph fails if it has another shape. None stands for any size."""
-        return self("EnsureShape", ref, T=dtype(enum), shape=tfi.as_attr_value(shape, "shape", "shape"))
+        return self("EnsureShape", ref, T=dtype(enum), shape=runtime_functions.as_attr_value(shape, "shape", "shape"))
 
     def check(self, ref):
         """Have the graph fail unless all of a vector is true."""

@@ -3,6 +3,7 @@
 from terra.runtime.generation.functiondef import add_node, attr, dtype
 from terra.runtime.generation.xla import xla_ops
 from terra.tf import internals as tfi
+from terra.tf.private import runtime_functions
 
 INT32, BOOL = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_BOOL
 
@@ -19,7 +20,7 @@ class Checks:
         self._count += 1
         name = f"{self.prefix}_check{self._count}"
         add_node(self.fdef, name, op, inputs, attrs)
-        return f"{name}:{tfi.op_def(op).output_arg[0].name}:0"
+        return f"{name}:{runtime_functions.op_def(op).output_arg[0].name}:0"
 
     def _const(self, value, enum):
         proto = tfi.tf.make_tensor_proto(value, dtype=tfi.dtypes.as_dtype(enum))

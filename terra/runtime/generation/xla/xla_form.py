@@ -17,6 +17,7 @@ from terra.runtime.generation.xla.clusters import ALONG, NO, YES, find_clusters
 from terra.runtime.generation.xla.xla_checks import BOOL, Checks
 from terra.runtime.generation.xla.xla_cluster import WHOLE, Cluster, XlaForm, add_call
 from terra.tf import internals as tfi
+from terra.tf.private import hardware, runtime_functions
 
 SMALLEST = 8  # operations in a cluster: calling a compiled function takes as long as a few of them
 LARGEST = 5000  # for more (loops that are unrolled), XLA takes minutes
@@ -171,7 +172,7 @@ class _Maker:
             reason = inlining.why_not(self._called(node), self.library)
         else:
             reason = xla_ops.why_not(node)
-        if tfi.op_def(node.op) is not None:
+        if runtime_functions.op_def(node.op) is not None:
             self.types.update(xla_ops.output_types(node))
         if reason is None:
             reason = self._shapes_not_fixed(node)
@@ -354,7 +355,7 @@ def _write_update(fdef, node, value, read, ok):
 
 
 def _is_only_device(name):
-    return name.endswith("CPU:0") and not tfi.n_gpus()
+    return name.endswith("CPU:0") and not hardware.n_gpus()
 
 
 def _in_order(fdef):

@@ -7,6 +7,7 @@ that the ordinary kernel makes (`GUARDED`): if it fails, the step fails and is r
 
 from terra.tf import internals as tfi
 from terra.tf.opschema import get_schema
+from terra.tf.private import hardware, runtime_functions
 
 _CHECKS = "its kernel checks the values that it is given, XLA's does not"
 _RANDOM = "XLA would draw other random numbers"
@@ -61,18 +62,18 @@ def _ports(node, op_def, args):
 
 def output_types(node):
     """{ref: type enum} of a node's outputs, as a FunctionDef refers to them."""
-    op_def = tfi.op_def(node.op)
+    op_def = runtime_functions.op_def(node.op)
     return {f"{node.name}:{name}:{k}": enum for name, enums in _ports(node, op_def, op_def.output_arg) for k, enum in enumerate(enums)}
 
 
 def input_types(node):
-    op_def = tfi.op_def(node.op)
+    op_def = runtime_functions.op_def(node.op)
     return [enum for _, enums in _ports(node, op_def, op_def.input_arg) for enum in enums]
 
 
 def constant_inputs(node):
     """Numbers of the inputs that must be known when XLA compiles the node: shapes, axes, sizes."""
-    op_def = tfi.op_def(node.op)
+    op_def = runtime_functions.op_def(node.op)
     numbers, k = [], 0
     for needed, (_, enums) in zip(get_schema(node.op).value_inputs, _ports(node, op_def, op_def.input_arg)):
         if needed:
@@ -83,7 +84,7 @@ def constant_inputs(node):
 
 def why_not(node, in_loop=False):
     """Why XLA is not given this node, as a phrase; None if it may be. in_loop: it belongs to a loop, or its gradient, where lists of tensors are used."""
-    op_def = tfi.op_def(node.op)
+    op_def = runtime_functions.op_def(node.op)
     if op_def is None:
         return CALLS
     reason = _CHECKS if in_loop and node.op in GUARDED else _LEFT_OUT.get(node.op)
@@ -110,5 +111,5 @@ def why_not(node, in_loop=False):
 def _kernel_types(op):
     """{attribute: types that XLA's kernel takes}; None if there is no kernel."""
     if op not in _constraints:
-        _constraints[op] = tfi.xla_kernel_types(op)
+        _constraints[op] = hardware.xla_kernel_types(op)
     return _constraints[op]

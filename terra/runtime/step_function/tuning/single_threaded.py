@@ -12,7 +12,7 @@ loops, a tf.function in the step) is not tried: TensorFlow may turn these into o
 import logging
 
 from terra.runtime.execution.graph_runner import runner
-from terra.tf import internals as tfi
+from terra.tf.private import hardware
 from terra.trial import Trial
 
 log = logging.getLogger("terra")
@@ -58,7 +58,7 @@ class SingleThreaded:
             return False
         is_late = form is program.late_form or form is program.conditional
         if program.single_threaded_attrs is None or not is_late:
-            self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and is_late and tfi.has_one_device())
+            self.wanted = self.wanted or (self._steps >= LEARNED and self.reason is None and is_late and hardware.has_one_device())
             (self._again or self.trial).interrupt(now, follows)
             return False
         undecided = self.trial.second_is_better is None
@@ -96,7 +96,7 @@ class SingleThreaded:
 
     def is_decided(self):
         """Whether there is nothing more to be tried."""
-        return self.reason is not None or self.trial.second_is_better is not None or not tfi.has_one_device()
+        return self.reason is not None or self.trial.second_is_better is not None or not hardware.has_one_device()
 
     def cannot(self, reason):
         self.wanted, self.reason = False, reason
