@@ -20,7 +20,6 @@ MODULES = {
     "terra.runtime.fast_forward.purity.observed_builtins": 413, "terra.runtime.fast_forward.purity.observed_calls": 480,
     "terra.runtime.fast_forward.purity.observer": 447, "terra.runtime.fast_forward.sources.varying": 488, "terra.runtime.fast_forward.steps.prepared_steps": 527,
     "terra.runtime.fast_forward.steps.whole_calls": 448,
-    "terra.tf.opschema": 541,
 }
 FUNCTIONS = {}
 CLASSES = {"terra.runtime.fast_forward.purity.observer.Observer": 11}

@@ -10,7 +10,7 @@ from test_recurrent_layers import LAYERS, built, trained
 import terra
 from terra import trial
 from terra.runtime.generation.xla import inlining, xla_form
-from terra.tf import opschema
+from terra.tf import variable_use
 from terra.tf.private import runtime_functions
 
 L = keras.layers
@@ -131,9 +131,9 @@ def test_what_may_be_in_a_loop(name):
     spec = [tf.TensorSpec([3])]
     with runtime_functions.tracing_for_xla():
         fdef = tf.function(run, autograph=False, input_signature=spec).get_concrete_function().function_def
-    assert inlining.why_not(fdef, opschema.reachable_functions(fdef)) == expected
+    assert inlining.why_not(fdef, variable_use.reachable_functions(fdef)) == expected
     ordinary = tf.function(run, autograph=False, input_signature=spec).get_concrete_function().function_def
-    assert inlining.why_not(ordinary, opschema.reachable_functions(ordinary)) == inlining.xla_ops.CALLS
+    assert inlining.why_not(ordinary, variable_use.reachable_functions(ordinary)) == inlining.xla_ops.CALLS
 
 
 def test_loops_are_unrolled_again_if_xla_is_given_up(monkeypatch):

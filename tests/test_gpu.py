@@ -12,7 +12,7 @@ from tensorflow.python.framework import config
 import corpus
 import terra
 from terra.runtime.generation import order
-from terra.tf import internals, opschema
+from terra.tf import internals, opschema, variable_use
 from terra.tf.private import hardware
 
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
@@ -197,7 +197,7 @@ def test_functions_with_recurrent_kernels(dropout):
         return tf.raw_ops.CudnnRNN(input=x, input_h=h, input_c=h, params=params, rnn_mode="lstm", dropout=dropout)[0]
 
     fdef = function.get_concrete_function(*[tf.TensorSpec(shape) for shape in ([3, 2, 4], [1, 2, 5], [100])]).function_def
-    assert opschema.function_effects(fdef) == (() if dropout == 0.0 else None)
+    assert variable_use.function_effects(fdef) == (() if dropout == 0.0 else None)
 
 
 def test_an_operation_that_fails_though_nobody_reads_it(as_on_gpu):

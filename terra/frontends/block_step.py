@@ -33,7 +33,7 @@ from terra.runtime.tensors.tensor import noted
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.tracer import Tracer
 from terra.tf import internals as tfi
-from terra.tf import opschema
+from terra.tf import opschema, variable_use
 from terra.tf.constants import MOST_SETTINGS
 
 LONGEST = 20_000  # operations behind a block that may still belong to its step
@@ -256,8 +256,8 @@ class BlockStep(Step):
 def _updates(event):
     info = event.info
     return info.category == opschema.VARIABLE and any(
-        how not in opschema.READS_ONLY
-        for _, how in opschema.variable_access(info.schema, [ref[0] == RESOURCE for ref in event.refs]))
+        how not in variable_use.READS_ONLY
+        for _, how in variable_use.variable_access(info.schema, [ref[0] == RESOURCE for ref in event.refs]))
 
 
 class OpenEnd(View):

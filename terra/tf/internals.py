@@ -42,15 +42,9 @@ try:
     from tensorflow.python.training.coordinator import LooperThread
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
-    from tensorflow.python.framework import tensor_util
     from tensorflow.python.framework import constant_op as _constant_op
-    from tensorflow.python.framework import kernels
-    from tensorflow.python.framework import function_def_to_graph
-    from tensorflow.python.ops import handle_data_util
-    from tensorflow.python.ops import array_ops
-    from tensorflow.python.ops import control_flow_ops
-    from tensorflow.python.ops import nn_ops
-    from tensorflow.python.ops import resource_variable_ops
+    from tensorflow.python.framework import function_def_to_graph, kernels, tensor_util
+    from tensorflow.python.ops import array_ops, control_flow_ops, handle_data_util, nn_ops, resource_variable_ops
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.custom_gradient import Bind as _Bind
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
@@ -110,6 +104,15 @@ except (ImportError, AttributeError) as missing:
     raise errors.UnsupportedTensorFlowError(
         f"Terra needs {SUPPORTED}, and this TensorFlow lacks a name it builds on ({missing}); install a supported version."
     ) from missing
+
+
+def xla_ops():
+    """What knows XLA's kernels, or None in a build without XLA. (The first import registers them, which takes a while.)"""
+    try:
+        from tensorflow.python.util import pywrap_xla_ops
+    except ImportError:
+        return None
+    return pywrap_xla_ops
 
 
 def in_replica():

@@ -7,7 +7,7 @@ into, it may touch all that there is. What cannot be told waits.
 """
 
 from terra.tf import internals as tfi
-from terra.tf import opschema
+from terra.tf import opschema, variable_use
 from terra.tf.private import datasets, runtime_functions
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -118,7 +118,7 @@ def _look_into(fdef, reach, names):
         if name in _PYTHON:
             raise _CannotTell
         if definition.is_stateful and not (
-                name in _HARMLESS or name in opschema.PURE_STATEFUL or name.startswith(_HARMLESS_PREFIXES) or "Dataset" in name):
+                name in _HARMLESS or name in variable_use.PURE_STATEFUL or name.startswith(_HARMLESS_PREFIXES) or "Dataset" in name):
             schema = opschema.get_schema(name)
             if schema.category != opschema.VARIABLE:
                 raise _CannotTell

@@ -8,7 +8,10 @@ import collections
 
 from terra.tf import fingerprints
 from terra.tf import internals as tfi
+from terra.tf.attributes import default_value, normalise_attr
 from terra.tf.private import runtime_functions
+from terra.tf.variable_use import (
+    CHECKS, COMPUTING, FORWARDABLE, RAW_READS, RAW_WRITE_PREFIXES, RAW_WRITES, READING_FILES, RECURRENT, function_effects, may_write, reachable_functions)
 
 # How an op takes part in co-execution.
 GRAPH = 0  # goes into the graph
@@ -17,20 +20,6 @@ RANDOM = 2  # stateful random op: goes into the graph as its stateless twin, wit
 VARIABLE = 3  # reads or updates a variable; see `VARIABLE_ACCESS`
 FETCH = 4  # Output Fetching: Python reads a value in the middle of a step
 
-READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB = "read", "assign", "add", "sub"
-SKIP = "skip"  # of the state of a `tf.random.Generator`: only what the generator of graphs makes of some raw writes
-FORWARDABLE = {
-    "ReadVariableOp": READ,
-    "AssignVariableOp": ASSIGN,
-    "AssignAddVariableOp": ASSIGN_ADD,
-    "AssignSubVariableOp": ASSIGN_SUB,
-}
-RAW_READS = frozenset(["ResourceGather", "ResourceGatherNd", "VariableShape"])
-_RAW_WRITE_PREFIXES = ("ResourceApply", "ResourceSparseApply", "ResourceScatter")
-_RAW_WRITES = frozenset([
-    "ResourceStridedSliceAssign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulUniformFullInt", "StatefulUniformInt",
-    "StatefulStandardNormalV2", "StatefulTruncatedNormal",
-])  # not StatefulRandomBinomial: in a graph (also of tf.function) it does not advance the state, so that it gives the same numbers again
 
 # Stateful random op -> its stateless twin, the attribute that gives the output dtype, and whether the twin is given key and counter, or else a seed that it
 # scrambles (`philox`). The k-th draw of a kernel differs; first draws are bitwise equal.
@@ -49,14 +38,8 @@ SAMPLERS = frozenset(["LogUniformCandidateSampler", "UniformCandidateSampler"]) 
 
 UNUSED_SEEDS = frozenset(["ComputeAccidentalHits"])  # their seeds, new ones in each eager call, have no effect
 _DRAWING = frozenset(["FractionalMaxPool", "FractionalAvgPool", "RiscRandomUniform"])  # random, though not registered as stateful
-_READING_FILES = frozenset(["ImmutableConst", "MatchingFiles", "ReadFile"])  # not registered as stateful: what they give may be something else each time
 _PRINTED = "StringFormat"  # what is printed may have the number of the step in it: an attribute
 
-# cuDNN's recurrent layers: stateful because they may drop out units, with masks that only their kernel knows.
-_RECURRENT = frozenset(f"CudnnRNN{name}{version}" for name in ("", "Backprop") for version in ("", "V2", "V3"))
-CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
-
-_COMPUTING = CHECKS | _RECURRENT | {"Empty"}  # stateful by name only: the last one gives zeros, or, if it is not asked for them, what nobody may rely on
 
 # Output shapes depend on data: Python has to fetch them if it asks.
 DATA_DEPENDENT_SHAPE = frozenset([
@@ -121,7 +104,7 @@ class Schema:
             self.value_inputs = function_value_inputs(fdef)
         else:
             self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
-        self.plain = self.category == GRAPH and not self.is_function and name not in SHAPE_OPS and name not in _RECURRENT  # nothing about it needs a second look
+        self.plain = self.category == GRAPH and not self.is_function and name not in SHAPE_OPS and name not in RECURRENT  # nothing about it needs a second look
         self.infos = {}  # (attributes as they were passed, device) -> OpInfo
         self.calls = {}  # how the fast path was called -> (OpInfo, all attributes)
         self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
@@ -131,11 +114,11 @@ class Schema:
 
     def _category(self, op_def):
         name = self.name
-        if name in FORWARDABLE or name in RAW_READS or name in _RAW_WRITES or name.startswith(_RAW_WRITE_PREFIXES):
+        if name in FORWARDABLE or name in RAW_READS or name in RAW_WRITES or name.startswith(RAW_WRITE_PREFIXES):
             return VARIABLE
         if name in STATELESS_TWIN or name == SHUFFLE or name in SAMPLERS:
             return RANDOM
-        if (op_def.is_stateful and name not in _COMPUTING) or name in _DRAWING or name in _READING_FILES or name == _PRINTED or "Dataset" in name \
+        if (op_def.is_stateful and name not in COMPUTING) or name in _DRAWING or name in READING_FILES or name == _PRINTED or "Dataset" in name \
                 or name.startswith(_HOST_PREFIXES):
             return HOST
         return GRAPH
@@ -198,7 +181,7 @@ class Schema:
 
     def is_imperative(self, attrs):
         """Whether a call with these attributes, as they are passed, runs imperatively."""
-        return self.category == HOST or (self.name in _RECURRENT and bool(dict(zip(attrs[::2], attrs[1::2])).get("dropout")))
+        return self.category == HOST or (self.name in RECURRENT and bool(dict(zip(attrs[::2], attrs[1::2])).get("dropout")))
 
     @property
     def draws(self):
@@ -227,7 +210,7 @@ class Schema:
     def may_write(self):
         """Whether running this op may update a variable that it is given."""
         if self._may_write is None:
-            self._may_write = _may_write(self.name, self.fdef)
+            self._may_write = may_write(self.name, self.fdef)
         return self._may_write
 
     def output_refs(self, attrs):
@@ -262,8 +245,6 @@ _INTEGER_ENUMS = frozenset(
 HOST_KNOWN_ENUMS = _INTEGER_ENUMS | {tfi.dtypes.bool.as_datatype_enum}
 schemas = {}
 _function_names = collections.deque()
-_READS_IN_FUNCTIONS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
-PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"])
 
 
 def get_schema(name):
@@ -311,163 +292,6 @@ def _reaches_a_shape(fdef, argument):
             tainted.add(node.name)
             changed = True
     return False
-
-
-def reachable_functions(fdef):
-    """{name: FunctionDef} of `fdef` and all functions it calls: the user may delete them while a graph still needs them."""
-    found, todo = {}, [fdef]
-    while todo:
-        f = todo.pop()
-        if f is None or f.signature.name in found:
-            continue
-        found[f.signature.name] = f
-        for node in f.node_def:
-            names = [node.op] if runtime_functions.op_def(node.op) is None else []
-            for value in node.attr.values():
-                names += [value.func.name] if value.WhichOneof("value") == "func" else [g.name for g in value.list.func]
-            todo += [runtime_functions.function_def(n) for n in names]
-    return found
-
-
-def function_effects(fdef, depth=0):
-    """What a traced function touches: a tuple with, for each argument, None, "read" or "write" if it is a resource.
-
-    Returns () for a pure function, and None if it does anything that must stay imperative (I/O, random state, tables, iterators).
-    """
-    if depth > 32:
-        return None
-    arguments = {a.name: k for k, a in enumerate(fdef.signature.input_arg)}
-    effects = [None] * len(arguments)
-    aliases = dict(arguments)
-    for node in fdef.node_def:
-        data_inputs = [i for i in node.input if not i.startswith("^")]
-        touched = [aliases[i.split(":")[0]] for i in data_inputs if i.split(":")[0] in aliases]
-        if node.op == "Identity" and len(touched) == 1:
-            aliases[node.name] = touched[0]
-            continue
-        nested = [node.attr[a].func.name for a in node.attr if node.attr[a].WhichOneof("value") == "func"]
-        nested += [f.name for a in node.attr for f in node.attr[a].list.func]
-        definition = runtime_functions.op_def(node.op)
-        if definition is None:
-            nested.append(node.op)
-        if nested:
-            if definition is not None and node.op not in PURE_STATEFUL:
-                return None
-            for name in nested:
-                inner = runtime_functions.function_def(name)
-                inner_effects = function_effects(inner, depth + 1) if inner is not None else None
-                if inner_effects is None:
-                    return None
-                if any(inner_effects):
-                    # Which argument is which depends on the caller's op (predicates come first): every resource passed counts as the worst.
-                    worst = "write" if "write" in inner_effects else "read"
-                    for k in touched:
-                        if fdef.signature.input_arg[k].type == tfi.types_pb2.DT_RESOURCE:
-                            effects[k] = "write" if "write" in (worst, effects[k]) else worst
-            continue
-        if node.op in _READING_FILES:
-            return None
-        if not definition.is_stateful:
-            continue
-        resources = [k for k in touched if fdef.signature.input_arg[k].type == tfi.types_pb2.DT_RESOURCE]
-        if node.op in _READS_IN_FUNCTIONS:
-            for k in resources:
-                effects[k] = effects[k] or "read"
-        elif node.op in FORWARDABLE or node.op in _RAW_WRITES or node.op.startswith(_RAW_WRITE_PREFIXES):
-            for k in resources:
-                effects[k] = "write"
-        elif node.op not in _COMPUTING and node.op != "NoOp" and node.op != "Assert":
-            return None
-        elif node.op in _RECURRENT and "dropout" in node.attr and node.attr["dropout"].f:
-            return None
-    return tuple(effects) if any(effects) else ()
-
-
-_READS = _READS_IN_FUNCTIONS | {"VarIsInitializedOp", "VarHandleOp"}
-
-
-def _may_write(name, fdef, depth=0):
-    """Whether op `name`, or a function that it calls, may update a variable."""
-    if fdef is None:
-        return name not in _READS
-    if depth > 32:
-        return True
-    for node in fdef.node_def:
-        if node.op in FORWARDABLE and FORWARDABLE[node.op] != READ or node.op in _RAW_WRITES or node.op.startswith(_RAW_WRITE_PREFIXES):
-            return True
-        nested = [node.attr[a].func.name for a in node.attr if node.attr[a].WhichOneof("value") == "func"]
-        nested += [f.name for a in node.attr for f in node.attr[a].list.func]
-        if runtime_functions.op_def(node.op) is None:
-            nested.append(node.op)
-        for inner in nested:
-            inner_fdef = runtime_functions.function_def(inner)
-            if inner_fdef is None or _may_write(inner, inner_fdef, depth + 1):
-                return True
-    return False
-
-
-def variable_access(schema, is_resource):
-    """[(input position, READ | ASSIGN | ASSIGN_ADD | ASSIGN_SUB | "raw_read" | "raw_write")] of a VARIABLE op.
-
-    `is_resource` says for each flat input whether it is a resource.
-    """
-    if schema.is_function:
-        return [(k, "raw_" + effect) for k, effect in enumerate(schema.variable_inputs) if effect]
-    name = schema.name
-    if name in FORWARDABLE:
-        return [(0, FORWARDABLE[name])]
-    kind = "raw_read" if name in RAW_READS else "raw_write"
-    return [(k, kind) for k, resource in enumerate(is_resource) if resource]
-
-
-READS_ONLY = frozenset([READ, "raw_read"])
-
-
-def _dtype_enum(v):
-    return v if type(v) is int else tfi.dtypes.as_dtype(v).base_dtype.as_datatype_enum
-
-
-def _shape(v):
-    if v is None:
-        return None
-    shape = tfi.tensor_shape.as_shape(v)
-    return None if shape.rank is None else tuple(-1 if d is None else d for d in shape.as_list())
-
-
-def _function_name(v):
-    return getattr(v, "name", v)
-
-
-def _string(v):
-    return v if type(v) is bytes else str(v).encode()
-
-
-def _float(v):
-    return float(v) if v != 0 or str(v)[0] != "-" else "-0.0"  # which equals 0.0
-
-
-_NORMALISERS = {
-    "type": _dtype_enum, "shape": _shape, "int": int, "float": _float, "bool": bool, "string": _string, "func": _function_name,
-}
-
-
-def normalise_attr(value, attr_type):
-    """A canonical, hashable form of an attribute value."""
-    if attr_type.startswith("list("):
-        one = _NORMALISERS.get(attr_type[5:-1], repr)
-        return tuple(one(v) for v in value)
-    if attr_type == "tensor":
-        return value if isinstance(value, str) else value.SerializeToString()
-    return _NORMALISERS.get(attr_type, repr)(value)
-
-
-def default_value(attr_def):
-    """The default of an attribute, as a Python value."""
-    proto = attr_def.default_value
-    kind = proto.WhichOneof("value")
-    if kind == "list":
-        return next((list(values) for _, values in proto.list.ListFields()), [])
-    return getattr(proto, kind) if kind in ("s", "i", "f", "b", "type") else None
 
 
 class OpInfo:

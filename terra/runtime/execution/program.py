@@ -9,7 +9,7 @@ from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.catching import SAFE
 from terra.runtime.tracing.flat_inputs import value_positions
 from terra.tf import internals as tfi
-from terra.tf import opschema
+from terra.tf import opschema, variable_use
 
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
@@ -206,8 +206,8 @@ class Program:
         event = site.event
         info = event.info
         p.updates = info.category == opschema.VARIABLE and any(
-            how not in opschema.READS_ONLY
-            for _, how in opschema.variable_access(info.schema, [kind[0] == RESOURCE for kind in site.kinds]))
+            how not in variable_use.READS_ONLY
+            for _, how in variable_use.variable_access(info.schema, [kind[0] == RESOURCE for kind in site.kinds]))
         p.info = info
         p.op_type = info.op_type
         p.category = info.category

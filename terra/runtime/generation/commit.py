@@ -9,7 +9,7 @@ from terra.runtime.generation.undo import OldRows, OldValue
 from terra.runtime.generation.variables import NEW_VALUE
 from terra.tf import internals as tfi
 from terra.tf import opschema
-from terra.tf.opschema import ASSIGN, ASSIGN_ADD, READ, READS_ONLY, SKIP
+from terra.tf.variable_use import ASSIGN, ASSIGN_ADD, READ, READS_ONLY, SKIP
 
 INT32 = tfi.types_pb2.DT_INT32
 

@@ -35,8 +35,8 @@ from terra.runtime.generation.scope import Scope
 from terra.runtime.generation.variables import Accesses
 from terra.tf import internals as tfi
 from terra.tf import opschema
-from terra.tf.opschema import ASSIGN_ADD, ASSIGN_SUB, READS_ONLY
 from terra.tf.private import hardware
+from terra.tf.variable_use import ASSIGN_ADD, ASSIGN_SUB, READS_ONLY
 
 INT32 = tfi.types_pb2.DT_INT32
 INT64 = tfi.types_pb2.DT_INT64

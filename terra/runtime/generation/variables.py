@@ -7,8 +7,8 @@ from terra.runtime.generation.kernels import behind
 from terra.runtime.generation.kernels.eager_kernels import number_of
 from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
-from terra.tf import opschema
-from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
+from terra.tf import opschema, variable_use
+from terra.tf.variable_use import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new value of the op's k-th variable
@@ -54,7 +54,7 @@ class Accesses:
                 continue
             found = []
             resources = [self._resource(node, k) for k in range(len(site.kinds))]
-            for k, how in opschema.variable_access(info.schema, [r is not None for r in resources]):
+            for k, how in variable_use.variable_access(info.schema, [r is not None for r in resources]):
                 v = resources[k]
                 if info.op_type == "RngReadAndSkip" and _skips_philox(site):
                     how = SKIP

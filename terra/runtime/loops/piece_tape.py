@@ -11,7 +11,7 @@ from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
 from terra.tf import internals as tfi
-from terra.tf import opschema
+from terra.tf import opschema, variable_use
 from terra.tf.constants import RESOURCE_ENUM
 from terra.tf.private import symbolic
 
@@ -253,7 +253,7 @@ def _path(composite, mode):
             if any(type(t) is TerraTensor for t in outputs):
                 return None
             continue  # small integers that the host computed
-        if op in opschema.CHECKS:
+        if op in variable_use.CHECKS:
             return None  # its gradient tells this step's message
         named = []
         for x in inputs:

@@ -10,7 +10,7 @@ from terra.runtime.loops.recurrent_cells import WithDropout, backend, dropout_ma
 from terra.runtime.tensors import shape_inference
 from terra.runtime.tensors.open_shapes import is_shape, shape_of
 from terra.tf import internals as tfi
-from terra.tf import opschema
+from terra.tf import variable_use
 from terra.tf.private import runtime_functions
 
 _SIZES = (2, 3), (5, 7)  # (batch, length) of what functions are tried with
@@ -159,7 +159,7 @@ class Recurrence:
 
 def _is_pure(fdef):
     """Whether a function does nothing that its operation would not do as eager execution does: random numbers, checks, printing."""
-    return not fdef.signature.is_stateful and not any(node.op in opschema.CHECKS for f in opschema.reachable_functions(fdef).values() for node in f.node_def)
+    return not fdef.signature.is_stateful and not any(node.op in variable_use.CHECKS for f in variable_use.reachable_functions(fdef).values() for node in f.node_def)
 
 
 def _gradient_of(reference):

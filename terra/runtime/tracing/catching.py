@@ -17,11 +17,11 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracing import managers
 from terra.tf import internals as tfi
-from terra.tf import opschema
+from terra.tf import opschema, variable_use
 from terra.transform import convert, source
 from terra.transform.rewriting.names import TRIES
 
-SAFE = CANNOT_FAIL | frozenset(opschema.FORWARDABLE)
+SAFE = CANNOT_FAIL | frozenset(variable_use.FORWARDABLE)
 _TRY, _LOOP, _SCOPE = "try", "loop", "scope"
 _ANYWHERE, _IN_LOOP, _ALONE = "anywhere", "in a loop", "alone"  # where in a statement: _IN_LOOP is one of the same function, _ALONE in none
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

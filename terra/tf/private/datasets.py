@@ -10,7 +10,7 @@ _ITERATOR_FRAMES = 10  # between `dataset_of_iterator` and the iterator's method
 def dataset_of_iterator(resource):
     """The dataset behind the iterator `resource`, which an operation on this thread is about to use; None if it is not found.
 
-    The resource itself does not tell, but the `tfi.tf.data.Iterator` whose method calls the operation holds both.
+    The resource itself does not tell, but the `tf.data.Iterator` whose method calls the operation holds both.
     """
     frame = sys._getframe(1)
     for _ in range(_ITERATOR_FRAMES):
@@ -24,7 +24,7 @@ def dataset_of_iterator(resource):
 
 
 def give_next(iterator, give):
-    """Have an iterator of `tfi.tf.data` give what `give()` gives (or raises) once, before its next element."""
+    """Have an iterator of `tf.data` give what `give()` gives (or raises) once, before its next element."""
     methods = {name: vars(iterator).get(name) for name in ("_next_internal", "get_next_as_optional")}
 
     def once():
@@ -42,7 +42,7 @@ def give_next(iterator, give):
 def dataset_parts(dataset):
     """(datasets, functions, tensors) that `dataset` is directly made of; None if it may have others.
 
-    tfi.tf.data's own classes keep them among their attributes.
+    tf.data's own classes keep them among their attributes.
     """
     if not isinstance(dataset, tfi.tf.data.Dataset) or isinstance(dataset, tfi.VariantDataset) \
             or not type(dataset).__module__.startswith("tensorflow.python.data."):

@@ -37,8 +37,7 @@ def xla_kernel_types(op):
 @functools.lru_cache(maxsize=None)
 def _xla_kernels():
     """Names of the operations that XLA has kernels for; asking for them also registers them."""
-    try:
-        from tensorflow.python.util import pywrap_xla_ops
-    except ImportError:  # a build without XLA
+    ops = tfi.xla_ops()
+    if ops is None:
         return frozenset()
-    return frozenset(pywrap_xla_ops.get_gpu_kernel_names() if n_gpus() else pywrap_xla_ops.get_cpu_kernel_names())
+    return frozenset(ops.get_gpu_kernel_names() if n_gpus() else ops.get_cpu_kernel_names())

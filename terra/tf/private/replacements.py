@@ -6,6 +6,10 @@ import threading
 from terra.tf import internals as tfi
 
 _hook_lock = threading.RLock()  # a signal handler may come in between
+_replaced = []  # the modules whose functions `replace_in` has replaced
+_convert_returned = tfi.EagerFunc._convert
+_pywrap_tfe, _tape_originals, _Tensor, _tensor_getitem = tfi.pywrap_tfe, tfi.tape_originals, tfi.tf.Tensor, tfi.tensor_getitem
+_fast_execute, _execute, _execute_cancelable, _gradient_function = tfi.fast_execute, tfi.execute, tfi.execute_cancelable, tfi.gradient_function
 
 
 def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, gradient_hook, getitem):
@@ -15,31 +19,30 @@ def install_hooks(fast, slow, cancelable, shape_slice, tape_hooks, gradient_hook
     concatenations ask for, because tensors of steps may be concatenated outside of any.
     """
     with _hook_lock:
-        if tfi.tf.Tensor.__getitem__ is tfi.tensor_getitem:  # else somebody has replaced it
-            tfi.tf.Tensor.__getitem__ = getitem
+        if _Tensor.__getitem__ is _tensor_getitem:  # else somebody has replaced it
+            _Tensor.__getitem__ = getitem
         for name, hook in tape_hooks.items():
-            setattr(tfi.pywrap_tfe, name, hook)
-        tfi.pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_hook)
-        tfi.pywrap_tfe.TFE_Py_TensorShapeSlice = shape_slice
-        tfi.pywrap_tfe.TFE_Py_FastPathExecute = fast
-        tfi.pywrap_tfe.TFE_Py_Execute = slow
-        tfi.pywrap_tfe.TFE_Py_ExecuteCancelable = cancelable
+            setattr(_pywrap_tfe, name, hook)
+        _pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_hook)
+        _pywrap_tfe.TFE_Py_TensorShapeSlice = shape_slice
+        _pywrap_tfe.TFE_Py_FastPathExecute = fast
+        _pywrap_tfe.TFE_Py_Execute = slow
+        _pywrap_tfe.TFE_Py_ExecuteCancelable = cancelable
 
 
 def remove_hooks():
     """Put the C entry points back: see `install_hooks`."""
     with _hook_lock:
-        for name, original in tfi.tape_originals.items():
-            setattr(tfi.pywrap_tfe, name, original)
-        tfi.pywrap_tfe.TFE_Py_RegisterGradientFunction(tfi.gradient_function)
-        tfi.pywrap_tfe.TFE_Py_FastPathExecute = tfi.fast_execute
-        tfi.pywrap_tfe.TFE_Py_Execute = tfi.execute
-        tfi.pywrap_tfe.TFE_Py_ExecuteCancelable = tfi.execute_cancelable
+        for name, original in _tape_originals.items():
+            setattr(_pywrap_tfe, name, original)
+        _pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
+        _pywrap_tfe.TFE_Py_FastPathExecute = _fast_execute
+        _pywrap_tfe.TFE_Py_Execute = _execute
+        _pywrap_tfe.TFE_Py_ExecuteCancelable = _execute_cancelable
 
 
 def hooks_installed():
-    return tfi.pywrap_tfe.TFE_Py_FastPathExecute is not tfi.fast_execute
-_convert_returned = tfi.EagerFunc._convert
+    return _pywrap_tfe.TFE_Py_FastPathExecute is not _fast_execute
 
 
 def convert_returned_tensors(convert):
@@ -79,7 +82,6 @@ def replace_ones_like(replace):
 def replace_pfor(replace):
     """Put `replace(pfor)` in the place of the function that `tf.vectorized_map` runs through."""
     replace_in("tensorflow.python.ops.parallel_for.control_flow_ops", pfor=replace)
-_replaced = []  # the modules whose functions `replace_in` has replaced
 
 
 def replace_in(module_name, **replacements):

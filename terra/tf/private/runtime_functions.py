@@ -6,6 +6,8 @@ import threading
 
 from terra.tf import internals as tfi
 
+_execute_cancelable, _set_executor_for_thread = tfi.execute_cancelable, tfi.set_executor_for_thread
+
 
 def op_def(name):
     """The OpDef of `name`, or None if no such operation is registered."""
@@ -13,7 +15,7 @@ def op_def(name):
 
 
 def function_def(name):
-    """The FunctionDef registered in the eager tfi.context under `name`, or None."""
+    """The FunctionDef registered in the eager context under `name`, or None."""
     c = tfi.context.context()
     try:
         return c.get_function_def(name)
@@ -41,7 +43,7 @@ def remove_function(name):
 
 def run_cancelable(op, inputs, attrs, n_outputs, manager):
     """Run one operation eagerly on the calling thread so that cancelling `manager` frees it."""
-    return tfi.execute_cancelable(tfi.context.context()._handle, "", op, inputs, attrs, manager._impl, n_outputs)
+    return _execute_cancelable(tfi.context.context()._handle, "", op, inputs, attrs, manager._impl, n_outputs)
 
 
 def instantiate(name, args, attrs, n_outputs):
@@ -49,7 +51,7 @@ def instantiate(name, args, attrs, n_outputs):
     manager = tfi.cancellation.CancellationManager()
     manager.start_cancel()
     try:
-        tfi.execute_cancelable(tfi.context.context()._handle, "", name, args, attrs, manager._impl, n_outputs)
+        _execute_cancelable(tfi.context.context()._handle, "", name, args, attrs, manager._impl, n_outputs)
     except tfi.NotOkStatusException as status:
         error = tfi.status_to_exception(status)
         if not isinstance(error, tfi.tf.errors.CancelledError):
@@ -123,18 +125,18 @@ def has_grappler(config):
 
 
 class Executors:
-    """TensorFlow's asynchronous eager tfi.executor, and the raw switch between it and the calling thread's own.
+    """TensorFlow's asynchronous eager executor, and the raw switch between it and the calling thread's own.
 
-    The context's `tfi.executor` property wraps the current tfi.executor in an object whose deletion waits for it, so handles are read once.
+    The context's `executor` property wraps the current executor in an object whose deletion waits for it, so handles are read once.
     """
 
     def __init__(self):
         self._context = tfi.ctx()
         self.context_handle = self._context._handle
         self._executor = tfi.executor.new_executor(enable_async=True)
-        # A thread of its own has no tfi.executor but the context's. The calling thread's may be that of a scope which goes away (tf.data's iterators enter one).
+        # A thread of its own has no executor but the context's. The calling thread's may be that of a scope which goes away (tf.data's iterators enter one).
         found = []
-        asking = threading.Thread(target=lambda: found.append(self._context.executor), name="terra-tfi.executor")
+        asking = threading.Thread(target=lambda: found.append(self._context.executor), name="terra-executor")
         asking.start()
         asking.join()
         self._default = found[0]
@@ -143,19 +145,19 @@ class Executors:
 
     def run(self, name, args, attrs, n_outputs, manager):
         """Run function `name` on the calling thread; returns its outputs' handles when it is done."""
-        return tfi.execute_cancelable(self.context_handle, "", name, args, attrs, manager._impl, n_outputs)
+        return _execute_cancelable(self.context_handle, "", name, args, attrs, manager._impl, n_outputs)
 
     def dispatch(self, name, args, attrs, n_outputs, manager):
         """Start function `name` asynchronously; returns its outputs' handles at once."""
         handle = self.context_handle
-        tfi.set_executor_for_thread(handle, self._async_handle)
+        _set_executor_for_thread(handle, self._async_handle)
         try:
-            return tfi.execute_cancelable(handle, "", name, args, attrs, manager._impl, n_outputs)
+            return _execute_cancelable(handle, "", name, args, attrs, manager._impl, n_outputs)
         finally:
-            tfi.set_executor_for_thread(handle, self._default_handle)
+            _set_executor_for_thread(handle, self._default_handle)
 
     def wait(self):
-        """Wait for everything dispatched; returns the error it ended with, or None, and leaves the tfi.executor usable."""
+        """Wait for everything dispatched; returns the error it ended with, or None, and leaves the executor usable."""
         try:
             self._executor.wait()
             return None

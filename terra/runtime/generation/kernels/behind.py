@@ -15,8 +15,8 @@ from terra.runtime.generation.kernels.eager_kernels import const_ints, constant_
 from terra.runtime.generation.kernels.writer import BOOL, INT32, UINT32, UINT64, Writer
 from terra.runtime.tensors.host_values import shape_of_variable
 from terra.tf import internals as tfi
-from terra.tf.opschema import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
 from terra.tf.private import hardware, runtime_functions
+from terra.tf.variable_use import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY
 
 _SCATTER = frozenset("ResourceScatter" + name for name in ("Add", "Div", "Max", "Min", "Mul", "Sub", "Update"))  # of rows
 _NAMES = """
