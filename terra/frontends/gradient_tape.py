@@ -188,7 +188,8 @@ _MOST_CELLS, _UNUSED = 4, 60.0  # a script has some blocks that take turns; a ce
 
 def _forget_cells():
     """Drop the blocks of code without a file that have not been used for a while: they hold variables."""
-    cells = [(max(function.lifecycle.last_use for function in functions), key) for key, functions in list(_blocks.items()) if functions and not os.path.exists(key[0])]
+    cells = [
+        (max(function.lifecycle.last_use for function in functions), key) for key, functions in list(_blocks.items()) if functions and not os.path.exists(key[0])]
     for used, key in sorted(cells, key=itemgetter(0))[:-_MOST_CELLS]:
         if used < time.perf_counter() - _UNUSED:
             _forgotten.append(_steps_of(_blocks.pop(key)))

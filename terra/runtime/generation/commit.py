@@ -1,4 +1,6 @@
-"""Variables in a graph: operations on them, what is noted of those that cannot wait for the end, and the end: what has to have passed before variables are updated, and the updates."""
+"""Variables in a graph: operations on them, what is noted of those that cannot wait for the end, and the end: what has to have passed before variables are
+updated, and the updates.
+"""
 
 from terra.errors import GenerationError
 from terra.runtime.generation import undo

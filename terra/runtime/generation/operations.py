@@ -54,9 +54,10 @@ class Operations:
 
     def _otherwise(self, scope, node, refs, label):
         """The outputs of a faster way to compute an operation, which is right for the shapes that it had first; None if there is none."""
-        if self._generator.fixed is None or self._generator.barriers or node.payload.event.info.op_type not in alternatives.TYPES or self._generator.is_open(node):
+        generator, op_type = self._generator, node.payload.event.info.op_type
+        if generator.fixed is None or generator.barriers or op_type not in alternatives.TYPES or generator.is_open(node):
             return None
-        fixes = node.payload.event.info.op_type not in alternatives.OF_ANY_SHAPE
+        fixes = op_type not in alternatives.OF_ANY_SHAPE
         known = self._generator.fixed.get(node) if self._generator.fixed and fixes else dict(node.payload.shapes)
         question = alternatives.question(node, known)
         way = question and alternatives.find(question)

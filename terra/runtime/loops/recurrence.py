@@ -159,7 +159,8 @@ class Recurrence:
 
 def _is_pure(fdef):
     """Whether a function does nothing that its operation would not do as eager execution does: random numbers, checks, printing."""
-    return not fdef.signature.is_stateful and not any(node.op in variable_use.CHECKS for f in variable_use.reachable_functions(fdef).values() for node in f.node_def)
+    functions = variable_use.reachable_functions(fdef).values()
+    return not fdef.signature.is_stateful and not any(node.op in variable_use.CHECKS for f in functions for node in f.node_def)
 
 
 def _gradient_of(reference):

@@ -43,7 +43,8 @@ class Structures:
         """A function that unrolls all loops, for one structure of arguments; what happens to it is counted as happening to the rolled one."""
         whole = self._function
         made = whole.another(dataclasses.replace(whole.options, loops="unroll", reduce_retracing=False))
-        made._stats, made.counts, made.fallback_reasons, made.generation.registered = whole._stats, whole.counts, whole.fallback_reasons, whole.generation.registered
+        made._stats, made.counts, made.fallback_reasons = whole._stats, whole.counts, whole.fallback_reasons
+        made.generation.registered = whole.generation.registered
         made.policy = recurring.Trust(whole.policy.name)
         made.store.inherits = self._relaxed()
         return made

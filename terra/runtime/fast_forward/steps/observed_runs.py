@@ -23,7 +23,10 @@ class Described(NamedTuple):
 
 
 def observe(runner, trial, called, args, kwargs, fewest, described, expected):
-    """Make the call, observe it, and record it if it does nothing but compute. Returns its result. `expected`: the records that the run is to be compared with, if it was to be skipped."""
+    """Make the call, observe it, and record it if it does nothing but compute. Returns its result.
+
+    `expected`: the records that the run is to be compared with, if it could have been skipped; None if there are none.
+    """
     inputs, varying = described.inputs, described.varying
     if varying is not None:
         varying.repeat((), (), ())
@@ -42,7 +45,8 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
             observer.release()
             raise Unskippable
         if fewest == 1:
-            changed = trial.changed([*[(Place(None, k, type(x)), x) for k, x in enumerate(described.arguments) if may_vary(x)], *observer.reads.plain_numbers()])
+            given = [(Place(None, k, type(x)), x) for k, x in enumerate(described.arguments) if may_vary(x)]
+            changed = trial.changed([*given, *observer.reads.plain_numbers()])
             if changed:
                 trial.vary(changed)
                 observer.release()
