@@ -13,9 +13,14 @@ NUMBERS = frozenset([int, float, bool])
 
 def has_constant(runner, slot, x):
     """Whether a tensor from outside has the value of the constant that `slot` expects."""
-    if not runner._from_outside(x):
+    if type(x) is EagerTensor:  # (as `_from_outside` tells, without the call: numbers that are converted at each step come here)
+        e = x
+    elif type(x) is TerraTensor and x._owner is not runner and runner.computed_by_value:
+        e = real(x)
+    else:
         return False
-    e = real(x)
+    if id(x) in runner.step.args or runner.step.is_data(x):
+        return False
     enum = e._datatype_enum()
     if enum != slot.enum:
         return False
