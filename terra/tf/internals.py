@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 
-from terra import errors
+from terra import errors, ours
 
 SUPPORTED = "TensorFlow 2.16 to 2.21"
 FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])  # the packages whose code is no user's
@@ -186,7 +186,7 @@ def converted(function):
 
 
 # AutoGraph also converts what eager code calls (a function given to `tf.map_fn`, a loss of tf_keras), with all that it calls in turn: this package is none of it.
-_autograph.CONVERSION_RULES = (_autograph.DoNotConvert("terra"), *_autograph.CONVERSION_RULES)
+_autograph.CONVERSION_RULES = (_autograph.DoNotConvert(ours.PACKAGE), *_autograph.CONVERSION_RULES)
 
 
 def executing_eagerly():

@@ -10,6 +10,8 @@ what it does besides computing. Where a call is to be skipped that runs it, it h
 import os
 import sysconfig
 
+from terra import ours
+
 __all__ = ["configure", "is_user_code", "settings"]
 
 PURE = ("tensorflow_probability", "sonnet", "einops", "gpflow", "check_shapes", "keras_hub", "transformers")
@@ -17,7 +19,7 @@ PURE = ("tensorflow_probability", "sonnet", "einops", "gpflow", "check_shapes", 
 DEPENDENCIES = (
     "absl", "cloudpickle", "decorator", "flatbuffers", "google", "grpc", "h5py", "libclang", "markdown", "ml_dtypes", "namex", "opt_einsum", "optree",
     "packaging", "pkg_resources", "requests", "rich", "setuptools", "six", "tensorboard", "termcolor", "tree", "typing_extensions", "wrapt")
-LIBRARIES = ("tensorflow", "keras", "tf_keras", "numpy", "terra", "gast", "astunparse", *PURE)
+LIBRARIES = ("tensorflow", "keras", "tf_keras", "numpy", ours.PACKAGE, "gast", "astunparse", *PURE)
 
 
 class Settings:

@@ -10,6 +10,7 @@ import builtins
 import os
 import sys
 
+from terra import ours
 from terra.location import location
 from terra.tf import internals as tfi
 from terra.transform import policy
@@ -96,12 +97,6 @@ class FrameCursor:
         return there
 
 
-def is_ours(frame):
-    """Whether a frame runs Terra's own code."""
-    name = frame.f_globals.get("__name__")
-    return type(name) is str and name.startswith("terra.")
-
-
 def is_frameworks(frame):
     """Whether a frame runs code of TensorFlow's or Keras'."""
     name = frame.f_globals.get("__name__")
@@ -110,7 +105,7 @@ def is_frameworks(frame):
 
 def around_ours(frame):
     """The first frame, from `frame` outwards, that is not Terra's; the outermost one if all are."""
-    while is_ours(frame) and frame.f_back is not None:
+    while ours.is_ours(frame) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 

@@ -10,6 +10,7 @@ import time
 import weakref
 from threading import get_ident
 
+from terra import ours
 from terra.graph import trace
 from terra.location import current_step, location
 from terra.options import Stats
@@ -105,6 +106,7 @@ class Coexecuted(OfInstances, AsWritten):
 
     # -- calls -----------------------------------------------------------------------------------------------------------------
 
+    @ours.calling
     def __call__(self, *args, **kwargs):
         if GIVES_CLASSES:
             own = self.for_arguments(args)
@@ -205,6 +207,7 @@ class Coexecuted(OfInstances, AsWritten):
         known = {(signature, k) for piece in self.pieces.table.values() for signature, _, k in piece.store.relaxed}
         return lambda signature, k: ((signature[0], places(signature[1])[0]), k) in known
 
+    @ours.calling
     def _one_step(self, args, kwargs):
         program = self.program  # another thread may put a new one in its place
         if program is not None and program.express is not None and program.express.prepared:
@@ -263,6 +266,7 @@ class Coexecuted(OfInstances, AsWritten):
             return False
         return catching.around_step(frames.around_ours(sys._getframe(2)))
 
+    @ours.calling
     def _leave_alone(self, args, kwargs):
         """A step while the policy has given up: the user's own function, so that it costs next to nothing."""
         self._note_last_step()

@@ -8,6 +8,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import stock
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
@@ -124,6 +125,7 @@ class Builtins:
         self._bear(made)
         return made
 
+    @ours.calling
     def _key(self, function, it):
         """By what a builtin compares things."""
         key = function(it)
@@ -131,6 +133,7 @@ class Builtins:
         self.values(key)
         return key
 
+    @ours.calling
     def _fold(self, form, function, items, /, *initial):
         """Call `functools.reduce`."""
         function, items = LocatedCalls(function, self.enter_at) if form is located_reduce else self.builtin(function), iter(self.iterated(items))
@@ -141,12 +144,14 @@ class Builtins:
             total = function(total, x)
         return total
 
+    @ours.calling
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
         callee(*args, **kwargs)
         effect = Append(callee.__self__, ("appended", len(self.effects)), None, item=args[0])
         self.effects[effect.key] = effect
 
+    @ours.calling
     def _on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""
         if not kwargs and (id(callee) in _CALCULATING or getattr(callee, "__self__", None) is math):
@@ -222,6 +227,7 @@ class Builtins:
         result = form(*given, **kwargs)
         return self._made(result) if callee is sorted else result
 
+    @ours.calling
     def _make_record(self, callee, /, *args, **kwargs):
         """Make an instance of a data class."""
         self.reads.bases(callee)
@@ -239,6 +245,7 @@ class Builtins:
         check(it)
         return it
 
+    @ours.calling
     def _on_one(self, callee, /, *args):
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and live_calls.takes_element(args[0], "__next__"):
@@ -256,6 +263,7 @@ class Builtins:
                 self._found(type(x).__mro__, "__call__", None)
         return self._made(callee(*args)) if callee is iter else callee(*args)
 
+    @ours.calling
     def _on_containers(self, callee, /, *args, **kwargs):
         """Call a method of a list, a dict or a string."""
         owner, name = callee.__self__, callee.__name__
@@ -300,11 +308,13 @@ class Builtins:
             self.fresh(result)
         return result
 
+    @ours.calling
     def _is_instance(self, callee, /, *args):
         if self.reason is None and len(args) == 2:
             self.ask_instance(*args, callee is issubclass)
         return callee(*args)
 
+    @ours.calling
     def _get_attribute(self, callee, /, *args):
         if not 2 <= len(args) <= 3:
             return callee(*args)  # which raises
@@ -352,6 +362,7 @@ class Builtins:
         self.impure(f"makes an object of type {callee.__name__}")
         return form
 
+    @ours.calling
     def _convert(self, callee, /, *args, **kwargs):
         if callee is type and len(args) != 1:
             self.impure("makes a class")
@@ -388,6 +399,7 @@ class Builtins:
             return it
         return self.builtin(getattr(variable, method))()
 
+    @ours.calling
     def _map(self, callee, form, function, /, *args):
         """Call map or filter."""
         for x in args:
@@ -400,6 +412,7 @@ class Builtins:
             function = functools.partial(self._tested, function)
         return self.fresh(callee(function, *args))
 
+    @ours.calling
     def _tested(self, function, /, it):
         return self.truth(it if function is None else function(it))
 

@@ -12,6 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import quiet_functions, stock
 from terra.location import location
 from terra.runtime.fast_forward.cache import arguments, call_cache
@@ -148,11 +149,13 @@ class Calls:
         with module.name_scope:
             return self._user_function(method, method, True)(module, *args, **kwargs)
 
+    @ours.calling
     def _setting(self, function, /, *args, **kwargs):
         value = function(*args, **kwargs)  # without any, or it raises
         self.reads.asked(_call, function, value)
         return value
 
+    @ours.calling
     def _calling(self, function, /, *args, **kwargs):
         """Call a function of the framework's that does nothing but to look into structures, and to call what it is given."""
         if function is tfi.tf.cond:
@@ -200,6 +203,7 @@ class Calls:
             return observed
         return functools.partial(self._generating, observed, _cleans_up(convert.own_code(function.__code__)))
 
+    @ours.calling
     def _generating(self, function, cleans_up, /, *args, **kwargs):
         """Call a generator function. The generator is held weakly: one that is left before its end is closed as soon as nobody needs it any more. If it has something to do then, it is not
         held by iterators over it, either."""
@@ -342,6 +346,7 @@ class Calls:
                 args = [self._varying.tensor(x, *types) for x in args]
         return self._framework(function, form, *args, **kwargs)
 
+    @ours.calling
     def _within(self, callee, /, *args, **kwargs):
         """Call a part of the object whose call is recorded: all that it reads is guarded, and the user's functions that it may call are observed in turn."""
         for x in (*args, *kwargs.values()):
@@ -359,6 +364,7 @@ class Calls:
         elif kind is list and it and all(type(x) is TerraTensor and x._owner is self.runner for x in it):
             self.fresh(it)
 
+    @ours.calling
     def _adding(self, callee, loss):
         """Call `Layer.add_loss` of Keras'."""
         self._arguments(loss)
@@ -469,6 +475,7 @@ def _all_plain(value):
     return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
 
 
+@ours.calling
 def _call(function):
     return function()
 

@@ -12,6 +12,7 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import stock
 from terra.runtime.fast_forward.cache import call_watch
 from terra.runtime.interpreter import profilers
@@ -129,6 +130,7 @@ class Libraries:
                     self.reads.contents(vars(cls), cls)
                     functions += _functions_of(cls)
 
+    @ours.calling
     def _in_library(self, call):
         warned, length, skipped = [], len(self.runner.log), len(self._skipped)
         if not profilers.can_watch():

@@ -14,6 +14,7 @@ import dis
 
 import numpy as np
 
+from terra import ours
 from terra.location import location
 from terra.location.observed_patterns import Patterns
 from terra.runtime.fast_forward.guards import added_losses, guards, lasting, snapshots
@@ -97,6 +98,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     def __exit__(self, *exc):
         location.tls.observer, self.runner.observer = self._outer
 
+    @ours.calling
     def run(self, called, args, kwargs):
         """The result of calling the user's function or, wrapped, layer `called`."""
         with self:

@@ -9,6 +9,7 @@ import functools
 import sys
 from threading import get_ident
 
+from terra import ours
 from terra.frameworks import stock
 from terra.location import current_step, location
 from terra.runtime.fast_forward.sites import fast_calls, skipping
@@ -69,7 +70,7 @@ def _calls(view):
     if not view.in_block or view.thread != get_ident():
         return False
     frame = sys._getframe(2)
-    return frames.is_users(frame) or (view.open_ended and not view.held and frames.is_ours(frame))
+    return frames.is_users(frame) or (view.open_ended and not view.held and ours.is_ours(frame))
 
 
 def _method(function, skips=None, kind=None):
@@ -94,6 +95,7 @@ def _variable_method(function):
 
 def _callable(function):
     """How a layer, model or loss is called."""
+    @ours.calling
     def __call__(self, *args, **kwargs):
         view = current_step.active
         if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one

@@ -15,6 +15,7 @@ from types import FunctionType
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import stock
 from terra.location import current_step
 from terra.runtime.execution import dispatch, slicing
@@ -109,6 +110,7 @@ def _skipping(function, may_be_empty=False):
     """`function`, but jumping where it can; may_be_empty: also if it issues no operation."""
     convert = _conversion(function)
 
+    @ours.calling
     def call(*args, **kwargs):
         step = current_step.active
         if type(step) is Step and not kwargs:
@@ -224,6 +226,7 @@ def _operator(base, name):
     known = (getattr(base, name), dispatch._getitem if name == "__getitem__" and base is tfi.EagerTensorBase else None)
     converts = name in _CONVERTING
 
+    @ours.calling
     def operator(*operands):
         function, step = getattr(base, name), current_step.active
         if type(step) is Step:

@@ -10,6 +10,7 @@ import inspect
 import sys
 from operator import is_
 
+from terra import ours
 from terra.frameworks import stock
 from terra.location import current_step
 from terra.runtime.fast_forward.cache import arguments, call_cache
@@ -84,6 +85,7 @@ class Wrapped:
             return args
         return tuple([arguments.tensors_for(step, x) for x in args])
 
+    @ours.calling
     def __call__(self, *args, **kwargs):
         layer, args = self.layer, self.converted(args)
         runner = call_cache.running()

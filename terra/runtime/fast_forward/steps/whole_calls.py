@@ -18,6 +18,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import stock
 from terra.location import current_step
 from terra.runtime.execution import opening
@@ -151,6 +152,7 @@ class Attempts:
         self.tries = self.varied = 0
 
 
+@ours.calling
 def run_step(step, function, args, kwargs):
     """The result of the step's function, whose code is jumped over if that is possible."""
     if step.opened:
@@ -185,12 +187,14 @@ def run_keras_step(form, model, args, kwargs):
     if runner is None or not (stock.is_stock_object(model) or stock.is_derived_object(model)):
         return form(model, *args, **kwargs), False
     calls = []
-
-    def call():
-        calls.append(form)
-        return form(model, *args, **kwargs)
-
+    call = functools.partial(_noted, calls, form, model, args, kwargs)
     return call_cache.attempt(runner, form, model, args, kwargs, call), not calls
+
+
+@ours.calling
+def _noted(calls, form, model, args, kwargs):
+    calls.append(form)
+    return form(model, *args, **kwargs)
 
 
 def _is_stock_throughout(function, model):
@@ -269,6 +273,7 @@ def _wrap(form):
     if made is None:
         reference = weakref.ref(form)
 
+        @ours.calling
         def call(*args, **kwargs):
             function = reference()
             runner = call_cache.running()
@@ -305,6 +310,7 @@ def _is_inner(runner):
     return whole is not None and whole.tries > 1 and not whole.regions
 
 
+@ours.calling
 def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     """Jump over a call of the user's function or layer `called`, or make it, `call`, and observe it where that may help."""
     program = runner.program
