@@ -262,9 +262,9 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
             if changes:  # (these are effects of a run around it)
                 program.only_within.add(place)
     elif guard is not None:
-        result, alone, warned = call_watch.watch(lambda: _enter_first(runner, place, call) if known is None else enter(runner, call))
-        if not alone:
-            guard, why = None, "runs functions of the user's that were not looked for"
+        result, why, warned = call_watch.watch(lambda: _enter_first(runner, place, call) if known is None else enter(runner, call), guard.containers)
+        if why is not None:
+            guard = None
         elif warned:
             call_watch.note_filters(guard.containers.add)
     else:
