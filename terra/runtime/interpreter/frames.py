@@ -13,7 +13,7 @@ import sys
 from terra import ours
 from terra.location import location
 from terra.tf import internals as tfi
-from terra.transform import policy
+from terra.transform import policy, source
 
 _codes = {}  # id(code) -> _Code, or None for library code
 _sites = {}  # (file, first line, name, instruction) -> call id: the same for a notebook's cell that is run again
@@ -126,3 +126,15 @@ def innermost_outside(frame, modules=("contextlib",)):
     while frame.f_globals.get("__name__") in modules and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+_FRAMES = frozenset(["_getframe", "currentframe", "stack", "warn", "warnings", "inspect", "traceback", "f_back", "stacklevel"])
+_looking = {}  # id of a code object -> (it, whether it may look at the frame that has called it)
+
+
+def looks_at_frames(code):
+    """Whether a function may want to know who has called it: it must not find us."""
+    known = _looking.get(id(code))
+    if known is None:
+        known = _looking[id(code)] = code, any(not _FRAMES.isdisjoint(c.co_names) for c in source.codes_within(code))
+    return known[1]

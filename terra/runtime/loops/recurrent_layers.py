@@ -13,11 +13,11 @@ import functools
 import sys
 import weakref
 
-from terra.frameworks import stock
+from terra.frameworks import keras, stock
 from terra.runtime.execution import dispatch
 from terra.runtime.fast_forward.guards import guards, replaced
 from terra.runtime.fast_forward.sites.framework_loops import calls_stock_cell, closure, issuing_step
-from terra.runtime.tensors import open_shapes, shape_inference
+from terra.runtime.tensors import known_shapes, open_shapes, shape_inference
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.open_shapes import is_shape, shape_of
 from terra.runtime.tensors.size_readers import SizeToCompare
@@ -30,21 +30,19 @@ _MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
 _MOST = 64  # loops of one step function
 _FORGOTTEN = 12  # steps after which one that was not used makes room for another: it keeps its layer
 _MOST_WASTED = 4  # loops that were used in one step only: a function that makes new layers at each step is not helped
-_KEPT = ("go_backwards", "zero_output_for_mask", "return_all_outputs")  # options of `keras.src.backend.rnn` that are handed on
-_IGNORED = ("mask", "constants", "unroll", "input_length", "time_major")
-_DROPOUT = ("_dropout_mask", "_recurrent_dropout_mask")  # what a layer puts into its cell before the loop
 _PLAIN = (bool, int, type(None))
 _SIZES = (2, 3), (5, 7)  # (batch, length) of what functions are tried with
 _PAIRS = tuple(zip(*_SIZES))
 
 
 def replace():
-    """Have Keras' layers ask here first."""
-    tfi.replace_in("keras.src.backend", rnn=_in_one)
+    """Have Keras' layers ask here first, and have its functions tell what is known of shapes."""
+    tfi.replace_in(keras.BACKEND, rnn=_in_one)
+    known_shapes.replace()
 
 
 def _backend():
-    return sys.modules["keras.src.backend"]
+    return sys.modules[keras.BACKEND]
 
 
 def _in_one(original):
@@ -129,7 +127,7 @@ class Recurrences:
 
     def find(self, now, original, step_function, inputs, states, options):
         """The loop that this call of `original` in step number `now` would run, or None if it has to run."""
-        if not set(options) <= {*_KEPT, *_IGNORED}:
+        if not set(options) <= {*keras.RNN_KEPT, *keras.RNN_IGNORED}:
             return None
         held = closure(step_function)
         layer, given = held["self"].cell_contents, held["cell_kwargs"].cell_contents
@@ -148,7 +146,7 @@ class Recurrences:
         if len(cells) > 1 and (layer.return_state or layer.stateful):
             return None  # the state of one cell has no gradient for the weights of the next one, which must be told from 0
         drawn = _dropout_masks(cells)
-        kept = {name: options[name] for name in _KEPT if name in options}
+        kept = {name: options[name] for name in keras.RNN_KEPT if name in options}
         if not all(type(x) is bool for x in kept.values()) or not all(map(_has_shape, drawn)) or any(x.shape[0] != size for x in flat + drawn):
             return None
         batch = self._batches.setdefault(id(layer), size)
@@ -396,7 +394,7 @@ def _has_shape(x):
 
 def _flat_states(states):
     """Those of a stateful layer are variables of Keras'."""
-    return [x._value if type(x).__module__.startswith("keras.") else x for x in tfi.tf.nest.flatten(states)]
+    return [x._value if keras.is_of_keras(type(x)) else x for x in tfi.tf.nest.flatten(states)]
 
 
 def _spec(x, batch, is_sequence):
@@ -411,8 +409,8 @@ def _cells(cell):
 
 
 def _held(cells):
-    """What the layer has drawn for its loop: for each cell what it holds by the names in `_DROPOUT`."""
-    return [vars(cell).get(name) for cell in cells for name in _DROPOUT]
+    """What the layer has drawn for its loop: for each cell what it holds by the names in `keras.DROPOUT_MASKS`."""
+    return [vars(cell).get(name) for cell in cells for name in keras.DROPOUT_MASKS]
 
 
 def _dropout_masks(cells):
@@ -434,7 +432,7 @@ class _with_dropout:
     def _exchange(self, masks):
         masks, before = iter(masks), []
         for cell in self._cells:
-            for name in _DROPOUT:
+            for name in keras.DROPOUT_MASKS:
                 mask = next(masks)
                 before.append(vars(cell).get(name))
                 if name in vars(cell):
@@ -443,4 +441,4 @@ class _with_dropout:
 
 
 def _without_dropout(cells):
-    return _with_dropout(cells, [None] * (len(cells) * len(_DROPOUT)))
+    return _with_dropout(cells, [None] * (len(cells) * len(keras.DROPOUT_MASKS)))

@@ -38,7 +38,6 @@ from terra.runtime.step_function.signatures import AsWritten
 from terra.runtime.step_function.tuning.early_start import EarlyStart
 from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
 from terra.runtime.step_function.turnover import Turnover
-from terra.runtime.tensors import known_shapes
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.tracer import Tracer
 from terra.tf import internals as tfi
@@ -47,9 +46,7 @@ from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")
 
-tfi.replace_while_loop(framework_loops.located)
-tfi.replace_map_fn(framework_loops.mapping)
-tfi.replace_pfor(framework_loops.vectorizing)
+framework_loops.replace()
 
 MOST_NODES = 20_000  # of a TraceGraph that new paths may still be merged into, unless one trace is nearly as long
 SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a graph while others of the step are not yet known
@@ -317,7 +314,6 @@ class Coexecuted(OfInstances, AsWritten):
             elif self.program is None or (not self.keeps_last and self.turnover.traces()):
                 runner.sync()
                 recurrent_layers.replace()
-                known_shapes.replace()
                 late_reads.replace(call_cache.running)
                 step.mode = Tracer(step)
             else:

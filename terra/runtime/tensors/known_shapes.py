@@ -6,6 +6,7 @@ TensorFlow fills a shape with ones, which is one tensor for the operation.
 
 import functools
 
+from terra.frameworks import keras
 from terra.runtime.tensors.open_shapes import is_shape, merged, shape_of
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.tf import internals as tfi
@@ -13,7 +14,7 @@ from terra.tf import internals as tfi
 
 def replace():
     """Have Keras' `einsum` and `reshape` tell, and TensorFlow's `ones_like`."""
-    tfi.replace_in("keras.src.backend.tensorflow.numpy", einsum=_einsum, reshape=_reshape)
+    tfi.replace_in(keras.BACKEND_NUMPY, einsum=_einsum, reshape=_reshape)
     tfi.replace_ones_like(_ones_like)
 
 

@@ -9,7 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from terra import ours
-from terra.frameworks import stock
+from terra.frameworks import methods, numpys, stock
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
@@ -29,20 +29,6 @@ _REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
 _FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
 _FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
 _CALCULATING = frozenset(map(id, [abs, round, divmod, pow]))
-_MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "
-                      "intersection_update difference_update symmetric_difference_update".split())
-
-
-# Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
-_COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
-_JOINING = frozenset(
-    "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
-    "symmetric_difference_update".split())
-_NOT_LOOKING = frozenset("append copy keys values items clear reverse popitem".split())
-# Methods that give a container or a view made just now.
-_MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())
-
-
 _NOTHING = object()
 
 
@@ -78,7 +64,7 @@ class Builtins:
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
             return functools.partial(self._append, callee)
         if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
-            if callee.__name__ in _MUTATORS:
+            if callee.__name__ in methods.MUTATORS:
                 if id(owner) not in self._born:
                     self.impure("changes a container that it has not made")
             else:
@@ -272,19 +258,19 @@ class Builtins:
             check = None
             if name == "update" and type(owner) is dict:
                 args = [*map(self._pairs, args)]
-            elif name == "update" or name in _JOINING:
+            elif name == "update" or name in methods.JOINING:
                 args = [self._each(x, self.compared) for x in args]
             elif name in ("extend", "insert"):
                 check = self.iterated if name == "extend" else None
                 self.operand(args[0]) if name == "insert" and args else None
-            elif name in _COMPARING:
+            elif name in methods.COMPARING:
                 for x in args[:1]:
                     self.operand(x) if name == "pop" and type(owner) is list else self.compared(x)
                 for x in args[1:] if name == "index" else ():
                     self.operand(x)
                 for x in kwargs.values():
                     self.operand(x)
-            elif name not in _NOT_LOOKING:
+            elif name not in methods.NOT_LOOKING:
                 self.impure(f"calls {callee.__qualname__}")
             if name in ("sort", "remove", "index", "count") and type(owner) not in (set, frozenset):
                 self.compared(owner)
@@ -301,7 +287,7 @@ class Builtins:
         for x in (*args, *kwargs.values()) if check is not None else ():
             check(x)
         result = callee(*args, **kwargs)
-        return self._made(result) if callee.__name__ in _MAKING else result
+        return self._made(result) if callee.__name__ in methods.MAKING else result
 
     def _made(self, result):
         if type(result) in LISTS or type(result) in ITERATORS:
@@ -349,7 +335,7 @@ class Builtins:
             return functools.partial(self._framework, None, form)
         if callee is tfi.tf.IndexedSlices:
             return functools.partial(self._slices, form)
-        if issubclass(callee, np.generic) and callee.__module__ == "numpy":
+        if numpys.is_scalar(callee):
             return functools.partial(self._on_plain, callee)
         if makes_named_tuples(callee) and self.is_named_tuple(callee):
             return form

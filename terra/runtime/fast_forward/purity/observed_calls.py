@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 import numpy as np
 
 from terra import ours
-from terra.frameworks import quiet_functions, stock
+from terra.frameworks import keras, quiet_functions, stock, tensorflow
 from terra.location import location
 from terra.runtime.fast_forward.cache import arguments, call_cache
 from terra.runtime.fast_forward.guards import added_losses
@@ -29,14 +29,7 @@ from terra.transform import convert, wrappers
 from terra.transform.observing.observed import Unobservable
 from terra.transform.rewriting.instrumenter import SETS_TRACE
 
-
 _OF_PARTIALS = attrgetter("func"), attrgetter("args"), attrgetter("keywords")
-
-
-_ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])
-_CONSTANTS = frozenset([tfi.tf.constant, tfi.tf.convert_to_tensor])
-_CONVERTING = _CONSTANTS | {
-    tfi.tf.cast, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.maximum, tfi.tf.minimum, tfi.tf.pow, tfi.tf.clip_by_value}
 
 
 class Calls:
@@ -83,7 +76,7 @@ class Calls:
                 if quiet_functions.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None:
-                if self._varying.numbers and callee in _CONVERTING:
+                if self._varying.numbers and callee in tensorflow.CONVERTING:
                     return functools.partial(self._converting, callee, form)
                 return functools.partial(self._framework, callee, form)
             if id(callee) in FUNCTIONS:
@@ -254,7 +247,7 @@ class Calls:
         if function is tfi.tape_gradient_method and self.differentiates and id(owner) in self._born:
             return functools.partial(self._gradient, callee)
         if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
-            if self._varying.numbers and function.__name__ in _ASSIGNING and tfi.is_variable(owner):
+            if self._varying.numbers and function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
                 return functools.partial(self._assigning, owner, form)
             return functools.partial(self._framework, None, form)
         if is_tapes(type(owner)) and function.__name__ == "watch":
@@ -327,7 +320,7 @@ class Calls:
     def _converting(self, function, form, /, *args, **kwargs):
         """Call a function that makes tensors of numbers among its arguments, of a type that is known beforehand."""
         numbers = self._varying.numbers
-        if function in _CONSTANTS:
+        if function in tensorflow.CONSTANTS:
             if id(args[0] if args else None) in numbers and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"dtype"}:
                 dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
                 made = self._varying.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
@@ -433,7 +426,7 @@ class Calls:
                 self.reads.settings("keras")
                 attributes = vars(layer)
                 self.reads.object(layer, kind, attributes)
-                for name in user_layers.LOOKED_AT:
+                for name in keras.OF_LAYERS:
                     if name in attributes:
                         self.reads.entry(attributes, name, attributes[name])
                     else:

@@ -10,23 +10,13 @@ import sys
 from threading import get_ident
 
 from terra import ours
-from terra.frameworks import stock
+from terra.frameworks import keras, stock
 from terra.location import current_step, location
 from terra.runtime.fast_forward.sites import fast_calls, skipping
 from terra.runtime.interpreter import frames
 from terra.tf import internals as tfi
 
-_ENTRIES = (
-    ("keras.src.layers.layer", "Layer", ("__call__",)),
-    ("keras.src.losses.loss", "Loss", ("__call__",)),
-    ("keras.src.backend.common.variables", "Variable", ("assign", "assign_add", "assign_sub")),
-    ("keras.src.backend.common.variables", "KerasVariable", ("assign", "assign_add", "assign_sub")),  # of older ones
-    ("keras.src.metrics.metric", "Metric", ("update_state",)),
-    ("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
-    ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
-    ("tf_keras.src.losses", "Loss", ("__call__",)),
-    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
-_waiting = [*_ENTRIES]  # for their modules to be imported
+_waiting = [*keras.ENTRIES]  # for their modules to be imported
 _variables = [tfi.ResourceVariable]  # until they are prepared
 
 

@@ -32,11 +32,12 @@ from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import live_calls
 from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Place, Varying, may_vary
+from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf import internals as tfi
-from terra.transform import convert, instrument, policy
+from terra.transform import instrument, policy
 
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
@@ -229,7 +230,7 @@ def of_function(there, callee, form):
     else:
         return form
     if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & _SUSPENDED \
-            or _looks_at_frames(function.__code__) or _lets_go(function.__code__):
+            or frames.looks_at_frames(function.__code__) or _lets_go(function.__code__):
         return form  # a closure may be made anew at each step
     made = _wrap(function)
     if there.target is function:
@@ -238,18 +239,6 @@ def of_function(there, callee, form):
 
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # functions whose code does not run when they are called
-_FRAMES = frozenset(["_getframe", "currentframe", "stack", "warn", "warnings", "inspect", "traceback", "f_back", "stacklevel"])
-_looking = {}  # id of a code object -> (it, whether it may look at the frame that has called it)
-
-
-def _looks_at_frames(code):
-    """Whether a function may want to know who has called it: it must not find us."""
-    known = _looking.get(id(code))
-    if known is None:
-        known = _looking[id(code)] = code, any(not _FRAMES.isdisjoint(c.co_names) for c in convert.codes_within(code))
-    return known[1]
-
-
 _DELETES, _STORES = frozenset(["DELETE_FAST", "DELETE_DEREF"]), frozenset(["STORE_FAST", "STORE_DEREF"])
 
 
