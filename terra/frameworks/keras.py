@@ -40,9 +40,11 @@ ENTRIES = (
     ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
     ("tf_keras.src.losses", "Loss", ("__call__",)),
     ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
-TRAINERS = {TENSORFLOW_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}  # the classes whose methods make the functions of a batch, by module
+# Classes whose methods make the functions of a batch, by module.
+TRAINERS = {TENSORFLOW_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}
 LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept
-LISTENERS = {"_on_train_batch_end": ("on_train_batch_end", "on_batch_end"), "_on_test_batch_end": ("on_test_batch_end",)}  # hooks of a list of callbacks -> methods of a callback
+# Hooks of a list of callbacks -> methods of a callback.
+LISTENERS = {"_on_train_batch_end": ("on_train_batch_end", "on_batch_end"), "_on_test_batch_end": ("on_test_batch_end",)}
 OPTIONAL = frozenset([  # (module, class or method): what some versions of Keras 3 have not
     ("keras.src.backend.common.variables", "KerasVariable"),  # until 3.5
     ("keras.src.backend.common.variables", "Variable"),  # from 3.6 on
@@ -60,7 +62,7 @@ PARTS = frozenset([
 OF_SETTERS = ("_tracked", "_obj_reference_counts_dict", "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names")
 OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
 OF_NODES = ("_flat_arguments", "args", "kwargs", "call_args", "call_kwargs")  # attributes that hold arguments
-RESETTING = frozenset(["RNN", "SimpleRNN", "GRU", "LSTM", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"])  # layers of tf_keras that have their cells forget dropout masks
+RESETTING = frozenset(["RNN", "SimpleRNN", "GRU", "LSTM", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"])  # of tf_keras: their cells forget dropout masks
 OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
 OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it
 # Properties of the framework's that call nothing of the user's but, in turn, the properties of parts. Others may call functions and schedules.
