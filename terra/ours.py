@@ -1,6 +1,7 @@
 """Terra's own code: which frames run it, and which of its functions call the program's code or the framework's.
 
-A function says the latter of itself, by the decorator `calling`: where a traceback ends in such a function, the call has been wrong, or the framework has taken its own frames out.
+A function says the latter of itself, by the decorator `calling`: where a traceback ends in such a
+function, the call has been wrong, or the framework has taken its own frames out.
 """
 
 import weakref

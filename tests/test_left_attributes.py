@@ -1,4 +1,4 @@
-"""What the program sets in a layer of its own, and the framework's code reads by a way that only its run shows: such calls are not skipped with what was there before."""
+"""What the program sets in a layer of its own, and the framework's code reads: such calls are not skipped with what was there before."""
 
 import sys
 import types

@@ -58,7 +58,8 @@ OPAQUE = frozenset(["Tracker", "Config", "Function", "KerasHistory"])  # classes
 PARTS = frozenset([
     "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
     "activations", "mixed_precision", "quantizers", "utils", "trainers", "ops"])
-# What is changed when an attribute is set, and matters to nothing but that, and to checkpoints; the first also grows with each mask that a cell keeps for a while.
+# What is changed when an attribute is set, and matters to nothing but that, and to checkpoints;
+# the first also grows with each mask that a cell keeps for a while.
 OF_SETTERS = ("_tracked", "_obj_reference_counts_dict", "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names")
 OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
 OF_NODES = ("_flat_arguments", "args", "kwargs", "call_args", "call_kwargs")  # attributes that hold arguments

@@ -17,7 +17,7 @@ def settings(root):
         tracked = vars(state.GLOBAL_STATE_TRACKER)
         context = tracked.get("current_call_ctx")
         cast = tracked.get("autocast_scope")  # another one at each call of a layer of mixed precision
-        found += [context is None, getattr(cast, "dtype", None), tracked.get("distribution"), tracked.get("stateless_scope"), tracked.get("global_seed_generator")]
+        found += [context is None, getattr(cast, "dtype", None), *map(tracked.get, ("distribution", "stateless_scope", "global_seed_generator"))]
         if context is not None:
             found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
     if legacy is not None:

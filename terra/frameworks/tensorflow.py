@@ -19,7 +19,8 @@ OF_BACKENDS = frozenset(  # others change what Keras remembers
 # Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
 CLASSES = {  # with which it calculates: on the host, if they are no data
     **dict.fromkeys([tfi.tf.nn.nce_loss, tfi.tf.nn.sampled_softmax_loss], (2, "labels")),
-    **dict.fromkeys([tfi.tf.random.log_uniform_candidate_sampler, tfi.tf.random.uniform_candidate_sampler, tfi.tf.nn.compute_accidental_hits], (0, "true_classes"))}
+    **dict.fromkeys([tfi.tf.random.log_uniform_candidate_sampler, tfi.tf.random.uniform_candidate_sampler,
+                     tfi.tf.nn.compute_accidental_hits], (0, "true_classes"))}
 INDICES = {
     tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices"), tfi.tf.nn.embedding_lookup: (1, "ids"),
     tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels"), **CLASSES}

@@ -1,7 +1,9 @@
 """What the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see `lasting`).
 
-A profile function sees each Python function that runs, and each builtin. A function asks for an attribute if its code names it, or hands its name to a builtin; of which object, the
-arguments tell where the code takes it of one of these. A builtin that is given a name (`getattr`) also asks for what its caller has in a variable. The exception is what sets the attribute.
+A profile function sees each Python function that runs, and each builtin. A function asks for an
+attribute if its code names it, or hands its name to a builtin; of which object, the arguments tell
+where the code takes it of one of these. A builtin that is given a name (`getattr`) also asks for
+what its caller has in a variable. The exception is what sets the attribute.
 """
 
 import dis
@@ -16,7 +18,10 @@ _ALL = "__dict__"  # the attribute that has them all
 
 
 class Asked:
-    """A profile function that finds out which of the names in `left` the framework's code asks for: {id of an object: the names of attributes that guards leave out}."""
+    """A profile function that finds out which attributes the framework's code asks for.
+
+    left: {id of an object: the names of attributes that guards leave out}.
+    """
 
     def __init__(self, left):
         self._left = left
@@ -94,5 +99,5 @@ def _owners_in(code, name):
 
 
 def asks_its_own(code, name):
-    """Whether a method asks the object that it is called for, by its first parameter, for an attribute; or hands its name to a builtin that gives attributes."""
+    """Whether a method asks its own object, the first parameter, for an attribute; or hands its name to a builtin that gives attributes."""
     return _is_held(code, name) or (name in code.co_names and code.co_varnames[:1] != () and code.co_varnames[0] in _owners_in(code, name))
