@@ -2,6 +2,8 @@
 
 import sys
 
+from terra import ours
+
 
 class TerraError(Exception):
     """Base class of the errors that Terra raises on its own account."""
@@ -30,7 +32,7 @@ class GenerationError(TerraError):
 def show(error):
     """Show an uncaught exception as the interpreter does, without the frames around it that are ours."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "terra":
+    while trace is not None and ours.is_ours(trace.tb_frame):
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and trace is None:
         error.__context__ = None

@@ -17,6 +17,7 @@ outlives the step (the loss, the tensors that a tape saved) is an output of its 
 import time
 from threading import get_ident
 
+from terra import ours
 from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
 from terra.runtime.execution import dispatch
@@ -220,6 +221,7 @@ class BlockStep(Step):
         location.end_step(self.came_from)
         self.view = current_step.active = OpenEnd(self)
 
+    @ours.calling
     def call(self, function, /, *args, **kwargs):
         """`function(*args, **kwargs)`, at the place in the program that the frames tell now, for all operations in it."""
         cursor = location.tls.cursor
@@ -281,6 +283,7 @@ class OpenEnd(View):
     def skipping(self):
         return self.step.skipping() if self.held else None  # else another thread could end the step half-way
 
+    @ours.calling
     def call(self, function, /, *args, **kwargs):
         """The same, and no other thread ends the step meanwhile."""
         with self.step.lock:

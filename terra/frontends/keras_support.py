@@ -14,7 +14,7 @@ import inspect
 import sys
 
 from terra import errors
-from terra.frameworks import stock
+from terra.frameworks import keras, stock
 from terra.frontends import script
 from terra.frontends.decorator import coexecute
 from terra.options import Options
@@ -22,10 +22,6 @@ from terra.runtime.step_function.coexecution import Coexecuted
 from terra.tf import internals as tfi
 
 STEPS = {name.removesuffix("_step"): name for name in stock.STEPS}
-LOOP_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}  # what makes the function of a batch, and where it is kept
-_KERAS_TRAINER, _KERAS_CALLBACKS = "keras.src.backend.tensorflow.trainer", "keras.src.callbacks.callback_list"
-_TRAINERS = {_KERAS_TRAINER: "TensorFlowTrainer", "tf_keras.src.engine.training": "Model"}  # the classes whose methods make the functions of a batch, by module
-_LISTENERS = {"_on_train_batch_end": ("on_train_batch_end", "on_batch_end"), "_on_test_batch_end": ("on_test_batch_end",)}
 _MARK = "_terra_keras_steps"
 _TERRA_OPTIONS = {f.name for f in dataclasses.fields(Options)}
 
@@ -46,8 +42,8 @@ class KerasSteps:
                 step = coexecute(step, **options)
                 self._replace(name, step)
             setattr(self, short, step)
-        for make, kept in LOOP_FUNCTIONS.items():
-            if getattr(inspect.getattr_static(model, make, None), "__module__", None) == _KERAS_TRAINER:
+        for make, kept in keras.LOOP_FUNCTIONS.items():
+            if getattr(inspect.getattr_static(model, make, None), "__module__", None) == keras.TENSORFLOW_TRAINER:
                 self._replace(make, _making(model, getattr(model, make), kept))
         vars(model)[_MARK] = self
 
@@ -145,9 +141,9 @@ def _let_batches_pass(model, kept):
 
 def _spare_logs(callbacks):
     """Let the callbacks of a `fit` do nothing at the end of a batch if none of them listens; Keras would read the batch's logs, and so wait for it."""
-    if type(callbacks).__module__ != _KERAS_CALLBACKS:
+    if type(callbacks).__module__ != keras.CALLBACKS:
         return
-    for hook, listeners in _LISTENERS.items():
+    for hook, listeners in keras.LISTENERS.items():
         inherited = getattr(callbacks, hook, None)  # which an older Keras 3 does not have
         if hook not in vars(callbacks) and inspect.ismethod(inherited):
             setattr(callbacks, hook, _if_heard(callbacks, listeners, inherited))
@@ -168,7 +164,7 @@ class _OfScript(KerasSteps):
 
 def preparations(options):
     """What is to be done with modules of Keras', by name, so that models which are compiled with `run_eagerly=True` are co-executed, with these options."""
-    return {module: functools.partial(_prepare, name, options) for module, name in _TRAINERS.items()}
+    return {module: functools.partial(_prepare, name, options) for module, name in keras.TRAINERS.items()}
 
 
 def _prepare(name, options, module):

@@ -23,6 +23,7 @@ import sys
 import types
 import weakref
 
+from terra import ours
 from terra.frontends import gradient_tape
 from terra.options import Options
 from terra.runtime.execution import dispatch
@@ -64,6 +65,7 @@ def step(blocks):
         seen = _seen.setdefault(function.__code__, [])
 
         @functools.wraps(function)
+        @ours.calling
         def call(*args, **kwargs):
             if not tfi.tf.executing_eagerly():
                 return function(*args, **kwargs)  # part of somebody's graph
@@ -103,6 +105,11 @@ def block(function):
 
 # -- what is decorated ---------------------------------------------------------------------------------------------------------
 
+def _imported(name):
+    """The source of an expression for a decorator of this module."""
+    return f"__import__({__name__!r}, fromlist=[{name!r}]).{name}"
+
+
 def rewrite(tree):
     """Add the decorators to a module's syntax tree, in place. Positions stay the user's."""
     everything = any(is_block(node) for node, _ in _own(tree))
@@ -113,11 +120,11 @@ def rewrite(tree):
         blocks = [in_loop for n, in_loop in own if is_block(n)]
         suspends = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n, _ in own)
         if is_outlined(node.name):
-            source = "__import__('terra.frontends.script', fromlist=['block']).block"
+            source = _imported("block")
         elif blocks and not any(blocks) and not suspends:
-            source = f"__import__('terra.frontends.script', fromlist=['step']).step({len(blocks)})"
+            source = f"{_imported('step')}({len(blocks)})"
         elif blocks or everything:
-            source = "__import__('terra.frontends.script', fromlist=['instrumented']).instrumented"
+            source = _imported("instrumented")
         else:
             continue
         decorator = ast.parse(source, mode="eval").body

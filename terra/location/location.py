@@ -25,6 +25,7 @@ import threading
 from types import MethodType
 from typing import NamedTuple, Optional
 
+from terra import ours
 from terra.location.growth import Growth
 from terra.location.suspension import Activation, Each, LazyEach
 from terra.location.unobserved import NOBODY
@@ -242,6 +243,7 @@ def form_at(there, callee):
     return there.target if callee is there.callee else _resolve(there, callee)
 
 
+@ours.calling
 def call_here(callee, args, kwargs):
     """A call at the current location, as an instrumented call site makes it."""
     return form_at(tls.cursor.current, callee)(*args, **kwargs)

@@ -10,21 +10,19 @@ what it does besides computing. Where a call is to be skipped that runs it, it h
 import os
 import sysconfig
 
+from terra import ours
+from terra.frameworks import libraries
+
 __all__ = ["configure", "is_user_code", "settings"]
 
-PURE = ("tensorflow_probability", "sonnet", "einops", "gpflow", "check_shapes", "keras_hub", "transformers")
-# What TensorFlow, Keras and the libraries above call in turn.
-DEPENDENCIES = (
-    "absl", "cloudpickle", "decorator", "flatbuffers", "google", "grpc", "h5py", "libclang", "markdown", "ml_dtypes", "namex", "opt_einsum", "optree",
-    "packaging", "pkg_resources", "requests", "rich", "setuptools", "six", "tensorboard", "termcolor", "tree", "typing_extensions", "wrapt")
-LIBRARIES = ("tensorflow", "keras", "tf_keras", "numpy", "terra", "gast", "astunparse", *PURE)
+LIBRARIES = (*libraries.UNINSTRUMENTED, ours.PACKAGE)
 
 
 class Settings:
     def __init__(self):
         self.prefixes = {name: False for name in LIBRARIES}
         self.patch_overrides = True
-        self.pure = set(PURE)
+        self.pure = set(libraries.PURE)
 
 
 settings = Settings()
@@ -100,7 +98,7 @@ def is_strange(name, filename):
     if is_user_module(name, filename):
         return False
     package = (name or "").partition(".")[0]
-    if package in LIBRARIES or package in DEPENDENCIES or package in settings.pure or filename.startswith("<frozen"):
+    if package in LIBRARIES or package in libraries.DEPENDENCIES or package in settings.pure or filename.startswith("<frozen"):
         return False
     return any(marker in filename for marker in _MARKERS) or not filename.startswith(_DIRECTORIES)
 

@@ -6,6 +6,7 @@ decide what private names and ``__class__`` mean). One parsed file is kept per f
 """
 
 import ast
+import dis
 import linecache
 import os
 import time
@@ -15,7 +16,7 @@ import warnings
 from terra.transform import policy
 from terra.transform.rewriting import assertions
 
-__all__ = ["NoSource", "compiled", "find", "find_code", "has_changed", "rewrites", "says"]
+__all__ = ["NoSource", "compiled", "find", "find_code", "globals_read", "has_changed", "rewrites", "says"]
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MAX_FILES = 64
@@ -248,3 +249,15 @@ def _same_arguments(node, code):
     own = code.co_varnames[:len(names)]
     return (len(args.args) + len(args.posonlyargs), len(args.kwonlyargs)) == (code.co_argcount, code.co_kwonlyargcount) \
         and all(o.endswith(n) for o, n in zip(own, names))
+
+
+_globals_known = {}  # id of a code object -> (it, names)
+
+
+def globals_read(code):
+    """The names that a code object, or one nested in it, looks up among the globals."""
+    known = _globals_known.get(id(code))
+    if known is None:
+        names = {i.argval for c in codes_within(code) for i in dis.get_instructions(c) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        known = _globals_known[id(code)] = code, tuple(names)
+    return known[1]

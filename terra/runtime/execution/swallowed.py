@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 
+from terra import ours
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
@@ -52,7 +53,7 @@ class Swallowed:
     def note_read_failed(self, error):
         """A read raises the error of a step. If code of the framework's reads, that may swallow it. A tensor's own methods do not."""
         reader = sys._getframe(1)
-        while (frames.is_ours(reader) or reader.f_globals.get("__name__") == tfi.ops.__name__) and reader.f_back is not None:
+        while (ours.is_ours(reader) or reader.f_globals.get("__name__") == tfi.ops.__name__) and reader.f_back is not None:
             if reader.f_code is _FOR_OPERATION:
                 return  # which raises the error itself
             reader = reader.f_back
@@ -77,7 +78,7 @@ class Swallowed:
                 self._found = None
             return None
         trace = error.__traceback__
-        if trace is not None and (frames.is_frameworks(trace.tb_frame) or frames.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
+        if trace is not None and (frames.is_frameworks(trace.tb_frame) or ours.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
             tracebacks.clean(error)
             return error
         self._found = None
@@ -97,6 +98,6 @@ def _comes_to_the_program(frame, event):
     """Whether the program's code runs next: a function of its own that the framework calls, or that has called the framework."""
     if event == "call":
         return frames.is_users(frame)
-    if event != "return" or frames.is_users(frame) or frames.is_ours(frame) or frame.f_back is None:
+    if event != "return" or frames.is_users(frame) or ours.is_ours(frame) or frame.f_back is None:
         return False
     return frames.is_users(frames.around_ours(frame.f_back))

@@ -10,9 +10,10 @@ import builtins
 import os
 import sys
 
+from terra import ours
 from terra.location import location
 from terra.tf import internals as tfi
-from terra.transform import policy
+from terra.transform import policy, source
 
 _codes = {}  # id(code) -> _Code, or None for library code
 _sites = {}  # (file, first line, name, instruction) -> call id: the same for a notebook's cell that is run again
@@ -96,12 +97,6 @@ class FrameCursor:
         return there
 
 
-def is_ours(frame):
-    """Whether a frame runs Terra's own code."""
-    name = frame.f_globals.get("__name__")
-    return type(name) is str and name.startswith("terra.")
-
-
 def is_frameworks(frame):
     """Whether a frame runs code of TensorFlow's or Keras'."""
     name = frame.f_globals.get("__name__")
@@ -110,7 +105,7 @@ def is_frameworks(frame):
 
 def around_ours(frame):
     """The first frame, from `frame` outwards, that is not Terra's; the outermost one if all are."""
-    while is_ours(frame) and frame.f_back is not None:
+    while ours.is_ours(frame) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
@@ -131,3 +126,15 @@ def innermost_outside(frame, modules=("contextlib",)):
     while frame.f_globals.get("__name__") in modules and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+_FRAMES = frozenset(["_getframe", "currentframe", "stack", "warn", "warnings", "inspect", "traceback", "f_back", "stacklevel"])
+_looking = {}  # id of a code object -> (it, whether it may look at the frame that has called it)
+
+
+def looks_at_frames(code):
+    """Whether a function may want to know who has called it: it must not find us."""
+    known = _looking.get(id(code))
+    if known is None:
+        known = _looking[id(code)] = code, any(not _FRAMES.isdisjoint(c.co_names) for c in source.codes_within(code))
+    return known[1]

@@ -8,6 +8,7 @@ were: they count its time as that of this module. Other ones can be neither call
 import cProfile
 import logging
 import sys
+from terra.frameworks import libraries
 
 __all__ = ["can_watch", "in_the_way", "is_watching", "watched"]
 
@@ -67,8 +68,8 @@ def watched(call, own):
 
 def _pyinstruments(profile):
     """What samples the stack of this thread for pyinstrument, if `profile` is its profile function, and can be taken up again; else None."""
-    module = sys.modules.get("pyinstrument.stack_sampler")
-    if module is None or not type(profile).__module__.startswith("pyinstrument."):
+    module = sys.modules.get(libraries.PYINSTRUMENT_SAMPLER)
+    if module is None or libraries.package_of(type(profile).__module__) != libraries.PYINSTRUMENT:
         return None
     sampler = getattr(getattr(module, "thread_locals", None), "stack_sampler", None)
     return sampler if hasattr(sampler, "_update") and getattr(sampler, "current_sampling_interval", None) is not None else None

@@ -5,22 +5,9 @@ TensorFlow and Keras take their own frames out in the same way; `tf.debugging.di
 
 import builtins
 
-from terra.runtime.interpreter import frames
+from terra import ours
 from terra.tf import internals as tfi
 
-# Functions that call the program's or the framework's code: where the traceback ends in one, the call has been wrong, or Keras has taken its frames out.
-CALLING = frozenset([
-    ("block_calls", "__call__"), ("block_step", "call"), ("builtin_loops", "located_map"), ("builtin_loops", "located_reduce"), ("builtin_loops", "located_sum"),
-    ("coexecution", "__call__"), ("coexecution", "_leave_alone"), ("coexecution", "one_step"), ("fast_calls", "call"), ("fast_calls", "operator"),
-    ("location", "call_here"), ("observer", "run"), ("script", "call"), ("signatures", "call"), ("user_layers", "__call__"), ("whole_calls", "_attempt"), ("whole_calls", "call"),
-    ("whole_calls", "run_step"),
-    ("observed_arrays", "operated"),
-    *(("observed_builtins", name) for name in (
-        "_append", "_convert", "_fold", "_get_attribute", "_is_instance", "_key", "_make_record", "_map", "_on_containers", "_on_one", "_on_plain", "_tested")),
-    *(("observed_calls", name) for name in ("_adding", "_call", "_calling", "_generating", "_setting", "_within")),
-    *(("observed_functionals", name) for name in ("_by_framework", "_by_program", "_loop", "_vectorizing", "gradient")),
-    ("observed_libraries", "_in_library"), ("observed_objects", "_cached"), ("observed_places", "question"),
-])
 _is_enabled = tfi.tf.debugging.is_traceback_filtering_enabled
 # The program's classes of exceptions may have attributes of these names that are others, or that cannot be set.
 _trace_of, _cause_of, _context_of = (getattr(BaseException, name).__get__ for name in ("__traceback__", "__cause__", "__context__"))
@@ -55,11 +42,10 @@ def _without_ours(trace, to_the_end):
         return None
     end = len(entries)
     if not to_the_end:
-        frame = entries[-1].tb_frame
-        to_the_end = frames.is_ours(frame) and (frame.f_globals["__name__"].rpartition(".")[2], frame.f_code.co_name) in CALLING
-    while end and not to_the_end and frames.is_ours(entries[end - 1].tb_frame):
+        to_the_end = ours.calls(entries[-1].tb_frame)
+    while end and not to_the_end and ours.is_ours(entries[end - 1].tb_frame):
         end -= 1
-    kept = [entry for k, entry in enumerate(entries) if k >= end or not frames.is_ours(entry.tb_frame)]
+    kept = [entry for k, entry in enumerate(entries) if k >= end or not ours.is_ours(entry.tb_frame)]
     first = kept[0] if kept else None
     for entry in entries:
         entry.tb_next = None  # setting another one goes through all that follow it

@@ -2,15 +2,14 @@
 
 import sys
 
+from terra.frameworks import keras
 from terra.runtime.fast_forward.guards import guards
 from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import internals as tfi
 
-_DROPOUT = ("_dropout_mask", "_recurrent_dropout_mask")  # what a layer puts into its cell before the loop
-
 
 def backend():
-    return sys.modules["keras.src.backend"]
+    return sys.modules[keras.BACKEND]
 
 
 def guard_of(layer):
@@ -25,7 +24,7 @@ def guard_of(layer):
 
 def flat_states(states):
     """Those of a stateful layer are variables of Keras'."""
-    return [x._value if type(x).__module__.startswith("keras.") else x for x in tfi.tf.nest.flatten(states)]
+    return [x._value if keras.is_of_keras(type(x)) else x for x in tfi.tf.nest.flatten(states)]
 
 
 def cells_of(cell):
@@ -34,8 +33,8 @@ def cells_of(cell):
 
 
 def held_masks(cells):
-    """What the layer has drawn for its loop: for each cell what it holds by the names in `_DROPOUT`."""
-    return [vars(cell).get(name) for cell in cells for name in _DROPOUT]
+    """What the layer has drawn for its loop: for each cell what it holds by the names in `keras.DROPOUT_MASKS`."""
+    return [vars(cell).get(name) for cell in cells for name in keras.DROPOUT_MASKS]
 
 
 def dropout_masks(cells):
@@ -57,7 +56,7 @@ class WithDropout:
     def _exchange(self, masks):
         masks, before = iter(masks), []
         for cell in self._cells:
-            for name in _DROPOUT:
+            for name in keras.DROPOUT_MASKS:
                 mask = next(masks)
                 before.append(vars(cell).get(name))
                 if name in vars(cell):
@@ -66,4 +65,4 @@ class WithDropout:
 
 
 def without_dropout(cells):
-    return WithDropout(cells, [None] * (len(cells) * len(_DROPOUT)))
+    return WithDropout(cells, [None] * (len(cells) * len(keras.DROPOUT_MASKS)))

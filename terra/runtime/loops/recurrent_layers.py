@@ -11,13 +11,13 @@ cannot be handed on: then the gradient's function computes the loop again. Value
 import contextlib
 import functools
 
-from terra.frameworks import stock
+from terra.frameworks import keras, stock
 from terra.runtime.execution import dispatch
 from terra.runtime.fast_forward.guards import replaced
 from terra.runtime.fast_forward.sites.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.loops.recurrence import Recurrence
 from terra.runtime.loops.recurrent_cells import backend, cells_of, dropout_masks, flat_states, guard_of, without_dropout
-from terra.runtime.tensors import open_shapes
+from terra.runtime.tensors import known_shapes, open_shapes
 from terra.runtime.tensors.size_readers import SizeToCompare
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.structures import is_tensor
@@ -28,14 +28,13 @@ _MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
 _MOST = 64  # loops of one step function
 _FORGOTTEN = 12  # steps after which one that was not used makes room for another: it keeps its layer
 _MOST_WASTED = 4  # loops that were used in one step only: a function that makes new layers at each step is not helped
-_KEPT = ("go_backwards", "zero_output_for_mask", "return_all_outputs")  # options of `keras.src.backend.rnn` that are handed on
-_IGNORED = ("mask", "constants", "unroll", "input_length", "time_major")
 _PLAIN = (bool, int, type(None))
 
 
 def replace():
-    """Have Keras' layers ask here first."""
-    replacements.replace_in("keras.src.backend", rnn=_in_one)
+    """Have Keras' layers ask here first, and have its functions tell what is known of shapes."""
+    replacements.replace_in(keras.BACKEND, rnn=_in_one)
+    known_shapes.replace()
 
 
 def _in_one(original):
@@ -120,7 +119,7 @@ class Recurrences:
 
     def find(self, now, original, step_function, inputs, states, options):
         """The loop that this call of `original` in step number `now` would run, or None if it has to run."""
-        if not set(options) <= {*_KEPT, *_IGNORED}:
+        if not set(options) <= {*keras.RNN_KEPT, *keras.RNN_IGNORED}:
             return None
         held = closure(step_function)
         layer, given = held["self"].cell_contents, held["cell_kwargs"].cell_contents
@@ -139,7 +138,7 @@ class Recurrences:
         if len(cells) > 1 and (layer.return_state or layer.stateful):
             return None  # the state of one cell has no gradient for the weights of the next one, which must be told from 0
         drawn = dropout_masks(cells)
-        kept = {name: options[name] for name in _KEPT if name in options}
+        kept = {name: options[name] for name in keras.RNN_KEPT if name in options}
         if not all(type(x) is bool for x in kept.values()) or not all(map(_has_shape, drawn)) or any(x.shape[0] != size for x in flat + drawn):
             return None
         batch = self._batches.setdefault(id(layer), size)

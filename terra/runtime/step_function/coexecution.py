@@ -8,6 +8,7 @@ import time
 import weakref
 from threading import get_ident
 
+from terra import ours
 from terra.graph import trace
 from terra.location import current_step
 from terra.options import Stats
@@ -35,14 +36,12 @@ from terra.runtime.step_function.turnover import Turnover
 from terra.runtime.tracing import catching
 from terra.tf import internals as tfi
 from terra.tf import interrupts
-from terra.tf.private import replacements, runtime_functions, scopes
+from terra.tf.private import scopes
 from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")
 
-replacements.replace_while_loop(framework_loops.located)
-replacements.replace_map_fn(framework_loops.mapping)
-replacements.replace_pfor(framework_loops.vectorizing)
+framework_loops.replace()
 
 
 class Coexecuted(AsWritten):
@@ -122,6 +121,7 @@ class Coexecuted(AsWritten):
 
     # -- calls -----------------------------------------------------------------------------------------------------------------
 
+    @ours.calling
     def __call__(self, *args, **kwargs):
         if GIVES_CLASSES:
             own = self.instances.for_arguments(args)
@@ -174,6 +174,7 @@ class Coexecuted(AsWritten):
             return self.structures.step(args, kwargs)
         return self.one_step(args, kwargs)
 
+    @ours.calling
     def one_step(self, args, kwargs):
         program = self.program  # another thread may put a new one in its place
         if program is not None and program.express is not None and program.express.prepared:
@@ -232,6 +233,7 @@ class Coexecuted(AsWritten):
             return False
         return catching.around_step(frames.around_ours(sys._getframe(2)))
 
+    @ours.calling
     def _leave_alone(self, args, kwargs):
         """A step while the policy has given up: the user's own function, so that it costs next to nothing."""
         self._note_last_step()

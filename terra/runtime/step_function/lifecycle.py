@@ -17,7 +17,6 @@ from terra.runtime.fast_forward.sources import late_reads
 from terra.runtime.interpreter import frames
 from terra.runtime.loops import pieces, recurrent_layers
 from terra.runtime.step_function import recurring
-from terra.runtime.tensors import known_shapes
 from terra.runtime.tracing.tracer import Tracer
 from terra.tf import internals as tfi
 
@@ -73,7 +72,6 @@ class Lifecycle:
             elif function.program is None or (not function.keeps_last and function.turnover.traces()):
                 runner.sync()
                 recurrent_layers.replace()
-                known_shapes.replace()
                 late_reads.replace(call_cache.running)
                 step.mode = Tracer(step)
             else:

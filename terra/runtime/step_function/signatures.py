@@ -9,6 +9,8 @@ import inspect
 from types import FunctionType
 from typing import Any, Callable
 
+from terra import ours
+
 _NAME = "_terra_call"
 
 
@@ -34,7 +36,7 @@ def standing_in(function: FunctionType, call: Callable[..., Any]) -> FunctionTyp
         given.append(f"**{stars}")
     space = {"__name__": __name__, _NAME: call}  # so its frames are known for Terra's
     exec(f"def call({', '.join(parameters)}):\n    return {_NAME}({', '.join(given)})", space)
-    made = functools.update_wrapper(space.pop("call"), function)
+    made = functools.update_wrapper(ours.calling(space.pop("call")), function)
     made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__ and dict(function.__kwdefaults__)
     return made
 

@@ -5,8 +5,6 @@ import dataclasses
 import itertools
 from types import FunctionType, GeneratorType
 
-import numpy as np
-
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
@@ -43,11 +41,6 @@ def is_tapes(kind):
 def tapes_own(method):
     """What to call in a step in place of a method of a tape."""
     return _tape_methods.get(method, method)
-
-
-def is_numpys(kind):
-    """Whether it is a class of numbers, or of their types, of numpy's own."""
-    return issubclass(kind, (np.generic, np.dtype)) and not issubclass(kind, np.void) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")
 
 
 def is_frameworks(function):

@@ -6,6 +6,7 @@ TensorFlow fills a shape with ones, which is one tensor for the operation.
 
 import functools
 
+from terra.frameworks import keras
 from terra.runtime.tensors.open_shapes import is_shape, merged, shape_of
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.tf.private import replacements
@@ -13,7 +14,7 @@ from terra.tf.private import replacements
 
 def replace():
     """Have Keras' `einsum` and `reshape` tell, and TensorFlow's `ones_like`."""
-    replacements.replace_in("keras.src.backend.tensorflow.numpy", einsum=_einsum, reshape=_reshape)
+    replacements.replace_in(keras.BACKEND_NUMPY, einsum=_einsum, reshape=_reshape)
     replacements.replace_ones_like(_ones_like)
 
 

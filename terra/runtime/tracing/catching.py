@@ -11,6 +11,7 @@ import linecache
 import sys
 from types import ModuleType
 
+from terra import ours
 from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless, may_not_fit
 from terra.graph.trace import CONST, VALUE
 from terra.runtime.interpreter import frames
@@ -108,7 +109,7 @@ def _is_caught_further_out(frame, loops, by_unknown=False):
 
 def _is_unknown(frame):
     """Whether a frame runs code that is neither the program's, nor the framework's, nor Terra's: it may catch what it calls."""
-    return not frames.is_users(frame) and not frames.is_ours(frame) and not frames.is_frameworks(frame)
+    return not frames.is_users(frame) and not ours.is_ours(frame) and not frames.is_frameworks(frame)
 
 
 def _caller_of_batch(frame):

@@ -1,5 +1,6 @@
 """Scopes that the calling thread may be in: AutoGraph's, and those of names."""
 
+from terra import ours
 from terra.tf import internals as tfi
 
 
@@ -14,7 +15,7 @@ def converted(function):
 
 
 # AutoGraph also converts what eager code calls (a function given to `tf.map_fn`, a loss of tf_keras), with all that it calls in turn: this package is none of it.
-tfi.autograph.CONVERSION_RULES = (tfi.autograph.DoNotConvert("terra"), *tfi.autograph.CONVERSION_RULES)
+tfi.autograph.CONVERSION_RULES = (tfi.autograph.DoNotConvert(ours.PACKAGE), *tfi.autograph.CONVERSION_RULES)
 
 
 def enter_name_scope(name):

@@ -16,6 +16,7 @@ from _signal import getsignal
 from _signal import signal as set_handler  # those of the `signal` module turn numbers into enums and back
 from threading import get_ident, main_thread
 
+from terra import ours
 from terra.location import current_step
 from terra.location.location import Cursor
 from terra.runtime.execution.graph_runner import runner
@@ -83,7 +84,7 @@ def is_ours(frame):
     if frame is not None and frame.f_code in _ANYWHERE:
         frame = frame.f_back
     while frame is not None and not frames.is_users(frame):
-        if frames.is_ours(frame):
+        if ours.is_ours(frame):
             return True
         frame = frame.f_back
     return False

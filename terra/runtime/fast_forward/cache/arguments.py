@@ -6,20 +6,15 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.frameworks import stock
+from terra.frameworks import keras, numpys, stock
+from terra.frameworks.keras import is_embedding
+from terra.frameworks.tensorflow import CLASSES, INDICES
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 
 EagerTensor = tfi.EagerTensor
-# Arguments whose values TensorFlow's Python code does not look at, though they are integers: (position, name).
-CLASSES = {  # with which it calculates: on the host, if they are no data
-    **dict.fromkeys([tfi.tf.nn.nce_loss, tfi.tf.nn.sampled_softmax_loss], (2, "labels")),
-    **dict.fromkeys([tfi.tf.random.log_uniform_candidate_sampler, tfi.tf.random.uniform_candidate_sampler, tfi.tf.nn.compute_accidental_hits], (0, "true_classes"))}
-INDICES = {
-    tfi.tf.gather: (1, "indices"), tfi.tf.one_hot: (0, "indices"), tfi.tf.nn.embedding_lookup: (1, "ids"),
-    tfi.tf.nn.sparse_softmax_cross_entropy_with_logits: (0, "labels"), **CLASSES}
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
 _variable_kinds = set()  # classes of variables
 
@@ -56,14 +51,9 @@ def _number_converted(callee):
     package = stock.stock_package(module)
     if package != "metrics" and not stock.is_stock_object(callee):
         return 0
-    if module.startswith("tf_keras."):
+    if keras.is_of_tf_keras(type(callee)):
         return int(package not in ("losses", "metrics"))  # those treat arrays and tensors differently
     return sys.maxsize if package != "layers" or callee._convert_input_args else 0
-
-
-def looks_up(callee):
-    """Whether `callee` is a stock layer that is given indices."""
-    return type(callee).__name__ == "Embedding" and stock.is_stock_object(callee)
 
 
 def unread(runner, owner, args, kwargs):
@@ -72,7 +62,7 @@ def unread(runner, owner, args, kwargs):
         position, name = INDICES.get(owner, (None, None))
         found = () if name is None else args[position:position + 1] or (kwargs.get(name),)
         return found if owner not in CLASSES else [x for x in found if id(x) in runner.step.args or runner.step.is_data(x)]
-    return [x for x in args[:1] if looks_up(owner) and runner.step.is_data(x)]  # the layer's operations on other ones run on the host
+    return [x for x in args[:1] if is_embedding(owner) and runner.step.is_data(x)]  # the layer's operations on other ones run on the host
 
 
 def describe(runner, value, found, keep, inputs):
@@ -116,7 +106,7 @@ def describe(runner, value, found, keep, inputs):
         found.append(value)
     elif kind is np.ndarray and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
         found.append((kind, value.dtype.str, value.shape, value.tobytes()))
-    elif issubclass(kind, (np.number, np.bool_)) and kind.__module__ == "numpy":
+    elif numpys.is_number(kind):
         found.append((kind, value.tobytes()))
     elif issubclass(kind, type) and issubclass(value, np.generic):
         found.append((kind, str(value)))

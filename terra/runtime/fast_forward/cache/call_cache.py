@@ -283,9 +283,9 @@ def _record(runner, place, known, call):
             if changes:  # (these are effects of a run around it)
                 program.only_within.add(place)
     elif guard is not None:
-        result, alone, warned = call_watch.watch(lambda: _enter_first(runner, place, call.make) if known is None else enter(runner, call.make))
-        if not alone:
-            guard, why = None, "runs functions of the user's that were not looked for"
+        result, why, warned = call_watch.watch(lambda: _enter_first(runner, place, call.make) if known is None else enter(runner, call.make), guard.containers)
+        if why is not None:
+            guard = None
         elif warned:
             call_watch.note_filters(guard.containers.add)
     else:

@@ -5,6 +5,8 @@ import logging
 import sys
 import warnings
 
+from terra.runtime.fast_forward.guards import lasting
+from terra.runtime.fast_forward.guards.asked import Asked
 from terra.runtime.interpreter import profilers
 from terra.runtime.tapes import jacobians
 from terra.transform import convert, policy
@@ -12,6 +14,7 @@ from terra.transform.observing.parts import Unobservable
 
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
+ASKS_FOR = "the framework's code asks for {}, which the program sets"
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
 
@@ -47,21 +50,25 @@ def writes(function):
     return function in _OPENING or function.__name__ in _WRITING
 
 
-def watch(call):
-    """Make `call`, which should run nothing of the user's: (its result, whether that is so, whether it has warned).
+def watch(call, covered):
+    """Make `call`, which should run nothing of the user's: (its result, why it cannot be skipped or None, whether it has warned).
+
+    covered: a Snapshot of the containers that it may read.
 
     What the guards' walk does not see (a method that was put into a class of the framework's, a function held in some closure) is seen here.
     """
-    seen, warned = [], []
-    result = look_out(call, lambda frame: seen.append(frame.f_code), warned)  # the frame would keep what the code works with
-    return result, not seen, bool(warned)
+    seen, warned, wanted = [], [], []
+    result = look_out(call, lambda frame: seen.append(frame.f_code), warned, covered=covered, wanted=wanted)  # the frame would keep what the code works with
+    why = "runs functions of the user's that were not looked for" if seen else ASKS_FOR.format(", ".join(wanted)) if wanted else None
+    return result, why, bool(warned)
 
 
-def look_out(call, note, warned, note_builtin=None, strangers=True):
+def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None):
     """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
 
     strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
     warned: a list to which a warning that is filtered out is appended.
+    covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though the Snapshot leaves them out.
     """
     outer = sys.getprofile()
     if not callable(outer):
@@ -94,7 +101,17 @@ def look_out(call, note, warned, note_builtin=None, strangers=True):
         if strange and strangers:
             note(frame)
 
-    result, lasted = profilers.watched(call, profile)
+    left = covered.left_out() if covered is not None else None
+    asks = Asked(left) if left else None
+
+    def profile_both(frame, event, argument):
+        asks(frame, event, argument)
+        profile(frame, event, argument)
+
+    result, lasted = profilers.watched(call, profile if asks is None else profile_both)
+    if asks is not None and asks.found:
+        lasting.note_asked(asks.found)
+        wanted += sorted(name for _, name in asks.found)
     if not lasted:  # nobody knows what was called since
         note(sys._getframe())
     return result

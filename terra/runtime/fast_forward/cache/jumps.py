@@ -1,5 +1,6 @@
 """Jumps over regions: their nodes count as matched, the graph is told what it must be told, and the call's result is made. See `terra.runtime.fast_forward.cache.regions`."""
 
+from terra.frameworks.keras import call_context
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.sources.array_calculations import calculate_late
 from terra.runtime.fast_forward.sources.late_reads import Late, LateCalculation, Received
@@ -8,7 +9,7 @@ from terra.runtime.tensors.draws import seed_tensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.runtime.fast_forward.cache.regions import (
-    FELL_BACK, MISSED, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, call_context, is_expected,
+    FELL_BACK, MISSED, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, is_expected,
 )
 from terra.runtime.execution.values import launched
 from terra.runtime.tensors.tensor import TerraTensor

@@ -6,8 +6,8 @@ from outside by their place among the arguments of the call, or, once they were 
 """
 
 import collections
-import sys
 
+from terra.frameworks.keras import call_context
 from terra.runtime.execution.slicing import Assign
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.generation.conditions import Within
@@ -36,13 +36,6 @@ def is_expected(expected, value):
     if type(expected) is Within:
         return expected.low <= float(value) <= expected.high
     return expected is None or value_key(value) == expected
-
-
-def call_context():
-    """The attributes of Keras 3's call context on this thread; None if there is none."""
-    state = sys.modules.get("keras.src.backend.common.global_state")
-    context = None if state is None else vars(state.GLOBAL_STATE_TRACKER).get("current_call_ctx")
-    return None if context is None else vars(context)
 
 
 class CallContext:

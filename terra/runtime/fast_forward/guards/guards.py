@@ -9,6 +9,7 @@ Whatever could run code of the user's (a subclass, a function) makes the object 
 import sys
 from types import FunctionType
 
+from terra.frameworks.settings import settings
 from terra.frameworks.stock import root_of_class, root_of_function
 from terra.runtime.fast_forward.guards.snapshots import Snapshot, contents, equal
 from terra.runtime.fast_forward.guards.walk import Walk
@@ -73,51 +74,3 @@ def is_traced():
     if sys.gettrace() is not None:
         return True
     return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None
-
-
-def settings(root):
-    """Global settings: device, whether tf.functions run eagerly; of the Keras called `root`, what its configuration says, call context and scopes."""
-    found = [tfi.device_name(), tfi.eager_function_run.RUN_FUNCTIONS_EAGERLY]
-    if root is None:
-        return found
-    config, state, legacy = _holders.get(root) or _find_holders(root)
-    if config is not None:
-        found += [config.get("_FLOATX"), config.get("_EPSILON"), config.get("_IMAGE_DATA_FORMAT")]
-    if state is not None:
-        tracked = vars(state.GLOBAL_STATE_TRACKER)
-        context = tracked.get("current_call_ctx")
-        cast = tracked.get("autocast_scope")  # another one at each call of a layer of mixed precision
-        found += [context is None, getattr(cast, "dtype", None), tracked.get("distribution"), tracked.get("stateless_scope"), tracked.get("global_seed_generator")]
-        if context is not None:
-            found += [v for k, v in sorted(vars(context).items()) if k != "entry_layer"]
-    if legacy is not None:
-        backend, contexts, casts = legacy
-        phases = backend._GRAPH_LEARNING_PHASES
-        found.append(phases.get(backend._DUMMY_EAGER_GRAPH.key) if len(phases) else None)
-        found.append(vars(casts).get("dtype"))
-        context = vars(contexts).get("call_context")
-        if context is not None:
-            found.append(context._in_keras_graph)
-            if context.in_call:
-                held = context._state
-                given, layer = held.get("call_context_args", {}), held["layer"]
-                found += [held["saving"], held.get("training"), layer is None or vars(layer).get("_trainable"), *given, *given.values()]
-    return found
-
-
-_holders = {}  # root -> (namespace of its configuration, module of Keras 3's global state, where tf_keras keeps the like)
-
-
-def _find_holders(root):
-    """The entry of `_holders`, which is kept once that Keras is imported."""
-    config = sys.modules.get(root + ".src.backend.config") or sys.modules.get(root + ".src.backend_config")
-    state = sys.modules.get(root + ".src.backend.common.global_state")
-    backend, contexts, casts = map(sys.modules.get, (
-        root + ".src.backend", root + ".src.engine.base_layer_utils", root + ".src.mixed_precision.autocast_variable"))
-    legacy = None
-    if contexts is not None and casts is not None and hasattr(backend, "_GRAPH_LEARNING_PHASES"):
-        legacy = backend, contexts._call_context, casts._autocast_dtype
-    found = vars(config) if config is not None else None, state, legacy
-    if root == "tensorflow" or (config is not None and (state is not None or legacy is not None)):
-        _holders[root] = found
-    return found

@@ -2,26 +2,26 @@
 
 That is what Keras' loops and metrics leave in a model for themselves; and what the user's own code leaves in a layer or model of a class of the user's, as in `self.loss = loss` or
 `self.steps += 1`. Of the latter the guard of a call of the framework's compares of what kind it is: a tensor, a number, lists of these. Code of the user's that reads them is
-noticed by the observer.
+noticed by the observer. The framework's code is seen while it is recorded (see `asked`): what it asks for is compared like the other attributes from then on.
 """
 
-import dis
 import functools
+import inspect
 import weakref
 from itertools import chain
 from types import FunctionType
 
+from terra.frameworks import keras
+from terra.runtime.fast_forward.guards import asked
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.kinds import TENSORS, is_librarys
 from terra.transform.source import codes_within
 
-_OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
-_OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it
 _MOST_DESCRIBED = 200  # words of a description: what holds more is compared as it is
 
 _GONE = object()
 
-_left = {}  # id of an object -> (weak reference to it, names of the attributes that the user's code leaves something in)
+_left = {}  # id of an object -> (weak reference to it, names of the attributes that the user's code leaves something in, those of them that the framework's code asks for)
 
 
 def note_left(owner, name):
@@ -29,14 +29,14 @@ def note_left(owner, name):
     kind = type(owner)
     key = id(owner)
     known = _left.get(key)
-    if known is not None and name in known[1] and known[0]() is owner:
+    if known is not None and (name in known[1] or name in known[2]) and known[0]() is owner:
         return
     librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
-    if not librarys or any(_uses(cls, name) for cls in librarys):
+    if not librarys or any(_has(cls, name) for cls in librarys):
         return
     if known is None or known[0]() is not owner:
         try:
-            known = _left[key] = weakref.ref(owner, lambda _: _left.pop(key, None)), set()
+            known = _left[key] = weakref.ref(owner, lambda _: _left.pop(key, None)), set(), set()
         except TypeError:  # there are no weak references to it
             return
     known[1].add(name)
@@ -48,13 +48,21 @@ def is_left(owner, name):
     return known is not None and known[0]() is owner and name in known[1]
 
 
+def note_asked(found):
+    """The framework's code asks for these attributes: [(id of an object, name)]."""
+    for key, name in found:
+        _, left, wanted = _left.get(key, (None, set(), set()))
+        left.discard(name)
+        wanted.add(name)
+
+
 class Lasting:
     """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others."""
 
-    __slots__ = ("held", "left", "passing")
+    __slots__ = ("held", "left", "owner", "passing")
 
-    def __init__(self, held, passing, left):
-        self.held, self.left = held, left
+    def __init__(self, held, passing, left, owner):
+        self.held, self.left, self.owner = held, left, owner
         self.passing = frozenset((*passing, *left))
 
     def __len__(self):
@@ -69,13 +77,13 @@ class Lasting:
 def attributes(owner):
     """What of the attributes of `owner` is to be compared."""
     kind, held = type(owner), vars(owner)
-    if "_call_result" in held and any(cls.__module__.startswith("tf_keras.") for cls in kind.__mro__):
-        passing = _OF_RESULTS
+    if "_call_result" in held and any(map(keras.is_of_tf_keras, kind.__mro__)):
+        passing = keras.OF_RESULTS
     else:
-        passing = _OF_LOOPS if hasattr(kind, "fit") and hasattr(kind, "train_step") else ()
+        passing = keras.OF_LOOPS if hasattr(kind, "fit") and hasattr(kind, "train_step") else ()
     known = _left.get(id(owner))
     left = tuple(known[1]) if known is not None and known[0]() is owner else ()
-    return Lasting(held, passing, left) if passing or left else held
+    return Lasting(held, passing, left, id(owner)) if passing or left else held
 
 
 def _described(value):
@@ -100,13 +108,10 @@ def _describe(value, words):
     return True
 
 
-_OWNERS = frozenset(["self", "cls", "layer", "l", "sublayer", "model", "metric", "module", "obj", "op", "operation", "instance", "target", "value", "x"])
-
-
 @functools.lru_cache(None)
-def _uses(cls, name):
-    """Whether the class `cls` of the framework's has, or its code asks objects like its own for, an attribute of this name."""
-    return name in vars(cls) or any(_asks_for(code, name) for code in _codes_of(cls))
+def _has(cls, name):
+    """Whether a class of the framework's has such an attribute, or its methods and properties ask their own object for it."""
+    return name in vars(cls) or any(asked.asks_its_own(code, name) for code in _codes_of(cls))
 
 
 @functools.lru_cache(None)
@@ -115,21 +120,6 @@ def _codes_of(cls):
     codes = []
     for value in vars(cls).values():
         for function in (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),):
-            function = getattr(function, "__wrapped__", function)
             if type(function) is FunctionType:
-                codes += codes_within(function.__code__)
+                codes += codes_within(inspect.unwrap(function).__code__)
     return codes
-
-
-def _asks_for(code, name):
-    if name in code.co_consts:
-        return True  # perhaps for `getattr`
-    before = None
-    if name in code.co_names:
-        for instruction in dis.get_instructions(code):
-            if "ATTR" in instruction.opname or "METHOD" in instruction.opname:
-                owner = before.argval[-1] if type(before.argval) is tuple else before.argval
-                if instruction.argval == name and owner in _OWNERS:
-                    return True
-            before = instruction
-    return False

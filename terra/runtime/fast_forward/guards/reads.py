@@ -16,8 +16,9 @@ from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorT
 
 import numpy as np
 
-from terra.frameworks import stock
-from terra.runtime.fast_forward.guards import guards, snapshots, walk
+from terra.frameworks import keras, stock
+from terra.frameworks.settings import settings
+from terra.runtime.fast_forward.guards import snapshots, walk
 from terra.runtime.fast_forward.sources.effects import CONTENTS, Question, space_of
 from terra.runtime.fast_forward.sources.varying import KINDS, Place
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
@@ -43,10 +44,6 @@ def _is_empty(cell):
 
 
 _mro = type.__dict__["__mro__"].__get__
-# Properties of the framework's that call nothing of the user's but, in turn, the properties of parts. Others may call functions and schedules.
-_QUIET = frozenset(
-    "variables trainable_variables non_trainable_variables weights trainable_weights non_trainable_weights layers trainable name path dtype built "
-    "iterations dtype_policy compute_dtype variable_dtype input_dtype supports_masking quantization_mode input_spec metrics".split())
 # What Python itself asks of an object that is searched, compared or put into a set.
 _ASKED = frozenset("__getattribute__ __getattr__ __eq__ __hash__ __bool__ __len__ __iter__ __getitem__".split())
 _CONTAINERS = frozenset([dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.Counter])
@@ -59,7 +56,7 @@ class _Parts(walk.Walk):
     def __init__(self, reads, name):
         super().__init__(snapshots.Snapshot(), [], reading=True)
         self.reads = reads
-        self.strict = name not in _QUIET  # nothing of the user's is to be there
+        self.strict = name not in keras.QUIET_PROPERTIES  # nothing of the user's is to be there
         self.asks_metrics = name == "metrics"
         self.classes = set()
         self.skipped = set()
@@ -136,9 +133,9 @@ def _is_quiet(name, value, replaced, librarys):
 @functools.lru_cache(None)
 def _asked_for(librarys):
     """All names that the code behind these properties mentions, in these classes of the framework's and in its models, of which they may be parts."""
-    keras = {cls.__module__.split(".", 1)[0] for cls in librarys} - {"tensorflow"}
-    classes = {*librarys, *[cls for root in keras for cls in getattr(sys.modules.get(root), "Model", object).__mro__]}
-    names, todo = set(), list(_QUIET)
+    roots = {cls.__module__.split(".", 1)[0] for cls in librarys} - {"tensorflow"}
+    classes = {*librarys, *[cls for root in roots for cls in getattr(sys.modules.get(root), "Model", object).__mro__]}
+    names, todo = set(), list(keras.QUIET_PROPERTIES)
     while todo:
         name = todo.pop()
         if name not in names:
@@ -220,7 +217,7 @@ class Reads:
 
     def parts(self, owner, name):
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
-        how = name if name == "metrics" else name in _QUIET
+        how = name if name == "metrics" else name in keras.QUIET_PROPERTIES
         if how not in self._parts:
             self._parts[how] = _Parts(self, name)
         self._parts[how].object(owner)
@@ -412,4 +409,4 @@ class Reads:
         for array, held in self._held_arrays:
             if snapshots.contents(array) != held:
                 return False
-        return all(snapshots.equal(guards.settings(root), held) for root, held in self._settings)
+        return all(snapshots.equal(settings(root), held) for root, held in self._settings)

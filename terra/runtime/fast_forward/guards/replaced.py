@@ -2,6 +2,7 @@
 
 import sys
 
+from terra.frameworks import keras
 from terra.runtime.fast_forward.guards.snapshots import Snapshot
 from terra.tf import internals as tfi
 from terra.tf import versions
@@ -9,11 +10,6 @@ from terra.tf import versions
 
 class _Modules:
     """The functions of the framework's modules, and the methods of its classes, that its code calls by name: looked at once a step."""
-
-    _NAMES = ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.core",
-              "keras.src.backend.tensorflow.random", "keras.src.activations.activations", "keras.src.ops.nn",
-              "keras.src.backend.tensorflow.math", "keras.src.ops.numpy", "keras.src.ops.core", "keras.src.ops.math", "keras.src.losses.losses",
-              "tf_keras.src.backend", "tf_keras.src.activations", "tf_keras.src.losses")
 
     def __init__(self):
         self._spaces = {}  # id -> module or class
@@ -35,7 +31,7 @@ class _Modules:
         if len(sys.modules) != self._n_modules:
             self._n_modules = len(sys.modules)
             # Those of TensorFlow hold thousands of names: looked at where a number tells whether one has changed, as on Python up to 3.12.
-            for name in self._NAMES + (tfi.MODULES_OF_OPERATIONS if versions.address_of_version({}) is not None else ()):
+            for name in keras.OF_FUNCTIONS + (tfi.MODULES_OF_OPERATIONS if versions.address_of_version({}) is not None else ()):
                 if name in sys.modules:
                     self.watch(sys.modules[name])
         if not self._held.holds():

@@ -60,6 +60,10 @@ class Snapshot:
         """The ids of all objects that were held."""
         return {id(x) for _, _, held, _ in self._parts.values() for x in held}
 
+    def left_out(self):
+        """{id of an object: the names of its attributes of which only the kind was noted}"""
+        return {container.owner: container.left for container, *_ in self._parts.values() if type(container) is lasting.Lasting and container.left}
+
     def no_losses(self, held):
         """A call that is skipped adds no losses to the thread's own, `held`, and removes none: there must be none."""
         self._losses[id(held)] = held

@@ -6,7 +6,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from terra.frameworks.stock import NEVER, STEPS, STEP_FUNCTIONS, is_frameworks, is_seed_generator, stock_package
+from terra.frameworks import keras
+from terra.frameworks.stock import NEVER, is_frameworks, is_seed_generator, stock_package
 from terra.runtime.fast_forward.guards import added_losses, lasting
 from terra.runtime.fast_forward.guards.replaced import modules
 from terra.runtime.fast_forward.guards.snapshots import noted
@@ -16,17 +17,6 @@ from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.transform import policy
 
-_CALLERS = frozenset([*STEPS, *STEP_FUNCTIONS, *[f"make_{name}" for name in STEP_FUNCTIONS]])  # attributes of a model that call it
-_OPAQUE = frozenset(["Tracker", "Config", "Function", "KerasHistory"])  # looked at no further than their identity
-# Packages of Keras whose objects are parts of a layer, an optimizer and so on: their attributes matter.
-_PARTS = frozenset([
-    "layers", "models", "engine", "losses", "metrics", "optimizers", "regularizers", "initializers", "constraints", "dtype_policies", "random",
-    "activations", "mixed_precision", "quantizers", "utils", "trainers", "ops"])
-# What is changed when an attribute is set, and matters to nothing but that, and to checkpoints; the first also grows with each mask that a cell keeps for a while.
-_OF_SETTERS = ("_tracked", "_obj_reference_counts_dict", "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names")
-_OF_VARIABLES = ("_constraint", "_regularizer", "_value", "_variable")  # attributes: what may be called, and a variable within
-_RESETTING = frozenset(["RNN", "SimpleRNN", "GRU", "LSTM", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"])  # tf_keras' layers that do so
-_OF_NODES = ("_flat_arguments", "args", "kwargs", "call_args", "call_kwargs")  # attributes that hold arguments
 _MOST_CONTAINERS = 5_000
 
 
@@ -69,7 +59,7 @@ class Walk:
             held = vars(variable)
             self.containers.add(held)
             if not self.reading:  # an optimizer calls them
-                self.todo += [held[name] for name in _OF_VARIABLES if held.get(name) is not None]
+                self.todo += [held[name] for name in keras.OF_VARIABLES if held.get(name) is not None]
 
     def _attributes(self, owner):
         kind = type(owner)
@@ -79,17 +69,17 @@ class Walk:
             if stock_package(cls.__module__) is not None:
                 modules.watch(cls)
         held = vars(owner)
-        self.seen.update([id(held[name]) for name in _OF_SETTERS if name in held])
-        if kind.__name__ in _RESETTING and "cell" in held:
+        self.seen.update([id(held[name]) for name in keras.OF_SETTERS if name in held])
+        if kind.__name__ in keras.RESETTING and "cell" in held:
             self.reset.update(map(id, (held["cell"], *getattr(held["cell"], "cells", ()))))
-        if not self.reading and "_dropout_mask_cache" in held and kind.__name__.endswith("Cell") and id(owner) not in self.reset and (
+        if not self.reading and "_dropout_mask_cache" in held and keras.is_cell(kind) and id(owner) not in self.reset and (
                 held.get("dropout") or held.get("recurrent_dropout")):
             raise Unskippable("keeps masks for dropout from one call to the next")
         losses = added_losses.list_of(held)
         if losses is not None:
             self.containers.added_losses[id(losses)] = losses
             self.seen.add(id(losses))
-        self.steps.update([id(value) for name, value in held.items() if name in _CALLERS])
+        self.steps.update([id(value) for name, value in held.items() if name in keras.STEP_CALLERS])
         self._container(lasting.attributes(owner), held)
         if type(held.get("_thread_local")) is local:
             self.containers.no_losses(held["_thread_local"])
@@ -139,11 +129,11 @@ class Walk:
                     self.seen.add(id(value))
                     self.users += [value, tfi.has_custom_gradient(value)]
                     self.containers.add(vars(value))
-            elif kind.__name__ == "Node":
+            elif keras.is_node(kind):
                 if id(value) not in self.seen:
                     self.seen.add(id(value))
                     self._node(value)
-            elif id(value) not in self.seen and package in _PARTS and kind.__name__ not in _OPAQUE and hasattr(value, "__dict__"):
+            elif id(value) not in self.seen and package in keras.PARTS and kind.__name__ not in keras.OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)
 
@@ -151,8 +141,8 @@ class Walk:
         """A node of a Functional model: what its operation is given besides symbolic tensors."""
         held = vars(node)
         held = vars(held["arguments"]) if "arguments" in held else held
-        if not all(type(x) in SCALARS or type(x).__name__ == "KerasTensor" for x in held.get("_flat_arguments", ())):
-            for name in _OF_NODES:
+        if not all(type(x) in SCALARS or keras.is_symbolic(type(x)) for x in held.get("_flat_arguments", ())):
+            for name in keras.OF_NODES:
                 if held.get(name):
                     self._value(held[name])
 

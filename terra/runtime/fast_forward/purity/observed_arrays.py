@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 
+from terra import ours
 from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_fixed, never_raises, strictly, warned, writes
 from terra.runtime.fast_forward.sources.live_calls import kind_of
 from terra.runtime.fast_forward.sources.parts import Kept, Nested, Part
@@ -125,6 +126,7 @@ class Arrays:
         return self.operand(it)
 
     @staticmethod
+    @ours.calling
     def operated(function, *operands):
         """What an operator gives."""
         if any(isinstance(x, (np.ndarray, np.generic)) for x in operands) and all(isinstance(x, _NUMPYS) for x in operands):

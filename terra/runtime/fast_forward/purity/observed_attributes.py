@@ -11,7 +11,7 @@ from types import (
 
 import numpy as np
 
-from terra.frameworks import stock
+from terra.frameworks import numpys, stock
 from terra.runtime.fast_forward.guards import replaced
 from terra.runtime.fast_forward.sites import skipping
 from terra.runtime.fast_forward.sources import live_calls
@@ -21,7 +21,7 @@ from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import internals as tfi
 from terra.runtime.tensors.kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin,
-    is_named_tuple, is_numpys, is_record,
+    is_named_tuple, is_record,
 )
 from terra.runtime.fast_forward.purity.observed_libraries import derives_from_librarys, parts_of_super
 from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
@@ -138,7 +138,7 @@ class Attributes:
                 self.impure(f"asks an object of type {kind.__name__} for {name}")
         elif id(it) in self._born and is_plain_class(kind):
             self._attribute_of_own(it, kind, name)
-        elif kind in PLAIN or kind in LISTS or kind is tuple or is_numpys(kind) or live_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
+        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or live_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and is_librarys(kind)):
             self._module_attribute(it, name)

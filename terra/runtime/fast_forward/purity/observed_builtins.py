@@ -8,7 +8,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from terra.frameworks import stock
+from terra import ours
+from terra.frameworks import methods, numpys, stock
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
@@ -28,20 +29,6 @@ _REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
 _FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
 _FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
 _CALCULATING = frozenset(map(id, [abs, round, divmod, pow]))
-_MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "
-                      "intersection_update difference_update symmetric_difference_update".split())
-
-
-# Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
-_COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
-_JOINING = frozenset(
-    "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
-    "symmetric_difference_update".split())
-_NOT_LOOKING = frozenset("append copy keys values items clear reverse popitem".split())
-# Methods that give a container or a view made just now.
-_MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())
-
-
 _NOTHING = object()
 
 
@@ -77,7 +64,7 @@ class Builtins:
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
             return functools.partial(self._append, callee)
         if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
-            if callee.__name__ in _MUTATORS:
+            if callee.__name__ in methods.MUTATORS:
                 if id(owner) not in self._born:
                     self.impure("changes a container that it has not made")
             else:
@@ -124,6 +111,7 @@ class Builtins:
         self._bear(made)
         return made
 
+    @ours.calling
     def _key(self, function, it):
         """By what a builtin compares things."""
         key = function(it)
@@ -131,6 +119,7 @@ class Builtins:
         self.values(key)
         return key
 
+    @ours.calling
     def _fold(self, form, function, items, /, *initial):
         """Call `functools.reduce`."""
         function, items = LocatedCalls(function, self.enter_at) if form is located_reduce else self.builtin(function), iter(self.iterated(items))
@@ -141,12 +130,14 @@ class Builtins:
             total = function(total, x)
         return total
 
+    @ours.calling
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
         callee(*args, **kwargs)
         effect = Append(callee.__self__, ("appended", len(self.effects)), None, item=args[0])
         self.effects[effect.key] = effect
 
+    @ours.calling
     def _on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""
         if not kwargs and (id(callee) in _CALCULATING or getattr(callee, "__self__", None) is math):
@@ -222,6 +213,7 @@ class Builtins:
         result = form(*given, **kwargs)
         return self._made(result) if callee is sorted else result
 
+    @ours.calling
     def _make_record(self, callee, /, *args, **kwargs):
         """Make an instance of a data class."""
         self.reads.bases(callee)
@@ -239,6 +231,7 @@ class Builtins:
         check(it)
         return it
 
+    @ours.calling
     def _on_one(self, callee, /, *args):
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and live_calls.takes_element(args[0], "__next__"):
@@ -256,6 +249,7 @@ class Builtins:
                 self._found(type(x).__mro__, "__call__", None)
         return self._made(callee(*args)) if callee is iter else callee(*args)
 
+    @ours.calling
     def _on_containers(self, callee, /, *args, **kwargs):
         """Call a method of a list, a dict or a string."""
         owner, name = callee.__self__, callee.__name__
@@ -264,19 +258,19 @@ class Builtins:
             check = None
             if name == "update" and type(owner) is dict:
                 args = [*map(self._pairs, args)]
-            elif name == "update" or name in _JOINING:
+            elif name == "update" or name in methods.JOINING:
                 args = [self._each(x, self.compared) for x in args]
             elif name in ("extend", "insert"):
                 check = self.iterated if name == "extend" else None
                 self.operand(args[0]) if name == "insert" and args else None
-            elif name in _COMPARING:
+            elif name in methods.COMPARING:
                 for x in args[:1]:
                     self.operand(x) if name == "pop" and type(owner) is list else self.compared(x)
                 for x in args[1:] if name == "index" else ():
                     self.operand(x)
                 for x in kwargs.values():
                     self.operand(x)
-            elif name not in _NOT_LOOKING:
+            elif name not in methods.NOT_LOOKING:
                 self.impure(f"calls {callee.__qualname__}")
             if name in ("sort", "remove", "index", "count") and type(owner) not in (set, frozenset):
                 self.compared(owner)
@@ -293,18 +287,20 @@ class Builtins:
         for x in (*args, *kwargs.values()) if check is not None else ():
             check(x)
         result = callee(*args, **kwargs)
-        return self._made(result) if callee.__name__ in _MAKING else result
+        return self._made(result) if callee.__name__ in methods.MAKING else result
 
     def _made(self, result):
         if type(result) in LISTS or type(result) in ITERATORS:
             self.fresh(result)
         return result
 
+    @ours.calling
     def _is_instance(self, callee, /, *args):
         if self.reason is None and len(args) == 2:
             self.ask_instance(*args, callee is issubclass)
         return callee(*args)
 
+    @ours.calling
     def _get_attribute(self, callee, /, *args):
         if not 2 <= len(args) <= 3:
             return callee(*args)  # which raises
@@ -339,7 +335,7 @@ class Builtins:
             return functools.partial(self._framework, None, form)
         if callee is tfi.tf.IndexedSlices:
             return functools.partial(self._slices, form)
-        if issubclass(callee, np.generic) and callee.__module__ == "numpy":
+        if numpys.is_scalar(callee):
             return functools.partial(self._on_plain, callee)
         if makes_named_tuples(callee) and self.is_named_tuple(callee):
             return form
@@ -352,6 +348,7 @@ class Builtins:
         self.impure(f"makes an object of type {callee.__name__}")
         return form
 
+    @ours.calling
     def _convert(self, callee, /, *args, **kwargs):
         if callee is type and len(args) != 1:
             self.impure("makes a class")
@@ -388,6 +385,7 @@ class Builtins:
             return it
         return self.builtin(getattr(variable, method))()
 
+    @ours.calling
     def _map(self, callee, form, function, /, *args):
         """Call map or filter."""
         for x in args:
@@ -400,6 +398,7 @@ class Builtins:
             function = functools.partial(self._tested, function)
         return self.fresh(callee(function, *args))
 
+    @ours.calling
     def _tested(self, function, /, it):
         return self.truth(it if function is None else function(it))
 

@@ -12,7 +12,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
-from terra.frameworks import quiet_functions, stock
+from terra import ours
+from terra.frameworks import keras, quiet_functions, stock, tensorflow
 from terra.location import location
 from terra.runtime.fast_forward.cache import arguments, call_cache
 from terra.runtime.fast_forward.guards import added_losses
@@ -28,14 +29,7 @@ from terra.transform import convert, wrappers
 from terra.transform.observing.observed import Unobservable
 from terra.transform.rewriting.instrumenter import SETS_TRACE
 
-
 _OF_PARTIALS = attrgetter("func"), attrgetter("args"), attrgetter("keywords")
-
-
-_ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])
-_CONSTANTS = frozenset([tfi.tf.constant, tfi.tf.convert_to_tensor])
-_CONVERTING = _CONSTANTS | {
-    tfi.tf.cast, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.maximum, tfi.tf.minimum, tfi.tf.pow, tfi.tf.clip_by_value}
 
 
 class Calls:
@@ -82,7 +76,7 @@ class Calls:
                 if quiet_functions.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None:
-                if self._varying.numbers and callee in _CONVERTING:
+                if self._varying.numbers and callee in tensorflow.CONVERTING:
                     return functools.partial(self._converting, callee, form)
                 return functools.partial(self._framework, callee, form)
             if id(callee) in FUNCTIONS:
@@ -148,11 +142,13 @@ class Calls:
         with module.name_scope:
             return self._user_function(method, method, True)(module, *args, **kwargs)
 
+    @ours.calling
     def _setting(self, function, /, *args, **kwargs):
         value = function(*args, **kwargs)  # without any, or it raises
         self.reads.asked(_call, function, value)
         return value
 
+    @ours.calling
     def _calling(self, function, /, *args, **kwargs):
         """Call a function of the framework's that does nothing but to look into structures, and to call what it is given."""
         if function is tfi.tf.cond:
@@ -200,6 +196,7 @@ class Calls:
             return observed
         return functools.partial(self._generating, observed, _cleans_up(convert.own_code(function.__code__)))
 
+    @ours.calling
     def _generating(self, function, cleans_up, /, *args, **kwargs):
         """Call a generator function. The generator is held weakly: one that is left before its end is closed as soon as nobody needs it any more. If it has something to do then, it is not
         held by iterators over it, either."""
@@ -250,7 +247,7 @@ class Calls:
         if function is tfi.tape_gradient_method and self.differentiates and id(owner) in self._born:
             return functools.partial(self._gradient, callee)
         if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
-            if self._varying.numbers and function.__name__ in _ASSIGNING and tfi.is_variable(owner):
+            if self._varying.numbers and function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
                 return functools.partial(self._assigning, owner, form)
             return functools.partial(self._framework, None, form)
         if is_tapes(type(owner)) and function.__name__ == "watch":
@@ -323,7 +320,7 @@ class Calls:
     def _converting(self, function, form, /, *args, **kwargs):
         """Call a function that makes tensors of numbers among its arguments, of a type that is known beforehand."""
         numbers = self._varying.numbers
-        if function in _CONSTANTS:
+        if function in tensorflow.CONSTANTS:
             if id(args[0] if args else None) in numbers and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"dtype"}:
                 dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
                 made = self._varying.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
@@ -342,6 +339,7 @@ class Calls:
                 args = [self._varying.tensor(x, *types) for x in args]
         return self._framework(function, form, *args, **kwargs)
 
+    @ours.calling
     def _within(self, callee, /, *args, **kwargs):
         """Call a part of the object whose call is recorded: all that it reads is guarded, and the user's functions that it may call are observed in turn."""
         for x in (*args, *kwargs.values()):
@@ -359,6 +357,7 @@ class Calls:
         elif kind is list and it and all(type(x) is TerraTensor and x._owner is self.runner for x in it):
             self.fresh(it)
 
+    @ours.calling
     def _adding(self, callee, loss):
         """Call `Layer.add_loss` of Keras'."""
         self._arguments(loss)
@@ -427,7 +426,7 @@ class Calls:
                 self.reads.settings("keras")
                 attributes = vars(layer)
                 self.reads.object(layer, kind, attributes)
-                for name in user_layers.LOOKED_AT:
+                for name in keras.OF_LAYERS:
                     if name in attributes:
                         self.reads.entry(attributes, name, attributes[name])
                     else:
@@ -469,6 +468,7 @@ def _all_plain(value):
     return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
 
 
+@ours.calling
 def _call(function):
     return function()
 

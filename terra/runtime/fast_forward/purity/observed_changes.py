@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from terra.frameworks import keras
 from terra.location.unobserved import OPERATORS
 from terra.runtime.fast_forward.guards import lasting
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Effect, held_in, kind_of
@@ -55,7 +56,7 @@ class Changes:
         """The learning rate of an optimizer of the framework's is set: Keras' assigns the value to a variable."""
         setter = getattr(defined(type(optimizer), "learning_rate"), "fset", None)
         variable = vars(optimizer).get("_learning_rate")
-        if getattr(setter, "__module__", None) != "keras.src.optimizers.base_optimizer" or not is_frameworks(setter) or not tfi.is_variable(variable) \
+        if getattr(setter, "__module__", None) != keras.BASE_OPTIMIZER or not is_frameworks(setter) or not tfi.is_variable(variable) \
                 or not (type(value) in KINDS or type(value) in TENSORS):
             self.impure("sets an attribute")
             optimizer.learning_rate = value

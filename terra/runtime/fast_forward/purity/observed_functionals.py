@@ -11,6 +11,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 
 import numpy as np
 
+from terra import ours
 from terra.location import location
 from terra.runtime.fast_forward.guards import guards
 from terra.runtime.fast_forward.sites import framework_loops
@@ -33,6 +34,7 @@ def _holds_callables(container):
 class Functionals:
     """The part of the Observer for these."""
 
+    @ours.calling
     def _loop(self, function, /, *args, **kwargs):
         """Call a loop of the framework's."""
         name = function.__name__.removesuffix("_v2")
@@ -46,6 +48,7 @@ class Functionals:
         self.values((args, kwargs))
         return self._by_framework(function, args, kwargs)
 
+    @ours.calling
     def _vectorizing(self, function, /, *args, **kwargs):
         """Call `tf.vectorized_map`: TensorFlow makes a graph of what the function that it is given would do, which is the same graph the next time."""
         if not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn")):
@@ -167,6 +170,7 @@ class Functionals:
         """What to give the tapes for a gradient function that the run has made."""
 
         @functools.wraps(function)
+        @ours.calling
         def gradient(*gradients, **kwargs):
             observer = location.tls.observer  # of the run that asks for the gradient: this one may be over
             if observer is location.NOBODY:
@@ -197,6 +201,7 @@ class Functionals:
         """Whether the run has made something of which TensorFlow says each time that it was never used."""
         return any(tfi.is_to_be_used(type(it)) and not tfi.is_used(it) for it in self._born.living())
 
+    @ours.calling
     def _by_framework(self, call, args, kwargs, tests=False):
         """Call what is the framework's, and issues nothing but what follows from what it is handed, and from what functions among that give; tests: whether it tests what the first of
         these, its condition, gives."""
@@ -213,6 +218,7 @@ class Functionals:
         self._bear(result)
         return result
 
+    @ours.calling
     def _by_program(self, function, note, /, *args, **kwargs):
         """Call a function of the program's in the middle of that; `note` is shown what it gives."""
         within = self._end_span()

@@ -12,7 +12,8 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 
 import numpy as np
 
-from terra.frameworks import stock
+from terra import ours
+from terra.frameworks import libraries, stock
 from terra.runtime.fast_forward.cache import call_watch
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
@@ -37,7 +38,7 @@ def calls_library(callee):
         return calls_library(callee.__func__)
     if kind is FunctionType or isinstance(callee, type):
         return policy.is_pure((within_scope(callee) or callee).__module__)
-    decorated = str(kind.__module__).partition(".")[0] == "wrapt"
+    decorated = libraries.is_decorated(kind)
     return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not stock.is_stock_kind(kind)
 
 
@@ -49,7 +50,7 @@ def parts_of_super(it):
 
 def within_scope(function):
     """The method of a user's module that Sonnet has put into the name scope of the module, which means nothing for operations that run; None if it is none."""
-    if type(function) is not FunctionType or function.__globals__.get("__name__") != "sonnet.src.utils" or not policy.is_pure("sonnet"):
+    if type(function) is not FunctionType or not libraries.is_scoped_by_sonnet(function) or not policy.is_pure(libraries.SONNET):
         return None
     held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
     return held.get("f") if getattr(held.get("decorator_fn"), "__name__", None) == "wrap_with_name_scope" else None
@@ -129,6 +130,7 @@ class Libraries:
                     self.reads.contents(vars(cls), cls)
                     functions += _functions_of(cls)
 
+    @ours.calling
     def _in_library(self, call):
         warned, length, skipped = [], len(self.runner.log), len(self._skipped)
         if not profilers.can_watch():

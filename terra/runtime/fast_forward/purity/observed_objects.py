@@ -10,6 +10,7 @@ import functools
 import operator
 from types import FunctionType, MethodWrapperType
 
+from terra import ours
 from terra.location.unobserved import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.tensors.comparing import SCALARS
@@ -110,6 +111,7 @@ class Objects:
             return None
         return functools.partial(self.unary if callee in (operator.neg, operator.pos, operator.invert) else self.comparison if name in _COMPARISONS else self.binary, name)
 
+    @ours.calling
     def _cached(self, callee, /, *args, **kwargs):
         """Call a function with a `functools.lru_cache`: it gives the same object as long as it remembers that."""
         if not all(type(x) in SCALARS for x in (*args, *kwargs.values())):

@@ -13,11 +13,12 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 
 import numpy as np
 
+from terra.frameworks import numpys
 from terra.location.unobserved import OPERATORS
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin, is_numpys
+from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
 from terra.tf import internals as tfi
 from terra.tf import opschema
 
@@ -271,7 +272,7 @@ class Operands:
         if kind is np.ndarray:
             self._look_into(it)
             self._numpy()
-        elif is_numpys(kind):
+        elif numpys.is_own(kind):
             self._numpy()
         elif isinstance(it, enum.Enum):
             if not _is_plain_enum(kind):
@@ -337,11 +338,10 @@ def _is_container(it, kind):
 def _numpys_errors(_):
     """What numpy does about errors; None if the program might notice each of them."""
     modes = np.geterr().values()
-    return None if not _MODES.issuperset(modes) or is_filtered("always", _RankWarning) else " ".join(modes)
+    return None if not _MODES.issuperset(modes) or is_filtered("always", numpys.RankWarning) else " ".join(modes)
 
 
 _MODES = frozenset(["ignore", "warn", "raise"])
-_RankWarning = (np.exceptions if hasattr(getattr(np, "exceptions", None), "RankWarning") else np).RankWarning  # numpy itself has it always shown; it is Python code of numpy's that gives it, which is seen
 
 
 def _numpys_printing(_):

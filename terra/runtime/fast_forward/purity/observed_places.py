@@ -3,6 +3,7 @@
 import sys
 from types import CellType, ModuleType
 
+from terra import ours
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Question, held_in, space_of
 from terra.runtime.fast_forward.sources.varying import SHARED
 from terra.runtime.tensors.comparing import SCALARS
@@ -86,6 +87,7 @@ class Places:
             self.fresh(effect.value())
         return True
 
+    @ours.calling
     def question(self, function, names, owners):
         """What `function` is to tell of the attributes of these names, or of items (where there is a list instead, see `Observed._place`), or of numbers (None), is asked: an
         answer if one of them counts, or varies, else None. Nothing but the answer is evaluated twice, as it would be if some code of the user's ran here."""

@@ -10,13 +10,13 @@ Everything that it read of the world around it is noted in `Reads`: if the reads
 Whatever is not known to be harmless makes a run impure; that costs speed only.
 """
 
-import dis
-
 import numpy as np
 
+from terra import ours
+from terra.frameworks.settings import settings
 from terra.location import location
 from terra.location.observed_patterns import Patterns
-from terra.runtime.fast_forward.guards import added_losses, guards, lasting, snapshots
+from terra.runtime.fast_forward.guards import added_losses, lasting, snapshots
 from terra.runtime.fast_forward.guards.reads import Reads
 from terra.runtime.fast_forward.guards.unnoted import Unnoted
 from terra.runtime.fast_forward.purity.born import Born
@@ -40,6 +40,7 @@ from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 from terra.tf import opschema
 from terra.transform import convert
+from terra.transform.source import globals_read
 
 
 class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objects, Builtins, Arrays, Operands, Patterns):
@@ -85,7 +86,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self._bounds = []  # numbers that vary, and are bounds of the slice that is about to be taken
         self._keyed = {}  # id -> dict or set whose keys were looked at
         self._given = given  # ids of the containers among the arguments
-        self._settings = {root: guards.settings(root) for root in (None, "keras", "tf_keras")}
+        self._settings = {root: settings(root) for root in (None, "keras", "tf_keras")}
 
     def __enter__(self):
         if not fast_calls.operators_are_original():
@@ -97,6 +98,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     def __exit__(self, *exc):
         location.tls.observer, self.runner.observer = self._outer
 
+    @ours.calling
     def run(self, called, args, kwargs):
         """The result of calling the user's function or, wrapped, layer `called`."""
         with self:
@@ -229,7 +231,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def calls(self, function):
         """The user's `function` was called."""
-        self.reads.function(function, _globals_read(function.__code__), convert.names_shown(function))
+        self.reads.function(function, globals_read(function.__code__), convert.names_shown(function))
 
     def _issued(self):
         """The first operation that the run issued itself, or None. What it only read decides which of several regions a jump takes, or is late."""
@@ -433,15 +435,3 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 def _carries(before, after):
     """Whether an attribute that was read and then set is likely to hold tensors that the next run reads."""
     return holds_tensors(before) or (before is None and holds_tensors(after))
-
-
-_globals_known = {}  # id of a code object -> (it, names)
-
-
-def _globals_read(code):
-    """The names that a code object, or one nested in it, looks up among the globals."""
-    known = _globals_known.get(id(code))
-    if known is None:
-        names = {i.argval for c in convert.codes_within(code) for i in dis.get_instructions(c) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-        known = _globals_known[id(code)] = code, tuple(names)
-    return known[1]

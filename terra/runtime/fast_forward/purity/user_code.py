@@ -8,7 +8,7 @@ for code of the user's that was called but not observed.
 import inspect
 from types import FunctionType, MethodType
 
-from terra.runtime.fast_forward.cache.call_watch import look_out, note_filters, observed_in_place, writes
+from terra.runtime.fast_forward.cache.call_watch import ASKS_FOR, look_out, note_filters, observed_in_place, writes
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable
@@ -29,7 +29,7 @@ def observe(runner, users, covered, composites, call):
         return call(), None, False, False
     observer = Observer(runner, set(composites), covered=covered)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
-    called, arguments, defaults, warned = {}, [], set(), []
+    called, arguments, defaults, warned, wanted = {}, [], set(), [], []
 
     def note(frame):
         code = frame.f_code
@@ -56,7 +56,7 @@ def observe(runner, users, covered, composites, call):
                     replaced.append((thing, function))
                     tfi.set_custom_gradient(thing, observer.differentiated(function))
             with observer:
-                result = look_out(call, note, warned, note_builtin)
+                result = look_out(call, note, warned, note_builtin, covered=covered, wanted=wanted)
     finally:
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)
@@ -69,6 +69,8 @@ def observe(runner, users, covered, composites, call):
                     observer.reads.contents(vars(base), base)
     if warned:
         note_filters(observer.reads.contents)
+    if wanted:
+        observer.impure(ASKS_FOR.format(", ".join(wanted)))
     if _gives_any(result, observer.ids_of_containers() | covered.ids()):
         return result, None, False, bool(observer.effects) or observer.has_changed  # one that was there before, which the program may go on to change
     try:

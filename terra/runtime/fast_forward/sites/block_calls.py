@@ -9,23 +9,14 @@ import functools
 import sys
 from threading import get_ident
 
-from terra.frameworks import stock
+from terra import ours
+from terra.frameworks import keras, stock
 from terra.location import current_step, location
 from terra.runtime.fast_forward.sites import fast_calls, skipping
 from terra.runtime.interpreter import frames
 from terra.tf import internals as tfi
 
-_ENTRIES = (
-    ("keras.src.layers.layer", "Layer", ("__call__",)),
-    ("keras.src.losses.loss", "Loss", ("__call__",)),
-    ("keras.src.backend.common.variables", "Variable", ("assign", "assign_add", "assign_sub")),
-    ("keras.src.backend.common.variables", "KerasVariable", ("assign", "assign_add", "assign_sub")),  # of older ones
-    ("keras.src.metrics.metric", "Metric", ("update_state",)),
-    ("keras.src.optimizers.base_optimizer", "BaseOptimizer", ("apply", "apply_gradients")),
-    ("tf_keras.src.engine.base_layer", "Layer", ("__call__",)),
-    ("tf_keras.src.losses", "Loss", ("__call__",)),
-    ("tf_keras.src.optimizers.optimizer", "Optimizer", ("apply_gradients",)))
-_waiting = [*_ENTRIES]  # for their modules to be imported
+_waiting = [*keras.ENTRIES]  # for their modules to be imported
 _variables = [tfi.ResourceVariable]  # until they are prepared
 
 
@@ -69,7 +60,7 @@ def _calls(view):
     if not view.in_block or view.thread != get_ident():
         return False
     frame = sys._getframe(2)
-    return frames.is_users(frame) or (view.open_ended and not view.held and frames.is_ours(frame))
+    return frames.is_users(frame) or (view.open_ended and not view.held and ours.is_ours(frame))
 
 
 def _method(function, skips=None, kind=None):
@@ -94,6 +85,7 @@ def _variable_method(function):
 
 def _callable(function):
     """How a layer, model or loss is called."""
+    @ours.calling
     def __call__(self, *args, **kwargs):
         view = current_step.active
         if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one

@@ -9,6 +9,7 @@ import functools
 import itertools
 from types import BuiltinFunctionType
 
+from terra import ours
 from terra.location import location
 from terra.location.suspension import LazyEach
 from terra.runtime.tracing.structures import is_tensor
@@ -18,6 +19,7 @@ _loops = {}  # id of a call site -> (that of the loop in its call, of the calls 
 _METHODS = type(str.strip), type([].__len__), type(dict.__dict__["fromkeys"])  # of builtin types
 
 
+@ours.calling
 def located_sum(iterable, /, start=0):
     """The builtin `sum`, at the current location."""
     items = iter(iterable)
@@ -39,6 +41,7 @@ def located_sum(iterable, /, start=0):
     return total
 
 
+@ours.calling
 def located_map(*args):
     """The builtin `map`, whose calls have locations of their own."""
     if len(args) < 2 or is_builtin(args[0]):
@@ -46,6 +49,7 @@ def located_map(*args):
     return map(LocatedCalls(args[0]), *args[1:])
 
 
+@ours.calling
 def located_reduce(*args):
     """The builtin `functools.reduce`, whose calls have locations of their own."""
     return functools.reduce(*args) if not args or args[0] is None else functools.reduce(LocatedCalls(args[0]), *args[1:])

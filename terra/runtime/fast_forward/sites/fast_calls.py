@@ -15,11 +15,12 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.frameworks import stock
+from terra import ours
+from terra.frameworks import keras, stock, tensorflow
 from terra.location import current_step
 from terra.runtime.execution import dispatch, slicing
 from terra.runtime.execution.step import Step
-from terra.runtime.fast_forward.cache import arguments, call_cache
+from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.cache.call_cache import attempt_function as attempt
 from terra.runtime.fast_forward.cache.quick_entries import NONE, glance
 from terra.runtime.tensors.kinds import VARIABLE_METHODS, defined, is_frameworks
@@ -28,19 +29,6 @@ from terra.runtime.tracing.structures import is_tensor
 from terra.tf import internals as tfi
 from terra.tf.constants import SMALL
 
-_NAMESPACES = {
-    "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random", "debugging", "sparse", "strings", "ragged", "sets", "quantization",
-                   "math.special"),
-    "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses", "random", "src.legacy.backend"),
-    "tf_keras": ("activations", "losses", "backend"),
-}
-_OF_BACKENDS = frozenset(  # others change what Keras remembers
-    "abs all any argmax argmin batch_dot batch_flatten batch_normalization bias_add binary_crossentropy binary_focal_crossentropy cast "
-    "categorical_crossentropy categorical_focal_crossentropy clip concatenate conv1d conv2d conv2d_transpose conv3d cos cumprod cumsum depthwise_conv2d dot "
-    "elu equal exp expand_dims flatten gather greater greater_equal hard_sigmoid in_top_k l2_normalize less less_equal log max maximum mean min "
-    "minimum not_equal one_hot ones_like permute_dimensions pool2d pool3d pow prod relu repeat repeat_elements reshape resize_images reverse round "
-    "separable_conv2d sigmoid sign sin softmax softplus softsign sparse_categorical_crossentropy spatial_2d_padding sqrt square squeeze stack std "
-    "stop_gradient sum tanh temporal_padding tile transpose var zeros_like".split())
 _OPERATORS = tuple(
     f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor") for side in ("", "r")
 ) + ("__neg__", "__abs__", "__invert__", "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__getitem__")
@@ -53,7 +41,7 @@ _replacements = {}
 
 def _exports():
     """The functions that TensorFlow and Keras export, as they are the first time this is asked."""
-    for package, names in _NAMESPACES.items():
+    for package, names in tensorflow.NAMESPACES.items():
         if package not in sys.modules or package in _exported:
             continue
         _exported[package] = True
@@ -62,14 +50,10 @@ def _exports():
             for part in filter(None, name.split(".")):
                 space = getattr(space, part, None)
             for key, function in list(vars(space).items()) if space is not None else ():
-                if type(function) is FunctionType and _is_of(package, function.__module__) and is_frameworks(function):
-                    if not name.endswith("backend") or key in _OF_BACKENDS:
+                if type(function) is FunctionType and tensorflow.is_of(package, function.__module__) and is_frameworks(function):
+                    if not name.endswith("backend") or key in tensorflow.OF_BACKENDS:
                         _exported[id(function)] = function
     return _exported
-
-
-def _is_of(package, module):
-    return type(module) is str and (module == package or module.startswith(package + "."))
 
 
 def substitute(callee):
@@ -95,7 +79,7 @@ def substitute_method(callee):
     made = _replacements.get(function)
     if made is None and type(function) is FunctionType:
         if type(owner) is tfi.ResourceVariable:
-            if function.__name__ in VARIABLE_METHODS and _is_of("tensorflow", function.__globals__["__name__"]):
+            if function.__name__ in VARIABLE_METHODS and tensorflow.is_tensorflows(function):
                 made = skipping_variable_method(function)
         else:
             cls = owner if isinstance(owner, type) else type(owner)
@@ -109,6 +93,7 @@ def _skipping(function, may_be_empty=False):
     """`function`, but jumping where it can; may_be_empty: also if it issues no operation."""
     convert = _conversion(function)
 
+    @ours.calling
     def call(*args, **kwargs):
         step = current_step.active
         if type(step) is Step and not kwargs:
@@ -139,16 +124,16 @@ def _is_behind_block():
 
 def _conversion(function):
     """What makes tensors of arrays among the arguments (step, args, kwargs) of a function that does so itself, first thing; None if there is none."""
-    position, name = arguments.INDICES.get(function, (None, None))
+    position, name = tensorflow.INDICES.get(function, (None, None))
     if name is not None:
         return functools.partial(_convert_indices, position, name)
     if function.__name__ == "sparse_categorical_crossentropy":
         return functools.partial(_convert_one, 0, "y_true")
-    if function in _CONSTANTS:
+    if function in tensorflow.CONSTANTS:
         return _convert_constant
     if function in _OF_ONE:
         return functools.partial(_convert_one, 0, _OF_ONE[function])
-    return _convert_alike if function in _OF_SEVERAL or function.__module__.startswith("keras.src.losses.") else None
+    return _convert_alike if function in _OF_SEVERAL or keras.is_loss(function) else None
 
 
 def _convert_indices(position, name, step, args, kwargs):
@@ -215,7 +200,6 @@ _OF_ONE = {
 _OF_SEVERAL = frozenset([
     tfi.tf.matmul, tfi.tf.linalg.matvec, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.square, tfi.tf.abs, tfi.tf.math.squared_difference, tfi.tf.nn.conv2d,
     tfi.tf.nn.softmax_cross_entropy_with_logits, tfi.tf.nn.sigmoid_cross_entropy_with_logits])
-_CONSTANTS = frozenset([tfi.tf.convert_to_tensor, tfi.tf.constant])
 _making_sparse_tensors = _skipping(_sparse_tensor, may_be_empty=True)
 
 
@@ -224,6 +208,7 @@ def _operator(base, name):
     known = (getattr(base, name), dispatch._getitem if name == "__getitem__" and base is tfi.EagerTensorBase else None)
     converts = name in _CONVERTING
 
+    @ours.calling
     def operator(*operands):
         function, step = getattr(base, name), current_step.active
         if type(step) is Step:
@@ -295,7 +280,7 @@ def install():
     for name in _OPERATORS:
         for base, cls in ((tfi.EagerTensorBase, TerraTensor), (tfi.tf.Variable, tfi.ResourceVariable)):
             original = getattr(base, name, None)
-            if type(original) is FunctionType and _is_of("tensorflow", original.__globals__["__name__"]) and name not in vars(cls):
+            if type(original) is FunctionType and tensorflow.is_tensorflows(original) and name not in vars(cls):
                 setattr(cls, name, _slices_of_variables() if name == "__getitem__" and base is tfi.tf.Variable else _operator(base, name))
         original = vars(tfi.tf.RaggedTensor).get(name)
         if type(original) is FunctionType and is_frameworks(original):

@@ -13,17 +13,24 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 
-from terra.frameworks import stock
+from terra.frameworks import keras, stock
 from terra.location import current_step, location
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.tapes import jacobians
 from terra.runtime.tensors.kinds import PLAIN, TENSORS, is_frameworks, is_librarys
 from terra.tf import internals as tfi
+from terra.tf.private import replacements
 from terra.transform import convert, source
 
-_RNN_LOOP, _RNN_LAYER = "keras.src.backend.tensorflow.rnn", "keras.src.layers.rnn.rnn"  # the modules of the loop's body, and of the function that calls the cell
 _loop_ids = {}  # id of the call site around a loop -> id of the loop
+
+
+def replace():
+    """Put these in the place of TensorFlow's loops."""
+    replacements.replace_while_loop(located)
+    replacements.replace_map_fn(mapping)
+    replacements.replace_pfor(vectorizing)
 
 
 def located(original):
@@ -160,7 +167,7 @@ def _loop_id(around):
 
 def _step_holder(body):
     """Where `body`, if it is that of a stock RNN layer with a stock cell, keeps the function that calls the cell; else None."""
-    if type(body) is not FunctionType or body.__module__ != _RNN_LOOP:
+    if type(body) is not FunctionType or body.__module__ != keras.RNN_LOOP:
         return None
     holder = closure(body).get("step_function")
     return holder if holder is not None and calls_stock_cell(holder.cell_contents) else None
@@ -168,7 +175,7 @@ def _step_holder(body):
 
 def calls_stock_cell(function):
     """Whether `function` is what a stock RNN layer calls its cell with, and that is a stock one, too."""
-    if type(function) is not FunctionType or function.__module__ != _RNN_LAYER:
+    if type(function) is not FunctionType or function.__module__ != keras.RNN_LAYER:
         return False
     held = closure(function)
     return {"self", "cell_kwargs"} <= held.keys() and stock.is_stock_object(held["self"].cell_contents.cell)

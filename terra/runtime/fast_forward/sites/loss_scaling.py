@@ -8,22 +8,18 @@ import functools
 import sys
 from threading import local
 
-_MODULE = "keras.src.optimizers.loss_scale_optimizer"
+from terra.frameworks import keras
+
 _applied = local()  # `inner`: the optimizer within the one that is being applied on this thread
 _prepared = []  # the class, once that was done
-
-
-def is_one(optimizer):
-    """Whether an optimizer is a stock one that scales losses."""
-    return type(optimizer).__module__ == _MODULE and type(optimizer).__name__ == "LossScaleOptimizer"
 
 
 def prepare(skipping):
     """Have the parts skipped from now on; `skipping(function)` gives what skips."""
     if _prepared:
         return
-    scaling = sys.modules[_MODULE].LossScaleOptimizer
-    base = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
+    scaling = sys.modules[keras.LOSS_SCALING].LossScaleOptimizer
+    base = sys.modules[keras.BASE_OPTIMIZER].BaseOptimizer
     _prepared.append(scaling)
     if not all(name in vars(scaling) for name in ("check_finite", "_stateful_handle_finite_grads")) or "apply" not in vars(base):
         return  # another Keras, where it is made of other parts

@@ -1,8 +1,9 @@
 """What is called in the place of the framework's methods and objects: it jumps where it can."""
 
 from terra.frameworks import stock
+from terra.frameworks.keras import is_embedding, scales_losses
 from terra.location import current_step
-from terra.runtime.fast_forward.cache.arguments import looks_up, with_tensors
+from terra.runtime.fast_forward.cache.arguments import with_tensors
 from terra.runtime.fast_forward.cache.call_cache import attempt, attempt_at, enter, running
 from terra.runtime.fast_forward.cache.regions import MOST_REGIONS
 from terra.runtime.fast_forward.sites import loss_scaling
@@ -24,7 +25,7 @@ def skipping(function):
             return enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
-        if loss_scaling.is_one(self):
+        if scales_losses(self):
             loss_scaling.prepare(skipping)
         return attempt(runner, function, self, args, kwargs, lambda: function(self, *args, **kwargs))
 
@@ -45,7 +46,7 @@ class Skipping:
         step = current_step.active
         if step is not None:
             args, kwargs = with_tensors(step, callee, args, kwargs)
-            if args and looks_up(callee):
+            if args and is_embedding(callee):
                 step.note_indices(args[0])
         runner = running()
         if runner is None:

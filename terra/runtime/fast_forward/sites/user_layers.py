@@ -10,7 +10,8 @@ import inspect
 import sys
 from operator import is_
 
-from terra.frameworks import stock
+from terra import ours
+from terra.frameworks import keras, stock
 from terra.location import current_step
 from terra.runtime.fast_forward.cache import arguments, call_cache
 from terra.runtime.fast_forward.guards import replaced
@@ -24,13 +25,6 @@ from terra.transform import policy
 EagerTensor = tfi.EagerTensor
 _PLAIN = frozenset([int, float, bool, str, type(None)])
 _MOST_SIGNATURES = 10_000
-# What of a layer's class must be Keras' own. (The class attributes of Keras are looked at by `replaced.modules`.)
-_OWN = (
-    "__call__", "__getattribute__", "__getattr__", "__eq__", "_assert_input_compatibility", "_call_context_args", "_check_super_called", "_clear_losses",
-    "_get_call_context", "_maybe_build", "_maybe_reset_call_context", "_open_name_scope", "_resolve_and_populate_arg", "_set_mask_metadata",
-    "activity_regularizer", "autocast", "built", "compute_dtype", "compute_mask", "dtype_policy", "input_dtype", "input_spec", "name",
-    "quantization_mode", "quantized_call", "rematerialized_call", "supports_masking", "symbolic_call", "variable_dtype")
-
 _classes = {}  # class -> _Class, or None
 policy.on_change(_classes.clear)
 _plans = {}  # (id of a signature, number of arguments, names) -> (that signature, its _Plan or None)
@@ -85,6 +79,7 @@ class Wrapped:
             return args
         return tuple([arguments.tensors_for(step, x) for x in args])
 
+    @ours.calling
     def __call__(self, *args, **kwargs):
         layer, args = self.layer, self.converted(args)
         runner = call_cache.running()
@@ -96,11 +91,6 @@ class Wrapped:
         if predicted is None:
             return verify(self, args, kwargs)
         return skipping.Skipping(layer)(*args, **kwargs)
-
-
-# The attributes of a layer that `_does_nothing` looks at, and those of the call specification.
-LOOKED_AT = ("call", "_dtype_policy", "built", "_called", "activity_regularizer", "_remat_mode", "_parent_path", "_lock", "input_spec", "_input_spec",
-             "_allow_non_tensor_positional_args", "_call_signature", "_call_has_context_arg", "_call_context_args", "_name", "name")
 
 
 def is_predicted(wrapped, args, kwargs):
@@ -141,7 +131,7 @@ def wrap(callee):
 
 def _look_at(kind):
     """Find out about a class."""
-    module = sys.modules.get("keras.src.layers.layer")
+    module = sys.modules.get(keras.BASE_LAYER)
     layer = getattr(module, "Layer", None)
     known = None
     if layer is not None and layer in kind.__mro__ and stock.stock_package(kind.__module__) is None and not policy.is_pure(_caller(kind).__module__) \
@@ -150,7 +140,7 @@ def _look_at(kind):
         known.wrapper = kind.__call__
         known.calls_users = not is_librarys(_caller(kind))
         known.module = module
-        known.globals = sys.modules["keras.src.backend.common.global_state"]
+        known.globals = sys.modules[keras.GLOBAL_STATE]
         for cls in kind.__mro__[:-1]:
             if is_librarys(cls):
                 replaced.modules.watch(cls)
@@ -169,7 +159,7 @@ def _caller(kind):
 def _is_simple(kind, layer):
     if "_resolve_and_populate_arg" not in vars(layer):
         return False  # an older Keras 3, whose wrapper treats arguments from the call context otherwise
-    for name in _OWN:
+    for name in keras.OF_CALLS:
         for cls in kind.__mro__[:-1]:
             if name in vars(cls):
                 if not is_librarys(cls) or stock.is_foreign(vars(cls)[name]):
@@ -273,7 +263,7 @@ def _is_kept(x, kept, free):
 
 def _kept_dtypes(policy):
     """Enums of the dtypes that a layer of this policy does not cast; None if it may cast anything else."""
-    if type(policy).__module__ != "keras.src.dtype_policies.dtype_policy" or type(policy).__name__ not in ("DTypePolicy", "FloatDTypePolicy"):
+    if not keras.is_plain_policy(policy):
         return None
     if policy.compute_dtype != policy.variable_dtype or getattr(policy, "quantization_mode", None) is not None:
         return None
@@ -337,7 +327,7 @@ def _call(layer, known, plan, args, kwargs, call=None):
 
 def _raise_as_keras(layer, error, args, kwargs):
     """Raise the error of a user's `call` as the wrapper would, which adds what the arguments were."""
-    traces = sys.modules["keras.src.utils.traceback_utils"]
+    traces = sys.modules[keras.TRACEBACKS]
 
     def call(*args, **kwargs):
         raise error

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from terra.frameworks import keras
 from terra.runtime.fast_forward.sources.parts import Drawn, Part
 from terra.runtime.generation.conditions import Within
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
@@ -215,9 +216,8 @@ def replace(running):
     """Have the function by which Keras makes numbers of its metrics tell of them, and tensors of which a library makes texts; `running()`: the PythonRunner that may skip a call now, or None."""
     if not hasattr(TerraTensor.__format__, "running"):
         TerraTensor.__format__ = _formatting(running)
-    trainer = getattr(sys.modules.get("keras.src.trainers.trainer"), "Trainer", None)
-    if "pythonify_logs" in getattr(getattr(trainer, "get_metrics_result", None), "__code__", replace.__code__).co_names:
-        replacements.replace_in("keras.src.utils.python_utils", pythonify_logs=functools.partial(_telling, running))
+    if keras.tells_of_metrics():
+        replacements.replace_in(keras.PYTHON_UTILS, pythonify_logs=functools.partial(_telling, running))
 
 
 def _formatting(running):

@@ -18,6 +18,7 @@ from types import FunctionType, MethodType
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import stock
 from terra.location import current_step
 from terra.runtime.execution import opening
@@ -30,11 +31,12 @@ from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import live_calls
 from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Varying
 from terra.runtime.fast_forward.steps.observed_runs import Described, observe
+from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf import internals as tfi
-from terra.transform import convert, instrument, policy
+from terra.transform import instrument, policy
 
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
@@ -150,6 +152,7 @@ class Attempts:
         self.tries = self.varied = 0
 
 
+@ours.calling
 def run_step(step, function, args, kwargs):
     """The result of the step's function, whose code is jumped over if that is possible."""
     if step.opened:
@@ -184,12 +187,14 @@ def run_keras_step(form, model, args, kwargs):
     if runner is None or not (stock.is_stock_object(model) or stock.is_derived_object(model)):
         return form(model, *args, **kwargs), False
     calls = []
-
-    def call():
-        calls.append(form)
-        return form(model, *args, **kwargs)
-
+    call = functools.partial(_noted, calls, form, model, args, kwargs)
     return call_cache.attempt(runner, form, model, args, kwargs, call), not calls
+
+
+@ours.calling
+def _noted(calls, form, model, args, kwargs):
+    calls.append(form)
+    return form(model, *args, **kwargs)
 
 
 def _is_stock_throughout(function, model):
@@ -224,7 +229,7 @@ def of_function(there, callee, form):
     else:
         return form
     if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & _SUSPENDED \
-            or _looks_at_frames(function.__code__) or _lets_go(function.__code__):
+            or frames.looks_at_frames(function.__code__) or _lets_go(function.__code__):
         return form  # a closure may be made anew at each step
     made = _wrap(function)
     if there.target is function:
@@ -233,18 +238,6 @@ def of_function(there, callee, form):
 
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # functions whose code does not run when they are called
-_FRAMES = frozenset(["_getframe", "currentframe", "stack", "warn", "warnings", "inspect", "traceback", "f_back", "stacklevel"])
-_looking = {}  # id of a code object -> (it, whether it may look at the frame that has called it)
-
-
-def _looks_at_frames(code):
-    """Whether a function may want to know who has called it: it must not find us."""
-    known = _looking.get(id(code))
-    if known is None:
-        known = _looking[id(code)] = code, any(not _FRAMES.isdisjoint(c.co_names) for c in convert.codes_within(code))
-    return known[1]
-
-
 _DELETES, _STORES = frozenset(["DELETE_FAST", "DELETE_DEREF"]), frozenset(["STORE_FAST", "STORE_DEREF"])
 
 
@@ -268,6 +261,7 @@ def _wrap(form):
     if made is None:
         reference = weakref.ref(form)
 
+        @ours.calling
         def call(*args, **kwargs):
             function = reference()
             runner = call_cache.running()
@@ -304,6 +298,7 @@ def _is_inner(runner):
     return whole is not None and whole.tries > 1 and not whole.regions
 
 
+@ours.calling
 def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     """Jump over a call of the user's function or layer `called`, or make it, `call`, and observe it where that may help."""
     program = runner.program

@@ -1,0 +1,13 @@
+"""What methods of Python's own lists, dicts, sets and strings do, by name."""
+
+# Methods that change their object.
+MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "
+                      "intersection_update difference_update symmetric_difference_update".split())
+# Methods of lists, dicts, sets, strings and numbers by how they look at their arguments.
+COMPARING = frozenset("remove index count sort get pop setdefault add discard".split())
+JOINING = frozenset(
+    "union intersection difference symmetric_difference issubset issuperset isdisjoint intersection_update difference_update "
+    "symmetric_difference_update".split())
+NOT_LOOKING = frozenset("append copy keys values items clear reverse popitem".split())
+# Methods that give a container or a view made just now.
+MAKING = frozenset("copy keys values items split rsplit splitlines union intersection difference symmetric_difference".split())
