@@ -1,4 +1,16 @@
-"""Terra: imperative TensorFlow programs at graph speed, without giving up any of Python."""
+"""Terra: imperative TensorFlow programs at graph speed, without giving up any of Python.
+
+A *step* is one call of a function under `terra.coexecute`, one `terra.GradientTape` block, or one
+call of a model's step method under `terra.compile`. Its first runs are traced: each operation runs
+eagerly and is recorded with its executed location. The traces are merged into the TraceGraph, and a
+graph function is generated from that. From then on the step is co-executed: the PythonRunner walks
+the program while Python runs, the GraphRunner runs the operations in the graph, and calls whose
+outcome is known are skipped. A step that leaves the known paths falls back to eager execution.
+
+`api`, `cli` and `report` are what users touch; `frontends` makes steps and hands them to
+`runtime.step_function`. `errors`, `options` and `trial` import no other room. docs/architecture.md
+has a line on each room, and the rules of what may import what.
+"""
 
 from terra.api import imperative, sync, to_code
 from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError

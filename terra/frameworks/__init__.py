@@ -1,1 +1,7 @@
-"""What is known of libraries: tables and predicates on Keras, tf_keras, NumPy and others, by module and name. Nothing here looks at a running step."""
+"""What is known of libraries: tables and predicates on Keras, tf_keras and NumPy.
+
+Nothing here looks at a running step. `stock` tells the framework's own functions, layers, losses
+and other objects from those of the program, and classes that derive from them. `quiet_functions`
+lists functions that an observed run may call although they are not skipped, by module and name.
+`keras`, `tensorflow`, `numpys`, `libraries`, `settings` and `methods` name what is known of each.
+"""

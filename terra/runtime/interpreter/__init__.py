@@ -1,1 +1,6 @@
-"""What the interpreter tells: frames as locations where code is not instrumented, tracebacks without Terra's own frames, profile functions that are already set."""
+"""The interpreter: frames, tracebacks and profile functions.
+
+`frames` reads executed locations from frames where code is not instrumented. `tracebacks` removes
+Terra's own frames from errors. `profilers` keeps the program's profiler at work, or suspends it,
+while Terra watches a call by a profile function.
+"""

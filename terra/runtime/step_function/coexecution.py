@@ -36,7 +36,7 @@ from terra.runtime.step_function.turnover import Turnover
 from terra.runtime.tracing import catching
 from terra.tf import internals as tfi
 from terra.tf import interrupts
-from terra.tf.private import scopes
+from terra.tf.private import runtime_functions, scopes
 from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")

@@ -1,1 +1,6 @@
-"""What may happen at any time in a process: signal handlers, garbage collections, other threads that look into a step."""
+"""Events that may happen at any time in a process, in the middle of Terra's own work.
+
+`handlers` delays signal handlers until the program's own code goes on, `garbage` raises the
+threshold of the garbage collector during a step, and `shared` lets other threads read the tensors
+of a running step.
+"""

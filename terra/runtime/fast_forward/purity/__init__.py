@@ -1,1 +1,18 @@
-"""Whether a run of the program's own code did nothing but compute. The `observer` is asked before each operation on an object; whatever is not known to be harmless makes the run impure, which costs speed only."""
+"""Purity: whether a run of the program's own code did nothing but compute.
+
+The observed form of a function (`terra.transform.observing`) shows each operand to an `Observer`
+before it is used. The observer gives the operand back as it is, and notes what the run reads and
+changes. Whatever is not known to be harmless makes the run *impure*; that costs speed only, since
+impure code simply runs at each step. A pure run becomes a record like that of a framework call. It
+may have *effects* (`sources.effects`): values that it keeps, counters, items that it appends.
+
+`observer` leads, and inherits what it makes of each kind of thing: `observed_attributes`,
+`observed_places` (attributes, items and variables that hold numbers), `observed_changes`,
+`observed_calls`, `observed_builtins`, `observed_operands`, `observed_arrays`. Three modules deal
+with code that others call or own: `observed_functionals` (functions that `tf.while_loop` and the
+like call), `observed_libraries` (libraries that do nothing but compute) and `observed_objects`
+(objects that the run makes). `born` remembers by identity what a run has made.
+
+`user_code` begins an observation from the other end: the framework's call of a model is recorded
+while the program's layers, losses or schedules in it are observed.
+"""
