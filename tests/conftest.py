@@ -7,16 +7,14 @@ import faulthandler
 import gc
 import os
 import signal
-import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow chooses by the processor: without it, some kernels are missing, and others are replaced differently
-sys.path.insert(0, os.path.dirname(__file__))
 
 import pytest  # noqa: E402
 
-import variants  # noqa: E402
+from tests import variants  # noqa: E402
 
 SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "100000" if "TERRA_RANDOM_PROGRAMS" in os.environ else "110"))   # seconds: dump the stacks, fail the test
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
@@ -24,7 +22,7 @@ HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that n
 SEVERAL = 4  # variants, of which half may do
 
 # Files that take a minute or more.
-LONGEST = ("test_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_loops", "test_finalizers")
+LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers")
 
 _stderr = None
 _file = None  # of the last test

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from unwaited import unwaited
+from tests.unwaited import unwaited
 
 GOOD, BAD = tf.constant([0, 1]), tf.constant([0, 9])
 FAILURE = tf.errors.InvalidArgumentError

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
 from terra import trial
 from terra.runtime.execution import compiled
 from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.early_start import STEPS, EarlyStart
 from terra.trial import BLOCK, ROUNDS
+from tests import harness
 
 
 def floats(*shape, seed=0):

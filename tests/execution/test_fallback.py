@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import reset_seeds, snapshot
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager.core import _FallbackException
 
@@ -20,6 +19,7 @@ from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.fallback import policy
 from terra.runtime.fast_forward.cache import call_watch
 from terra.transform import convert
+from tests.harness import reset_seeds, snapshot
 
 tf_keras = pytest.importorskip("tf_keras")
 

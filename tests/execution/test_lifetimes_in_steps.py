@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from unwaited import unwaited
+from tests.unwaited import unwaited
 
 STEPS = 14
 

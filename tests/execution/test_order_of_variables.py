@@ -18,7 +18,7 @@ import tensorflow as tf
 import terra
 from terra.runtime.execution.graph_runner import runner
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 BIG = tf.random.stateless_uniform([400, 400], [1, 2]) / 200.0
 ONE = tf.constant(1.0)
 
@@ -299,7 +299,7 @@ def test_an_executor_of_the_users():
         import logging
         import tensorflow as tf
         import terra
-        from tests.test_order import slowly, ONE
+        from tests.execution.test_order_of_variables import slowly, ONE
 
         tf.config.experimental.set_synchronous_execution(False)
         v = tf.Variable(1.0)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
 from terra import trial
 from terra.runtime.execution.graph_runner import runner
@@ -15,6 +14,7 @@ from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, LEARNED
 from terra.tf import internals
 from terra.trial import BLOCK, ROUNDS
+from tests import harness
 
 TRIAL = 2 * BLOCK * ROUNDS
 

@@ -15,18 +15,18 @@ import threading
 import time
 import types
 
-import forks
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ, reset_seeds
 from tensorflow.python import pywrap_tfe
-from unwaited import unwaited
 
 import terra
 from terra.runtime.execution.graph_runner import GraphRunner, runner
 from terra.runtime.execution.step import Counts
+from tests import forks
+from tests.harness import differ, reset_seeds
+from tests.unwaited import unwaited
 
 ENTRY_POINTS = ("TFE_Py_FastPathExecute", "TFE_Py_Execute", "TFE_Py_ExecuteCancelable")
 ORIGINALS = {name: getattr(pywrap_tfe, name) for name in ENTRY_POINTS}

@@ -11,13 +11,13 @@ import sys
 import textwrap
 import traceback
 
-import forks
 import pytest
 import tensorflow as tf
 
 import terra
 from terra.cli import functions_in, main
 from terra.frontends import gradient_tape, script
+from tests import forks
 
 
 def python(directory, *words):

@@ -12,11 +12,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import check_skipped, differ
 
 import terra
 from terra.frontends.gradient_tape import blocks
 from terra.location import current_step
+from tests.harness import check_skipped, differ
 
 STEPS = 9
 RNG = np.random.default_rng(5)

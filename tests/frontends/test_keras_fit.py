@@ -12,10 +12,10 @@ import tensorflow as tf
 import tf_keras
 from sklearn.metrics import f1_score
 
-import harness
 import terra
-from corpus import Spec
-from variants import ALL
+from tests import harness
+from tests.corpus import Spec
+from tests.variants import ALL
 
 KERAS = [pytest.param(keras, id="keras3"), pytest.param(tf_keras, id="tf_keras")]
 SCENARIOS = []

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 from terra.frontends import keras_support
 from terra.runtime.step_function import census
-from test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
+from tests import harness
+from tests.frontends.test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
 
 
 @pytest.fixture

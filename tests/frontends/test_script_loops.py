@@ -3,8 +3,9 @@
 import re
 import textwrap
 
-import forks
 import pytest
+
+from tests import forks
 
 HEAD = """
 import numpy as np

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
-import forks
 import pytest
 
-SCRIPTS = Path(__file__).parents[1] / "examples" / "scripts"
+from tests import forks
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 ARGUMENTS = {"custom_loop.py": ["--batch", "96"]}  # fewer steps
 SHARES = {"custom_loop.py": 0.8, "gan.py": 0.8, "reinforcement.py": 0.7, "keras_fit.py": 0.7, "notebook.py": 0.3}  # of the steps; of its few, some run imperatively to compare with
 

@@ -1,6 +1,6 @@
 """Random programs of what strangers' programs got wrong: lifetimes, files, arrays that are resized, callers that catch, batches that fail, arguments with parts, defaults that change.
 
-`TERRA_RANDOM_PROGRAMS=2000 python -m pytest tests/test_random_faults.py` runs so many, with new seeds each time, and shrinks the one that fails.
+`TERRA_RANDOM_PROGRAMS=2000 python -m pytest tests/fuzz/test_random_faults.py` runs so many, with new seeds each time, and shrinks the one that fails.
 """
 
 import itertools
@@ -11,9 +11,9 @@ import textwrap
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from test_random_programs import load
 
 import terra
+from tests.fuzz.test_random_programs import load
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 

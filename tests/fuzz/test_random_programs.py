@@ -1,6 +1,6 @@
 """Random whole step functions, as Python source, run eagerly and co-executed: all that can be seen is bitwise equal.
 
-`TERRA_RANDOM_PROGRAMS=2000 python -m pytest tests/test_random_programs.py` runs so many, with new seeds each time.
+`TERRA_RANDOM_PROGRAMS=2000 python -m pytest tests/fuzz/test_random_programs.py` runs so many, with new seeds each time.
 """
 import importlib.util
 import itertools
@@ -11,11 +11,11 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import snapshot
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 import terra
+from tests.harness import snapshot
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 CALLS = 12

@@ -1,6 +1,6 @@
 """Random steps over state of the program's own, that changes between the steps or in them: skipped or not, they must give, and leave, what eager execution does.
 
-More programs: TERRA_FUZZ=2000 python -m pytest tests/test_random_skips.py
+More programs: TERRA_FUZZ=2000 python -m pytest tests/fuzz/test_random_state_changes.py
 """
 import importlib.util
 import os
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime.fast_forward.steps import express_steps
-from variants import ALL
+from tests.variants import ALL
 
 PROGRAMS = int(os.environ.get("TERRA_FUZZ", 24 if ALL else 14))
 LISTS, ARRAY = 'S["lists"]', 'S["arr"]'

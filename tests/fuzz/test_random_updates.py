@@ -1,6 +1,6 @@
 """Random steps that update variables in their place and look at them, and fail in the middle: what is left is what eager execution leaves.
 
-`TERRA_RANDOM_PROGRAMS=500 python -m pytest tests/test_random_updates.py` runs so many, with new seeds each time.
+`TERRA_RANDOM_PROGRAMS=500 python -m pytest tests/fuzz/test_random_updates.py` runs so many, with new seeds each time.
 """
 
 import os
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 import terra
-from test_random_programs import load
+from tests.fuzz.test_random_programs import load
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 STEPS = 16

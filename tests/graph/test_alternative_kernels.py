@@ -2,7 +2,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ, started_early
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from terra.runtime.execution.graph_runner import runner
 from terra.runtime.generation.kernels import alternatives, contest
 from terra.runtime.generation.kernels.eager_kernels import FLOAT
 from terra.tf import internals as tfi
+from tests.harness import differ, started_early
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, 3e38], "float32")
 

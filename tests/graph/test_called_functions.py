@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ
+
+from tests.harness import differ
 
 X = [np.random.default_rng(i).normal(size=(4, 4)).astype("float32") for i in range(3)]
 equal = np.testing.assert_array_equal

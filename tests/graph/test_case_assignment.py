@@ -4,7 +4,7 @@ from hypothesis import given, settings, strategies as st
 
 from terra.graph.cases import assign_cases, select_table
 from terra.graph.tracegraph import TraceGraph, TraceOp
-from test_tracegraph import combination, merged, ops, program_traces
+from tests.graph.test_tracegraph import combination, merged, ops, program_traces
 
 
 def waiting(switch_cases):

@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings, strategies as st
 
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
-from test_cases import choices
-from test_tracegraph import chain, combination, merged, program_traces, sources_on
+from tests.graph.test_case_assignment import choices
+from tests.graph.test_tracegraph import chain, combination, merged, program_traces, sources_on
 
 DUMMY = "dummy"
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.generation.feeds import CLOSE
+from tests import harness
 
 STEPS = 16
 

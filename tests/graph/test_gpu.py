@@ -2,17 +2,17 @@
 
 import time
 
-import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-import corpus
 import terra
 from terra.runtime.generation import order
 from terra.tf import internals, opschema
+from tests import corpus
+from tests import harness
 
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="there is no GPU")

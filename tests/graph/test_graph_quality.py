@@ -5,7 +5,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.python.framework import op_def_registry
@@ -15,6 +14,7 @@ from terra.graph import harmless
 from terra.graph.trace import CONST, VALUE
 from terra.runtime.generation.functiondef import FunctionBuilder, node_of
 from terra.runtime.generation.order import to_register
+from tests.harness import differ
 
 
 def floats(*shape, seed=0):

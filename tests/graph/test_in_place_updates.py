@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from harness import check_skipped
 from terra.runtime.generation.undo import OldRows, OldValue
+from tests.harness import check_skipped
 
 N = 26
 BAD = (9, 15, 16, 22)  # steps that fail

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
 from terra import trial
 from terra.runtime.execution import compiled, python_runner
 from terra.runtime.generation.xla import xla_form
+from tests import harness
 
 RTOL, ATOL = 1e-4, 1e-6  # of losses and variables after some 20 steps
 

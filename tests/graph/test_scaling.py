@@ -16,7 +16,7 @@ import pytest
 from terra.graph.cases import assign_cases, select_table
 from terra.graph.dataflow import make_plan
 from terra.graph.tracegraph import TraceOp
-from test_tracegraph import chained, merged
+from tests.graph.test_tracegraph import chained, merged
 
 ROUNDS = 3
 pytestmark = pytest.mark.benchmark(timer=time.process_time, disable_gc=True)

@@ -4,14 +4,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_jit_compile import compare, jit, kept  # noqa: F401  (a fixture)
-from test_recurrent_layers import LAYERS, built, trained
 
 import terra
 from terra import trial
 from terra.runtime.generation.xla import inlining, xla_form
 from terra.tf import internals as tfi
 from terra.tf import opschema
+from tests.graph.test_jit_compile import compare, jit, kept  # noqa: F401  (a fixture)
+from tests.loops.test_recurrent_layers import LAYERS, built, trained
 
 L = keras.layers
 

@@ -8,15 +8,15 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import harness
 import terra
-from unwaited import unwaited
 from terra.runtime.execution import compiled
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.generation.xla import xla_order
 from terra.runtime.generation.xla.xla_cluster import WHOLE
 from terra.tf import internals as tfi
-from test_jit_compile import ATOL, RTOL, batches, compare, jit, kept, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)
+from tests import harness
+from tests.graph.test_jit_compile import ATOL, RTOL, batches, compare, jit, kept, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)
+from tests.unwaited import unwaited
 
 
 def form_of(step):

@@ -19,7 +19,7 @@ STEPS = 40
 
 @pytest.fixture(autouse=True)
 def structures_recur_too_seldom(monkeypatch):
-    """Steps stay in pieces, even where a length comes again (tests/test_recurring.py is about that)."""
+    """Steps stay in pieces, even where a length comes again (tests/loops/test_recurring_structures.py is about that)."""
     monkeypatch.setattr(recurring, "TIMES", 1000)
 
 

@@ -2,7 +2,6 @@
 
 import functools
 
-import harness
 import keras
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
+from tests import harness
 
 STEPS = 20
 LENGTHS = [2, 4, 3, 5, 2, 1]

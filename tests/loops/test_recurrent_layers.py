@@ -4,7 +4,6 @@ import functools
 import gc
 import weakref
 
-import harness
 import keras
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import tensorflow as tf
 import terra
 from terra.runtime.loops import recurrent_layers
 from terra.runtime.step_function import census
+from tests import harness
 
 L = keras.layers
 STEPS = 15

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import test_loops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
 from terra.runtime.step_function import generation, recurring
+from tests.loops import test_varying_loops as test_loops
 
 
 @pytest.fixture(autouse=True)
@@ -413,7 +413,7 @@ def test_any_order(data):
 
 @pytest.mark.parametrize("cls", test_loops.PROGRAMS, ids=lambda cls: cls.__name__)
 def test_programs_in_pieces(cls, monkeypatch):
-    """The programs of tests/test_loops.py; their inputs take turns."""
+    """The programs of tests/loops/test_varying_loops.py; their inputs take turns."""
     recurs = cls.__name__ != "Episode"  # whose lengths are decided by what it reads
     monkeypatch.setattr(recurring, "TIMES", 1 if recurs else 3)
 

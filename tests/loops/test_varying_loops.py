@@ -11,7 +11,7 @@ import tensorflow as tf
 import terra
 from terra.runtime.loops import piece_gradient
 from terra.runtime.step_function import recurring
-from variants import ALL
+from tests.variants import ALL
 
 STEPS = 24
 
@@ -620,7 +620,7 @@ def eager_run(cls):
 
 @pytest.fixture(autouse=True)
 def structures_recur_too_seldom(monkeypatch):
-    """Steps stay in pieces, even where a length comes again by chance (tests/test_recurring.py is about that)."""
+    """Steps stay in pieces, even where a length comes again by chance (tests/loops/test_recurring_structures.py is about that)."""
     monkeypatch.setattr(recurring, "TIMES", 1000)
 
 

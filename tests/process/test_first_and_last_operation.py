@@ -1,7 +1,8 @@
 """The first TensorFlow operation of a process may be a step's, and the last step's failure is the process's."""
 
-import forks
 import pytest
+
+from tests import forks
 
 FIRST = {
     "decorated": """

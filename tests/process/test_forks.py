@@ -1,7 +1,8 @@
 """A process that forks: the child's steps run imperatively, the parent's go on, and both have eager's values."""
 
-import forks
 import pytest
+
+from tests import forks
 
 PROGRAM = """
 import os, multiprocessing, sys

@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from unwaited import unwaited
 from terra.runtime.execution import dispatch, graph_runner
+from tests.unwaited import unwaited
 
 
 

@@ -1,6 +1,6 @@
 """AutoGraph's own list: every feature of tables 4 to 6 of its paper, and of its lists of limitations, as a small program.
 
-`python -m tests.test_autograph_list` runs each program eagerly, under `tf.function` and under Terra, and writes docs/autograph.md. The tests check
+`python -m tests.programs.test_autograph_features` runs each program eagerly, under `tf.function` and under Terra, and writes docs/autograph.md. The tests check
 that Terra gives what eager execution gives, and that the committed table is what the programs give.
 """
 import collections
@@ -15,17 +15,16 @@ import pdb
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-sys.path.insert(0, os.path.dirname(__file__))
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-import harness  # noqa: E402
 import terra  # noqa: E402
+from tests import harness  # noqa: E402
 
-TABLE = pathlib.Path(__file__).parent.parent / "docs" / "autograph.md"
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "autograph.md"
 VERSION = ".".join(tf.__version__.split(".")[:2])
 N = 8  # calls of a step
 X = tf.constant([1.0, 2.0, 3.0])
@@ -1109,10 +1108,10 @@ def lambda_on_a_line(decorate):
 HEAD = """# AutoGraph's list
 
 The features of tables 4 to 6 of the AutoGraph paper (Moldovan et al., 2019), and the limitations that it and AutoGraph's reference name, each as a
-program that calls its step {n} times; see `tests/test_autograph_list.py`. "AutoGraph says" sums up the source; rows that are "not listed" there
+program that calls its step {n} times; see `tests/programs/test_autograph_features.py`. "AutoGraph says" sums up the source; rows that are "not listed" there
 are added for contrast. The other columns are what the program gave on TensorFlow {tf}, and are written by
 
-    python -m tests.test_autograph_list
+    python -m tests.programs.test_autograph_features
 
 "same" is the value that eager execution gives. "co-executed" says that steps of that program ran as a graph beside Python; "imperative", that none did.
 
@@ -1153,7 +1152,7 @@ def test_terra_is_eager(index):
 
 
 def test_table_is_what_the_rows_give():
-    """If this fails, run `python -m tests.test_autograph_list` and look at what has changed."""
+    """If this fails, run `python -m tests.programs.test_autograph_features` and look at what has changed."""
     committed = TABLE.read_text()
     if VERSION not in committed:
         pytest.skip(f"the table is not of TensorFlow {VERSION}")

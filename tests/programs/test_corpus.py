@@ -1,8 +1,8 @@
 """The programs of the corpus, eagerly and co-executed, read now or late; and proof that the comparison can fail.
 
-One program:       pytest tests/test_corpus.py -k "read_assign_read and late"
-One module:        pytest tests/test_corpus.py -k "control_flow-"
-Only the corpus's own soundness (eager against eager):  TERRA_CORPUS_EAGER=1 pytest tests/test_corpus.py
+One program:       pytest tests/programs/test_corpus.py -k "read_assign_read and late"
+One module:        pytest tests/programs/test_corpus.py -k "control_flow-"
+Only the corpus's own soundness (eager against eager):  TERRA_CORPUS_EAGER=1 pytest tests/programs/test_corpus.py
 """
 import contextlib
 import gc
@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import corpus
-import harness
-from variants import ALL
+from tests import corpus
+from tests import harness
+from tests.variants import ALL
+
 
 PROGRAMS = corpus.load()
 gc.freeze()   # each reset of Keras collects garbage: 0.15 s with all of TensorFlow's objects, nothing without

@@ -6,6 +6,7 @@ from tests.cpython import suites
 from tests.cpython.compare import compare
 
 
+
 def compared(name):
     got = compare(name, timeout=60)
     if got is None:

@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import f1_score
 
-import harness
-from corpus import Program, Spec
-from corpus._common import classification, floats, tensor, tensors
+from tests import harness
+from tests.corpus import Program, Spec
+from tests.corpus._common import classification, floats, tensor, tensors
+
 
 CLAIMS = []
 WRONG = "silently wrong"

@@ -5,10 +5,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import reset_seeds
 
 import terra
 from terra.tf import constants
+from tests.harness import reset_seeds
 
 
 def compare(make, calls, argument=lambda i: (), **options):

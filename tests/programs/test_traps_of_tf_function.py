@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
+from tests import harness
 
 TRAPS = []
 N = 8  # calls of a step: some are traced, the others co-executed

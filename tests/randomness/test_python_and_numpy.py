@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from harness import coexecuted
 from terra.tf.random_state import random_state
+from tests.harness import coexecuted
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
+from tests import harness
 
 N = 120  # more than is taken for a constant
 

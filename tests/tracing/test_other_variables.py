@@ -80,7 +80,7 @@ def test_in_blocks():
     expected = losses_of_folds()
     actual, _ = folds(train_in_a_block)
     assert actual == expected
-    functions = [f for f in terra.runtime.step_function.census.instances if "test_turnover.py" in f.policy.name]
+    functions = [f for f in terra.runtime.step_function.census.instances if "test_other_variables.py" in f.policy.name]
     assert len(functions) == 1
     assert functions[0].stats().coexecuted_steps >= 6 * 7 and functions[0].stats().traces <= 2
 

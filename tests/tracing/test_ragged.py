@@ -2,13 +2,13 @@
 
 import functools
 
-import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import terra
+from tests import harness
 
 STEPS = 20
 SAME = functools.partial(np.testing.assert_array_equal, strict=True)

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_keras_fit import EXACT
-from test_open_shapes import BLIND, REDUCTIONS, SEEING
 
-import harness
 import terra
+from tests import harness
+from tests.frontends.test_keras_fit import EXACT
+from tests.tracing.test_unknown_sizes import BLIND, REDUCTIONS, SEEING
 
 STEPS = 18
 

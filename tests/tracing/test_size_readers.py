@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_opening import STEPS, compare, rows, sequences, trained
 
-import harness
 from terra.runtime.tensors import size_readers
+from tests import harness
+from tests.tracing.test_reduce_retracing import STEPS, compare, rows, sequences, trained
 
 L = keras.layers
 

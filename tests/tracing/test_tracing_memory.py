@@ -5,10 +5,10 @@ import gc
 import keras
 import pytest
 import tensorflow as tf
-from harness import shown
 
 import terra
 from terra.runtime.tensors.tensor import TerraTensor
+from tests.harness import shown
 
 LENGTH = 400  # operations, of which the program keeps few at a time
 ALLOWED = 100

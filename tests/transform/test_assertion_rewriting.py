@@ -1,12 +1,13 @@
 """Assertions in decorated steps of a test file fail with the messages that pytest gives those of any function."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import textwrap
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 FILE = """
     import os
     import pytest

@@ -4,10 +4,10 @@ import functools
 
 import pytest
 import tensorflow as tf
-from harness import differ
 from tensorflow.python.autograph.impl import api
 
 import terra
+from tests.harness import differ
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import inspect
 import sys
 
 from terra.transform import instrument, is_instrumented, reason
-from transform_checks import check, located, op
+from tests.transform.checks import check, located, op
 
 
 class Base:

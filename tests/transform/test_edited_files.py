@@ -5,13 +5,13 @@ import importlib.util
 import os
 import textwrap
 
-import forks
 import pytest
 import tensorflow as tf
 
 import terra
 from terra.runtime.tracing import catching
 from terra.transform import source
+from tests import forks
 
 TEXT = textwrap.dedent('''
     import tensorflow as tf

@@ -3,7 +3,7 @@
 import contextlib
 
 from terra.transform import instrument
-from transform_checks import located, op
+from tests.transform.checks import located, op
 
 
 def two_sites(x):

@@ -5,7 +5,7 @@ import inspect
 
 from terra.location.location import OUTSIDE, ROOT, begin_step, end_step, tls
 from terra.transform import instrument
-from transform_checks import check, located, op
+from tests.transform.checks import check, located, op
 
 
 def test_generators_send_throw_close_return():

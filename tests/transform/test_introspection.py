@@ -2,8 +2,9 @@
 
 import re
 
-import forks
 import pytest
+
+from tests import forks
 
 HEAD = """
 import functools, inspect, json, sys

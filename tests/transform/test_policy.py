@@ -5,7 +5,7 @@ import functools
 import inspect
 import linecache
 import logging
-import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from terra import transform
 from terra.location.location import begin_step, end_step
 from terra.transform import convert, instrument, is_instrumented, reason, to_code
 from terra.transform.observing.observed import Unobservable
-from transform_checks import LOG, check, located, op
+from tests.transform.checks import LOG, check, located, op
 
 
 def test_library_code_is_left_alone():
@@ -203,4 +203,4 @@ def test_no_tensorflow_needed():
     code = ("import sys; from tests import without_tensorflow; without_tensorflow.install()\n"
             "import terra.transform\n"
             "assert 'tensorflow' not in sys.modules\n")
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=os.path.dirname(os.path.dirname(__file__)))
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=pathlib.Path(__file__).parents[2])

@@ -1,6 +1,8 @@
 """Debuggers after a step has raised: pdb, `pytest --pdb`, and a notebook's tracebacks, `%debug`, edited cells and `%timeit`."""
 
 import io
+import os
+import pathlib
 import pdb
 import subprocess
 import sys
@@ -142,8 +144,7 @@ def test_pytest_s_debugger(tmp_path):
 
 
 def _environment():
-    import os
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    root = str(pathlib.Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 

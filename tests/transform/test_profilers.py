@@ -215,7 +215,7 @@ def test_a_profiler_that_cannot_be_suspended(monkeypatch, caplog):
             expected, _ = run(kind, nothing, False)
             actual, step = run(kind, nothing, True)
             assert actual == expected and step.stats().coexecuted_steps >= 8
-            assert "while the profiler tests.test_profilers.Unknown" in terra.explain(step).replace(__name__, "tests.test_profilers"), terra.explain(step)
+            assert "while the profiler tests.transform.test_profilers.Unknown" in terra.explain(step).replace(__name__, "tests.transform.test_profilers"), terra.explain(step)
     (record,) = [record for record in caplog.records if "profiler" in record.getMessage()]
     assert "Unknown" in record.getMessage() and "cProfile or pyinstrument" in record.getMessage()
 

@@ -9,7 +9,7 @@ import pytest
 from terra import transform
 from terra.location.location import ROOT, begin_step, end_step, tls
 from terra.transform import instrument
-from transform_checks import check, located, op
+from tests.transform.checks import check, located, op
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from terra.transform import instrument, is_instrumented, reason, source, to_code
-from transform_checks import check, located, op
+from tests.transform.checks import check, located, op
 
 
 def test_plain_call_and_return():

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import terra
-from unwaited import unwaited
 from terra.runtime.fast_forward.steps import whole_calls
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function import coexecution
+from tests.unwaited import unwaited
 
 
 class Doubling(keras.layers.Layer):

@@ -2,12 +2,13 @@
 
 import warnings
 
-import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+
+from tests import harness
 
 STEPS = 24  # of a program of which something changes
 

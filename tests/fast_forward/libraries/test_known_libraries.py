@@ -2,7 +2,6 @@
 
 import importlib.util
 
-import harness
 import numpy as np
 import pure_library as lib
 import pytest
@@ -11,6 +10,7 @@ import tensorflow as tf
 import terra.transform
 from examples import libraries
 from terra.transform import policy
+from tests import harness
 
 STEPS = 18
 

@@ -2,16 +2,16 @@
 
 import collections
 
-import harness
 import keras
 import numpy as np
 import pure_models as lib
 import pytest
 import tensorflow as tf
 import tf_keras
-from test_gradient_tape import TerraTape
 
 import terra
+from tests import harness
+from tests.frontends.test_gradient_tape import TerraTape
 
 STEPS = 24
 KERAS = [pytest.param(keras, id="keras3"), pytest.param(tf_keras, id="tf_keras")]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
+from tests import harness
 
 RNG = np.random.default_rng(0)
 X = [tf.constant(RNG.normal(size=(8, 6)).astype("f")) for _ in range(3)]

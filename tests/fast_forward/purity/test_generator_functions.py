@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from harness import compare_steps
+from tests.harness import compare_steps
+
 
 X = [tf.constant(np.random.RandomState(k).rand(4, 3), tf.float32) for k in range(3)]
 LOG = []

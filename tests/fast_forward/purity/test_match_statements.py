@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import terra
-from harness import check_skipped
 from terra.transform import convert
+from tests.harness import check_skipped
 
 # --- the form ---
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import keras
 import terra
+from tests import harness
 
 tf_keras = pytest.importorskip("tf_keras")
 O = keras.optimizers

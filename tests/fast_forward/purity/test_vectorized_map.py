@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 from terra.runtime.fast_forward.sites import framework_loops
+from tests import harness
 
 RNG = np.random.default_rng(0)
 X = [tf.constant(RNG.normal(size=(4, 3)).astype("f")) for _ in range(3)]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from test_gradient_tape import TerraTape
 
 import terra
 from terra.frameworks import stock
 from terra.frontends import gradient_tape, script
 from terra.frontends.gradient_tape import blocks
 from terra.runtime.step_function import census
+from tests.frontends.test_gradient_tape import TerraTape
 
 X = np.random.default_rng(0).normal(size=(28, 8, 5)).astype("f")
 Y = np.random.default_rng(1).integers(0, 3, (28, 8))

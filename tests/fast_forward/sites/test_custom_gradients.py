@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ
 
 import terra
+from tests.harness import differ
 
 RNG = np.random.default_rng(5)
 X = [tf.constant(RNG.normal(size=(6, 4)).astype("float32")) for _ in range(3)]

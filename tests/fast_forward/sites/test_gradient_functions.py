@@ -1,15 +1,15 @@
 """Gradients that are not skipped as a whole: the gradient functions of their operations are, one by one, and each guard of that, broken, gives eager's result."""
 
-import forks
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_custom_gradients import X, check, training, values
 
 import terra
 from terra.runtime.fast_forward.cache import call_cache
 from terra.tf import internals as tfi
+from tests import forks
+from tests.fast_forward.sites.test_custom_gradients import X, check, training, values
 
 RNG = np.random.default_rng(8)
 

@@ -956,7 +956,7 @@ def test_a_function_of_tensorflows_that_is_a_step():
         assert (made(x).numpy() == step(x).numpy()).all()
     stats = made.stats()
     assert stats.coexecuted_steps == 8 and stats.fallbacks == 0 and stats.traces == 1
-    assert [place.line() for place in locations_of(made)] == [f"test_fast_forward.py:{step.__code__.co_firstlineno + 1}"] * 2
+    assert [place.line() for place in locations_of(made)] == [f"test_optimizers.py:{step.__code__.co_firstlineno + 1}"] * 2
 
 
 def locations_of(made):

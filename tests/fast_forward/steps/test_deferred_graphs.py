@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
 from terra.runtime.execution.graph_runner import runner
+from tests import harness
 
 X = [tf.constant(np.random.RandomState(k).rand(4, 3), tf.float32) for k in range(4)]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
 from terra.runtime.fast_forward.steps import express_steps, prepared_steps
+from tests import harness
 
 RNG = np.random.default_rng(5)
 X = [tf.constant(RNG.normal(size=(6, 4)), tf.float32) for _ in range(4)]

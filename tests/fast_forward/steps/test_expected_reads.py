@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ
 
 import terra
+from tests.harness import differ
 
 X = [np.random.default_rng(i).normal(size=(8, 3)).astype("float32") for i in range(5)]
 WARM_UP = 15

@@ -1,6 +1,6 @@
 """Express steps: whatever they take for granted changes in the middle of training, and back again; results, variables and errors are eager's.
 
-`test_whole_calls.py`, `test_looked_at.py`, `test_user_code.py` and `test_skipped_*.py` change what the skipped code reads; here is what a step's way through
+`test_user_functions.py`, `fast_forward/guards` and `fast_forward/purity` change what the skipped code reads; here is what a step's way through
 Terra depends on.
 """
 
@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import harness
 import terra
-from unwaited import unwaited
 from terra.location import current_step
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.fast_forward.steps.prepared_steps import Ran
 from terra.tf import internals
+from tests import harness
+from tests.unwaited import unwaited
 
 RNG = np.random.default_rng(3)
 X = [RNG.normal(size=(6, 4)).astype("float32") for _ in range(4)]

@@ -3,7 +3,6 @@ changes between two batches, or two calls of `fit`."""
 
 import cProfile
 
-import harness
 import keras
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import tf_keras
 import terra
 from terra.runtime.fast_forward.guards import guards
 from terra.runtime.interpreter import profilers
+from tests import harness
 
 RNG = np.random.default_rng(0)
 N, BATCH = 200, 8

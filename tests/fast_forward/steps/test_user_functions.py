@@ -11,7 +11,6 @@ import re
 import sys
 import types
 
-import harness
 import keras
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ import terra
 from terra.location.unobserved import Unobserved
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.transform.observing import observed
+from tests import harness
 
 RNG = np.random.default_rng(1)
 X = [tf.constant(RNG.normal(size=(6, 4)).astype("float32")) for _ in range(3)]
@@ -722,7 +722,7 @@ def test_explain_says_why_the_code_runs():
     def pure(x):
         return tf.tanh(x)
 
-    for step, text in ((noting, "runs at each step, because it changes a container that it has not made (test_whole_calls.py:"), (pure, "was skipped in")):
+    for step, text in ((noting, "runs at each step, because it changes a container that it has not made (test_user_functions.py:"), (pure, "was skipped in")):
         wrapped = terra.coexecute(step, wait_for_graph=True)
         for k in range(10):
             wrapped(X[k % 3])

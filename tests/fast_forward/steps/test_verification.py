@@ -8,12 +8,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import differ
 
 import terra
 from terra.location import current_step
 from terra.runtime.fast_forward.guards import guards
 from terra.tf import internals as tfi
+from tests.harness import differ
 
 X = [np.random.default_rng(i).normal(size=(4, 3)).astype("float32") for i in range(3)]
 STEPS = 20

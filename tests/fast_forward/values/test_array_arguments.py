@@ -1,14 +1,14 @@
 """NumPy arrays among the arguments of a step that is skipped as a whole: their contents are data, unless the step's code looks at them."""
 
-import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import flat
 
 import terra
 from terra.runtime.tensors.tensor import alias_of, is_unread, tensor_of
+from tests import harness
+from tests.harness import flat
 
 STEPS = 20
 KINDS = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]

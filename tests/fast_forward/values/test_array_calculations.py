@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from harness import compare_steps
+from tests.harness import compare_steps
 
 ROWS = np.random.RandomState(0).rand(50, 3).astype(np.float32)
 BATCHES = [np.random.RandomState(k).rand(4, 3) for k in range(5)]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from harness import check_skipped, once
+from tests.harness import check_skipped, once
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 3), tf.float32) for k in range(3)]
 LEFT = ("state", "average", "pair", "old", "older", "table", "last", "steps", "flag", "extra")  # what `run` looks at

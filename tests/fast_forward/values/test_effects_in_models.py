@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.harness import differ
 
+
 N = 28
 log, SEEN = [], {"calls": 0}
 

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 import terra
-from harness import check_skipped
 from terra.transform import convert
 from terra.transform.observing.observed import Unobservable
+from tests.harness import check_skipped
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 3), tf.float32) for k in range(3)]
 N = 36

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from harness import compare_steps
-from unwaited import unwaited
+from tests.harness import compare_steps
+from tests.unwaited import unwaited
 
 DATA = np.random.RandomState(0).rand(64, 3).astype("float32")
 LABELS = np.arange(64)

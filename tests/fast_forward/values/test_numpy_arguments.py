@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from test_custom_gradients import check
 
 import terra
+from tests.fast_forward.sites.test_custom_gradients import check
 
 RNG = np.random.default_rng(11)
 KINDS = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]

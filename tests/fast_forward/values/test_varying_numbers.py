@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from harness import check_skipped
+from tests.harness import check_skipped
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 3), tf.float32) for k in range(3)]
 N = 28
