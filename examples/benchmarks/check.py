@@ -1,6 +1,6 @@
 """Check one program: the same losses, variables and Python state co-executed as eagerly, from the same seed.
 
-    python -m examples.check NAME [NAME ...] [--blocks] [--size test] [--steps 12] [--explain] [--no-tf-function]
+    python -m examples.benchmarks.check NAME [NAME ...] [--blocks] [--size test] [--steps 12] [--explain] [--no-tf-function]
 
 For each program: the differences, Terra's statistics, ms per step, and what tf.function does with the step as it is.
 Exits with 1 where Terra differs from eager or has co-executed nothing.
@@ -25,9 +25,9 @@ import numpy as np
 import tensorflow as tf
 
 import terra
-from examples.benchmark.measure import TF_FUNCTION_TOLERANCE, TOLERANCE, finish, max_rel_diff, tolerance_of, within_tolerance
-from examples.benchmark.state import python_state, state_difference
-from examples.console import error_line
+from examples.benchmarks.console import error_line
+from examples.benchmarks.suite.measure import TF_FUNCTION_TOLERANCE, TOLERANCE, finish, max_rel_diff, tolerance_of, within_tolerance
+from examples.benchmarks.suite.state import python_state, state_difference
 from examples.programs import Job
 from terra.frontends.gradient_tape import blocks
 
@@ -169,7 +169,7 @@ def tf_function_outcome(module, options, eager):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m examples.check", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.check", description=__doc__.splitlines()[0])
     parser.add_argument("names", metavar="NAME", nargs="+", help="module in examples/programs")
     parser.add_argument("--blocks", action="store_true", help="the step as it is, with terra.GradientTape in the place of its tapes")
     parser.add_argument("--size", default="test", help="test, benchmark or paper (default %(default)s)")

@@ -1,6 +1,6 @@
 """Steps that branch on what they compute, and Keras' own training step: eager, tf.function and Terra in one run.
 
-    python -m examples.conditions [--steps N] [--quiet]
+    python -m examples.benchmarks.conditions [--steps N] [--quiet]
 
 A multilayer perceptron with Adam, its loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks. Exits with 1 if what Terra trains differs
 from what eager execution trains.
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import terra
-from examples import turns
+from examples.benchmarks import turns
 
 BATCH, FEATURES, CLASSES, BATCHES = 64, 64, 10, 21
 
@@ -110,7 +110,7 @@ PROGRAMS = {
 
 def main(argv=None):
     data = batches()
-    return turns.main("examples.conditions", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 400, argv)
+    return turns.main("examples.benchmarks.conditions", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 400, argv)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train one program of each family, eagerly and co-executed by Terra: the curves must be the same, and the program must learn.
 
-    python -m examples.convergence [--families A,B] [--plot FILE] [--quiet]
+    python -m examples.benchmarks.convergence [--families A,B] [--plot FILE] [--quiet]
 
 Exits with 1 if a curve differs from eager's, or if what is trained does not learn.
 """
@@ -16,9 +16,9 @@ import statistics
 from collections.abc import Callable
 
 import terra
-from examples.benchmark.measure import max_rel_diff, tolerance_of
-from examples.check import run
-from examples.console import Progress
+from examples.benchmarks.check import run
+from examples.benchmarks.console import Progress
+from examples.benchmarks.suite.measure import max_rel_diff, tolerance_of
 from examples.programs import load
 
 
@@ -132,7 +132,7 @@ def write_plot(results, path):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(prog="python -m examples.convergence", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.convergence", description=__doc__.splitlines()[0])
     parser.add_argument("--families", metavar="A,B", default=",".join(FAMILIES), help="which (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and batches (default %(default)s)")
     parser.add_argument("--plot", metavar="FILE", help="write the curves there (.png, .svg, .pdf)")

@@ -1,6 +1,6 @@
 """Steps that train large tables of embeddings, of which each batch updates a few rows: eager, tf.function and Terra in one run.
 
-    python -m examples.embeddings [--steps N] [--quiet]
+    python -m examples.benchmarks.embeddings [--steps N] [--quiet]
 
 Gradients of looked-up rows are IndexedSlices, which optimizers scatter into variables. The loss is read at each step; medians in ms over the last half of the steps, the three taking turns in
 chunks. Exits with 1 if what Terra trains differs from what eager execution trains.
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from examples import turns
+from examples.benchmarks import turns
 
 ROWS, WIDTH, BATCH, LENGTH, CLASSES, BATCHES = 20_000, 64, 32, 20, 5, 16
 
@@ -86,7 +86,7 @@ PROGRAMS = {
 
 def main(argv=None):
     data = batches()
-    return turns.main("examples.embeddings", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 200, argv)
+    return turns.main("examples.benchmarks.embeddings", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 200, argv)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stock Keras training, measured as four ways to compile a model take turns: what `terra.compile` is worth where the program calls `fit`.
 
-    python -m examples.fit [MODEL ...] [--rounds N] [--epochs N] [--quiet]
+    python -m examples.benchmarks.fit [MODEL ...] [--rounds N] [--epochs N] [--quiet]
 
 Batches of 32 (the last one of an epoch is smaller), Adam. The MLP and the CNN are trained in several ways, the others by `fit` with a `tf.data.Dataset`. Medians over the
 rounds of the time per batch, in ms:
@@ -27,9 +27,9 @@ import numpy as np
 import tensorflow as tf
 
 import terra
-from examples.benchmark import report
-from examples.console import Progress
-from examples.fit_models import CLASSIFIERS, OTHERS, images
+from examples.benchmarks.console import Progress
+from examples.benchmarks.fit_models import CLASSIFIERS, OTHERS, images
+from examples.benchmarks.suite import report
 
 BATCH = 32
 WARM_UP = 8  # epochs
@@ -109,7 +109,7 @@ def measure(program, loop, data, rounds, epochs, advance):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m examples.fit", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.fit", description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models to train (default: {', '.join([*CLASSIFIERS, *OTHERS])})")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=4, metavar="N", help="epochs of a mode in a round; of eager execution, one (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""The models that `examples.fit` trains, written as Keras' guides write them; all look at scikit-learn's digits."""
+"""The models that `examples.benchmarks.fit` trains, written as Keras' guides write them; all look at scikit-learn's digits."""
 
 import keras
 import tensorflow as tf

@@ -1,6 +1,6 @@
 """Steps that hand functions of their own to TensorFlow (loops, custom gradients), or fill a TensorArray: eager, tf.function and Terra in one run.
 
-    python -m examples.functionals [--steps N] [--quiet]
+    python -m examples.benchmarks.functionals [--steps N] [--quiet]
 
 Small models with Adam, their loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks. Exits with 1 if what Terra trains differs from what
 eager execution trains.
@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from examples import turns
+from examples.benchmarks import turns
 
 BATCH, TIME, FEATURES, UNITS, CLASSES, BATCHES = 32, 12, 16, 32, 5, 21
 
@@ -159,7 +159,7 @@ PROGRAMS = {
 
 def main(argv=None):
     data = batches()
-    return turns.main("examples.functionals", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 200, argv)
+    return turns.main("examples.benchmarks.functionals", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 200, argv)
 
 
 if __name__ == "__main__":

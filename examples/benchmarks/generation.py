@@ -1,4 +1,4 @@
-"""What it costs to make a step's graph: `python -m examples.generation [PROGRAM ...]`.
+"""What it costs to make a step's graph: `python -m examples.benchmarks.generation [PROGRAM ...]`.
 
 For each program: writing Terra's graph function and the program that the skeleton walks, against tf.function's tracing of the same step; then, with grappler
 off (the default, bitwise equal to eager) and on (`optimize=True`), the instantiation by the runtime, of a graph that is not the first one, and the time of the graph alone.

@@ -1,6 +1,6 @@
 """An epoch over sequences of many lengths, by a plain Python loop over time: eager, tf.function and Terra in one run.
 
-    python -m examples.lengths [--steps N] [--longest L] [--units U] [--no-tf-function] [--quiet]
+    python -m examples.benchmarks.lengths [--steps N] [--longest L] [--units U] [--no-tf-function] [--quiet]
 
 Each step has a batch of another length between 5 and L. The times are those of the whole epoch, generation and tracing included; of a second epoch over the same batches;
 and of the steps alone. tf.function traces its unrolled loop again for each length. Exits with 1 if Terra's losses differ from eager's.
@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 import terra
-from examples.benchmark import report
-from examples.console import Progress
+from examples.benchmarks.console import Progress
+from examples.benchmarks.suite import report
 
 TOLERANCE = 1e-4  # of the losses, relative to eager's: rolled steps sum some gradients in another order
 FEATURES, CLASSES, BATCH, LAYERS = 16, 4, 16, 2
@@ -73,7 +73,7 @@ def epoch(step, data, progress, name):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m examples.lengths", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.lengths", description=__doc__.splitlines()[0])
     parser.add_argument("--steps", metavar="N", type=int, default=196, help="batches in an epoch (default 196: each length once)")
     parser.add_argument("--longest", metavar="L", type=int, default=200, help="largest length (default 200)")
     parser.add_argument("--units", metavar="U", type=int, default=64, help="of each LSTM cell (default 64)")

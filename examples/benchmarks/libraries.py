@@ -1,7 +1,7 @@
 """Steps that use TensorFlow Probability, Sonnet, GPflow, einops or transformers, whose Python takes most of an eager step: eager, tf.function and Terra in one run.
 
     pip install -e ".[libraries]"
-    python -m examples.libraries [--steps N] [--quiet]
+    python -m examples.benchmarks.libraries [--steps N] [--quiet]
 
 Small models, their loss (or text) read at each step; medians in ms over the last half of the steps, the three taking turns in chunks. Exits with 1 if what Terra trains differs from what eager execution
 trains.
@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from examples import turns
+from examples.benchmarks import turns
 
 PACKAGES = ("tensorflow_probability", "sonnet", "gpflow", "einops", "transformers")
 BATCH, FEATURES, CLASSES, BATCHES = 32, 16, 4, 21
@@ -206,10 +206,10 @@ PROGRAMS = {
 def main(argv=None):
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        print(f"examples.libraries: {' and '.join(missing)} not found; pip install -e '.[libraries]'", file=sys.stderr)
+        print(f"examples.benchmarks.libraries: {' and '.join(missing)} not found; pip install -e '.[libraries]'", file=sys.stderr)
         return 2
     data = batches()
-    return turns.main("examples.libraries", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 120, argv)
+    return turns.main("examples.benchmarks.libraries", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 120, argv)
 
 
 if __name__ == "__main__":

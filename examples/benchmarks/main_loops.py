@@ -1,6 +1,6 @@
 """Scripts whose training step stands in their main loop, in no function: `python`, `python -m terra run`, and the same step moved into a function under `tf.function`.
 
-    python -m examples.main_loops [PROGRAM ...] [--steps N] [--rounds N]
+    python -m examples.benchmarks.main_loops [PROGRAM ...] [--steps N] [--rounds N]
 
 Each run is a process of its own, and they take turns. The loss is read at each step; medians in ms from one step to the next, over the last half of the steps. Exits with 1 if a script
 prints other losses under Terra than under Python.
@@ -146,7 +146,7 @@ def measure(name, steps, rounds):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m examples.main_loops", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.main_loops", description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"programs to measure (default: {' '.join(PROGRAMS)})")
     parser.add_argument("--steps", type=int, default=400, metavar="N", help="steps of a run (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each kind (default: %(default)s)")

@@ -1,6 +1,6 @@
 """Steps with Python numbers that are others each time, NumPy's calculations, and calls that give something else each time: eager, tf.function and Terra in one run.
 
-    python -m examples.numbers [--steps N] [--quiet]
+    python -m examples.benchmarks.numbers [--steps N] [--quiet]
 
 A multilayer perceptron with Adam, its loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks. Exits with 1 if what Terra trains differs
 from what eager execution trains; where what `tf.function` trains does, the line says so. It traces anew for each value of a Python argument, and sees attributes, counters and draws as they
@@ -14,8 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from examples import turns
-from examples.conditions import batches, network
+from examples.benchmarks import turns
+from examples.benchmarks.conditions import batches, network
 
 STEPS = 200
 
@@ -161,7 +161,7 @@ def make(kind):
 def main(argv=None):
     known = batches()
     data = [(*known[k % len(known)], 0.05 / (1 + k / 50)) for k in range(STEPS)]
-    return turns.main("examples.numbers", __doc__.splitlines()[0], {title: (make(kind), data) for title, kind in PROGRAMS.items()}, STEPS, argv)
+    return turns.main("examples.benchmarks.numbers", __doc__.splitlines()[0], {title: (make(kind), data) for title, kind in PROGRAMS.items()}, STEPS, argv)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What an operation costs Python that the program issues itself, in microseconds.
 
-    python -m examples.operations [--rounds N] [--quiet]
+    python -m examples.benchmarks.operations [--rounds N] [--quiet]
 
 A step whose own code must run (it appends to a list) issues each kind of operation a hundred times, on tensors so small that kernels hardly count. The columns:
 
@@ -25,7 +25,7 @@ import time
 import tensorflow as tf
 
 import terra
-from examples.console import Progress
+from examples.benchmarks.console import Progress
 
 TIMES = 100
 SETTLING = 40  # steps until everything that can be skipped is
@@ -101,7 +101,7 @@ def measure(rounds, progress):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m examples.operations", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.operations", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60, metavar="N", help="rounds of a step each (default: %(default)s)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     args = parser.parse_args(argv)

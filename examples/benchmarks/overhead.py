@@ -1,6 +1,6 @@
 """What Terra costs where it does not win: a step that it leaves alone, a step that it traces, and what it takes to make a graph.
 
-    python -m examples.overhead [PROGRAM ...] [--size S] [--rounds N] [--steps N] [--quiet]
+    python -m examples.benchmarks.overhead [PROGRAM ...] [--size S] [--rounds N] [--steps N] [--quiet]
 
 For each program, the median time of a step in ms, and its ratio to eager's:
 
@@ -24,7 +24,7 @@ import time
 import keras
 
 import terra
-from examples.console import Progress
+from examples.benchmarks.console import Progress
 from examples.programs import NAMES, load
 
 PROGRAMS = ("keras_mlp", "keras_cnn", "transformer_block", "hand_written_variables")
@@ -93,7 +93,7 @@ def measure(name, size, rounds, steps, progress):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m examples.overhead", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.overhead", description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"programs to measure (default: {' '.join(PROGRAMS)})")
     parser.add_argument("--size", default="benchmark", choices=("test", "benchmark"), help="how large they are (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds (default: %(default)s)")

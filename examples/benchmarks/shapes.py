@@ -1,6 +1,6 @@
 """Steps with shapes that depend on data, or are other ones from batch to batch, ragged and sparse tensors among them: eager, tf.function and Terra in one run.
 
-    python -m examples.shapes [--steps N] [--quiet]
+    python -m examples.benchmarks.shapes [--steps N] [--quiet]
 
 Adam, the loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks (tf.function with reduce_retracing=True, so that it relaxes shapes; Terra with it where there are 300 lengths). Exits
 with 1 if what Terra trains differs from what eager execution trains.
@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from examples import turns
+from examples.benchmarks import turns
 
 ROWS, FEATURES, CLASSES, BATCHES = 64, 16, 4, 40
 WORDS, SENTENCES, SHORTEST, TEXTS = 200, 16, 10, 400
@@ -159,7 +159,7 @@ def programs():
 
 
 def main(argv=None):
-    return turns.main("examples.shapes", __doc__.splitlines()[0], programs(), 800, argv)
+    return turns.main("examples.benchmarks.shapes", __doc__.splitlines()[0], programs(), 800, argv)
 
 
 if __name__ == "__main__":

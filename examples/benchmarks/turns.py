@@ -1,4 +1,4 @@
-"""A few training steps, measured as eager, tf.function and Terra take turns in one run: what `examples.conditions`, `examples.embeddings`, `examples.functionals`, `examples.numbers` and `examples.shapes` do with theirs."""
+"""A few training steps, measured as eager, tf.function and Terra take turns in one run: what `examples.benchmarks.conditions`, `examples.benchmarks.embeddings`, `examples.benchmarks.functionals`, `examples.benchmarks.numbers` and `examples.benchmarks.shapes` do with theirs."""
 
 import os
 
@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 import terra
-from examples.benchmark import report
-from examples.console import Progress
+from examples.benchmarks.console import Progress
+from examples.benchmarks.suite import report
 
 CHUNK = 20  # steps in a row of one of the three
 MODES = {"eager": lambda step: step, "tf.function": functools.partial(tf.function, reduce_retracing=True), "Terra": terra.coexecute}

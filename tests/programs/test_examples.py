@@ -15,14 +15,15 @@ import pytest
 import tensorflow as tf
 
 import terra
-from examples import check, conditions, embeddings, fit, fit_models, functionals, generation, main_loops, numbers, programs, shapes
-from examples.benchmark import loops, report
-from examples.benchmark.__main__ import main as benchmark
-from examples.benchmark.__main__ import parse, plan_of
-from examples.benchmark.measure import Mode, Plan, Row, max_rel_diff, measure
-from examples.console import Progress, error_line
-from examples.operations import main as operations
-from examples.overhead import main as overhead
+from examples import programs
+from examples.benchmarks import check, conditions, embeddings, fit, fit_models, functionals, generation, main_loops, numbers, shapes
+from examples.benchmarks.console import Progress, error_line
+from examples.benchmarks.operations import main as operations
+from examples.benchmarks.overhead import main as overhead
+from examples.benchmarks.suite import loops, report
+from examples.benchmarks.suite.__main__ import main as benchmark
+from examples.benchmarks.suite.__main__ import parse, plan_of
+from examples.benchmarks.suite.measure import Mode, Plan, Row, max_rel_diff, measure
 
 JSON_KEYS = {
     "program", "eager_ms", "tf_function_ms", "tf_function_error", "terra_ms", "graph_ms", "generation_s",

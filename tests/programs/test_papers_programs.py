@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import terra
 from examples import programs
-from examples.benchmark.measure import TOLERANCE, max_rel_diff
-from examples.benchmark.state import python_state, state_difference
-from examples.check import run
-from examples.console import error_line
+from examples.benchmarks.check import run
+from examples.benchmarks.console import error_line
+from examples.benchmarks.suite.measure import TOLERANCE, max_rel_diff
+from examples.benchmarks.suite.state import python_state, state_difference
 from terra.frontends.gradient_tape import blocks
 
 SEED = 1

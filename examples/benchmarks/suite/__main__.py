@@ -17,9 +17,9 @@ import importlib.util
 import keras
 
 from examples import programs
-from examples.benchmark import jit, loops, report
-from examples.benchmark.measure import TOLERANCE, Plan, measure
-from examples.console import Progress
+from examples.benchmarks.console import Progress
+from examples.benchmarks.suite import jit, loops, report
+from examples.benchmarks.suite.measure import TOLERANCE, Plan, measure
 
 LOOPS_BUDGET_S = 20.0  # rounds of three loops in two modes, and of 50 steps, take so much longer
 

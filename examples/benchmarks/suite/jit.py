@@ -11,9 +11,9 @@ import keras
 import tensorflow as tf
 
 import terra
-from examples.benchmark.measure import Mode, TfFunctionMode, max_rel_diff
-from examples.benchmark.report import geometric_means, number, ratio
-from examples.console import error_line
+from examples.benchmarks.console import error_line
+from examples.benchmarks.suite.measure import Mode, TfFunctionMode, max_rel_diff
+from examples.benchmarks.suite.report import geometric_means, number, ratio
 from examples.programs import load
 
 MOST_STEPS = 200  # of the warm-up, where nothing is decided

@@ -10,12 +10,12 @@ import functools
 import statistics
 import time
 
-from examples.benchmark.measure import (
+from examples.benchmarks.suite.measure import (
     TF_FUNCTION_TOLERANCE, TerraMode, TfFunctionMode, max_rel_diff, start_eager, tolerance_of, within_tolerance,
 )  # fmt: skip
-from examples.benchmark.randomness import draws_other_numbers
-from examples.benchmark.report import geometric_means, number, ratio
-from examples.console import error_line
+from examples.benchmarks.console import error_line
+from examples.benchmarks.suite.randomness import draws_other_numbers
+from examples.benchmarks.suite.report import geometric_means, number, ratio
 from examples.programs import load
 
 STEPS = 50  # in a round, which is also what lies between two reads in the loop that reads seldom

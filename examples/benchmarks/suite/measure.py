@@ -14,10 +14,10 @@ import time
 import tensorflow as tf
 
 import terra
-from examples.benchmark.memory import peak_mib
-from examples.benchmark.randomness import Streams, draws_other_numbers
-from examples.benchmark.state import python_state, state_difference
-from examples.console import error_line
+from examples.benchmarks.console import error_line
+from examples.benchmarks.suite.memory import peak_mib
+from examples.benchmarks.suite.randomness import Streams, draws_other_numbers
+from examples.benchmarks.suite.state import python_state, state_difference
 from examples.programs import load
 
 TOLERANCE = 1e-5  # of Terra's losses and Python state, relative to eager's

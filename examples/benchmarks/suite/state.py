@@ -63,7 +63,7 @@ def _walk(thing, path, found, seen):
     elif isinstance(thing, (np.ndarray, np.generic)):
         found[path] = np.array(thing)
     elif isinstance(thing, (tf.Variable, keras.Variable)):
-        pass  # training makes its differences of rounding grow; examples.check compares them
+        pass  # training makes its differences of rounding grow; examples.benchmarks.check compares them
     elif isinstance(thing, tf.Tensor):
         found[path] = Computed(thing.numpy()) if hasattr(thing, "numpy") else NO_VALUE
     elif id(thing) in seen:

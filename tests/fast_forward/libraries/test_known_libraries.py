@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import terra.transform
-from examples import libraries
+from examples.benchmarks import libraries
 from terra.transform import policy
 from tests import harness
 
