@@ -548,8 +548,8 @@ def test_what_the_script_logs_is_its_own_matter(tmp_path, terra_run):
     assert " fell back: " in terra_run(tmp_path, *OPTIONS, "train.py", "asked").stdout
 
 
-@pytest.mark.parametrize("path", ["./train.py", "sub/../train.py"])
-def test_the_name_of_the_file_is_as_it_was_given(path, tmp_path, terra_run):
+def test_the_name_of_the_file_is_as_it_was_given(tmp_path, terra_run):
+    path = "./sub/../train.py"
     (tmp_path / "sub").mkdir()
     write(tmp_path, train='''
         import sys

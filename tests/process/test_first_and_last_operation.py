@@ -56,7 +56,7 @@ for k in range(20):
 
 @pytest.fixture(scope="module")
 def interpreters(tmp_path_factory):
-    with forks.Interpreters(tmp_path_factory.mktemp("processes"), "import atexit; atexit.register(print, 'cleaned up'); import tensorflow as tf, terra") as made:
+    with forks.Interpreters(tmp_path_factory.mktemp("processes"), "import atexit; atexit.register(print, 'cleaned up'); import tensorflow as tf, terra", alone=True) as made:
         yield made
 
 
