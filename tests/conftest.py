@@ -2,7 +2,7 @@
 
 Of tests with several variants alike, a share runs, always the same: the suite is to take less than 20 minutes on two
 cores. TERRA_TESTS=all runs them all, and so does asking for a test by its name. Tests that are marked `all_variants` are
-what the others build on.
+what the others build on; of those that are marked `one_variant`, the first one stands for the others.
 """
 import faulthandler
 import gc
@@ -34,15 +34,20 @@ def pytest_configure(config):
     global _stderr
     _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
     config.addinivalue_line("markers", "all_variants: not only a share of them runs, see conftest.py")
+    config.addinivalue_line("markers", "one_variant: the first one alone runs, see conftest.py")
 
 
 def pytest_collection_modifyitems(config, items):
     order = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     if not variants.ALL and not config.option.keyword and not any("::" in argument for argument in config.args):
-        functions, left_out = {}, set()
+        functions, left_out, seen = {}, set(), set()
         for item in items:
-            if item.get_closest_marker("parametrize") and not item.get_closest_marker("all_variants"):
+            if item.get_closest_marker("one_variant"):
+                if (item.path, item.originalname) in seen:
+                    left_out.add(item)
+                seen.add((item.path, item.originalname))
+            elif item.get_closest_marker("parametrize") and not item.get_closest_marker("all_variants"):
                 functions.setdefault((item.path, item.originalname), []).append(item)
         for found in functions.values():
             share = next((share for fewest, share in SHARES if len(found) >= fewest), None)

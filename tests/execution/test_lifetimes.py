@@ -565,6 +565,7 @@ def detector(weights):
     return step
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("seed, sometimes_empty, fallbacks", [(0, [0], 6), (0, [0, 1], 8), (1, [0, 1, 2], 10)])
 def test_parts_of_a_loss_are_left_out(seed, sometimes_empty, fallbacks):
     """All operations of a gradient, and all reads in it, have one location. Which is which their order alone tells, and that shifts."""

@@ -43,6 +43,7 @@ def coexecuted_in_all():
     return sum(stats.coexecuted_steps for stats in [*(f.stats() for f in list(census.instances)), *(total for _, total in census.departed.values())])
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("run, least, K", SCENARIOS[::5])
 def test_run_eagerly_in_a_script_equals_run_eagerly(run, least, K, request):
     harness.reset_seeds()

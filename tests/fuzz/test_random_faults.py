@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import terra
 from tests.fuzz.test_random_programs import load
+from tests.variants import ALL
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 
@@ -299,7 +300,7 @@ def run(text, folder, decorate):
 def test_random_faults(tmp_path, capsys):
     phases = [Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else [])
 
-    @settings(max_examples=LARGE or 40, derandomize=not LARGE, deadline=None, database=None, phases=phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    @settings(max_examples=LARGE or (40 if ALL else 24), derandomize=not LARGE, deadline=None, database=None, phases=phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(st.randoms(use_true_random=False) if LARGE else st.integers(0, 2 ** 32).map(random.Random))
     def differential(r):
         text = Program(r).text()

@@ -13,7 +13,7 @@ import terra
 from terra.runtime.fast_forward.steps import express_steps
 from tests.variants import ALL
 
-PROGRAMS = int(os.environ.get("TERRA_FUZZ", 24 if ALL else 14))
+PROGRAMS = int(os.environ.get("TERRA_FUZZ", 24 if ALL else 8))
 LISTS, ARRAY = 'S["lists"]', 'S["arr"]'
 
 HEAD = '''

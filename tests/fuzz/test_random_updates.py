@@ -16,6 +16,7 @@ import terra
 from tests.fuzz.test_random_programs import load
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
+EXAMPLES = LARGE or (30 if ALL else 20)
 STEPS = 16
 BAD = (6, 7, 11)
 
@@ -153,7 +154,7 @@ def folder(tmp_path_factory):
 def test_random_updates(folder):
     totals = {"steps": 0, "coexecuted": 0, "undone": 0, "failed": 0}
 
-    @settings(max_examples=LARGE or 30, derandomize=not LARGE, deadline=None, database=None, phases=[Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else []),
+    @settings(max_examples=EXAMPLES, derandomize=not LARGE, deadline=None, database=None, phases=[Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else []),
               suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(st.randoms(use_true_random=False) if LARGE else st.integers(0, 2 ** 32).map(random.Random), st.booleans())
     def differential(r, late):
@@ -172,5 +173,5 @@ def test_random_updates(folder):
         totals["failed"] += sum(isinstance(x, type) for x in expected) > 0
 
     differential()
-    n = LARGE or 30
+    n = EXAMPLES
     assert totals["coexecuted"] > 0.3 * totals["steps"] and totals["undone"] > n // 5 and totals["failed"] > n // 5, totals

@@ -41,6 +41,7 @@ def assert_loops_inside(step, loops, clusters=1):
     assert step.stats().recurrent_layers and "XLA may compile them so" in terra.explain(step)
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("name", ["lstm", "backwards", "simple", "stacked"])
 def test_layers(name):
     def make():

@@ -14,7 +14,7 @@ from terra.runtime.step_function import recurring
 
 RNG = np.random.default_rng(0)
 ROWS = tf.constant(RNG.normal(size=(16, 4)).astype("f"))
-STEPS = 40
+STEPS = 28
 
 
 @pytest.fixture(autouse=True)

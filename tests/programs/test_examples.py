@@ -253,6 +253,7 @@ def test_tf_function_that_freezes_python_is_wrong(monkeypatch):
     assert row.tf_function_error.startswith("wrong result: losses differ by")
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("name", programs.GROUPS["small"])
 def test_program_is_equal_to_itself_and_learns(name):
     """Two jobs of one seed share nothing and make the same losses, which fall."""
@@ -445,6 +446,7 @@ def test_steps_that_take_turns(module, titles, capsys, monkeypatch):
         assert min(eager, ours) > 0 and (fails or ratio == pytest.approx(between[0] / ours, abs=0.2, rel=0.05))
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("name, loop", [("MLP", "train_on_batch(arrays)"), ("GAN", "fit(dataset)")])
 def test_fit_compares_four_ways_to_compile_a_model(monkeypatch, capsys, name, loop):
     monkeypatch.setattr(fit, "WARM_UP", 3)
@@ -471,5 +473,5 @@ def test_what_it_costs_to_make_a_graph(capsys, monkeypatch):
 
 
 def test_main_loops(capsys):
-    assert main_loops.main(["hand-written", "--steps", "60", "--rounds", "1"]) == 0
+    assert main_loops.main(["hand-written", "--steps", "40", "--rounds", "1"]) == 0
     assert "other losses" not in capsys.readouterr().out

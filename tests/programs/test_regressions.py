@@ -319,6 +319,7 @@ def test_dummy_of_every_type():
         assert constants.dummy(dtype.as_datatype_enum).dtype == dtype
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("seed", [1, 2])
 def test_calls_that_were_recorded_on_other_paths(seed):
     """Layers are dropped at random, so where two paths meet, an operation takes what was made last on the one that led there. A call that was recorded on another path would take something else."""

@@ -64,6 +64,7 @@ def test_in_a_graph_the_users_function_is_converted(name, converted):
     assert not [name for name in converted if name.partition(".")[0] == "terra"]
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_in_a_graph_that_another_step_makes(name):
     def make():

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from terra.transform import is_outlined, outline
+from tests.variants import ALL
 
 NAMES = ("a", "b", "c", "d")
 
@@ -138,7 +139,7 @@ def programs(draw):
 found = {"programs": 0, "functions": 0}
 
 
-@settings(max_examples=int(os.environ.get("TERRA_RANDOM_PROGRAMS", 200)), deadline=None, suppress_health_check=list(HealthCheck), derandomize="TERRA_RANDOM_PROGRAMS" not in os.environ)
+@settings(max_examples=int(os.environ.get("TERRA_RANDOM_PROGRAMS", 200 if ALL else 100)), deadline=None, suppress_health_check=list(HealthCheck), derandomize="TERRA_RANDOM_PROGRAMS" not in os.environ)
 @given(programs())
 def check_random_programs(source):
     try:

@@ -26,7 +26,7 @@ def inputs(i):
     return tf.constant(tokens(i)), tf.constant(rng.integers(0, 3, 4)), tf.constant(rng.integers(0, 3, (4, 6)))
 
 
-def differ(make, given=inputs, steps=18):
+def differ(make, given=inputs, steps=14):
     return harness.differ(make, given, steps)
 
 

@@ -64,6 +64,7 @@ def test_static_functions(name):
     assert step.stats().whole_steps >= 8, terra.explain(step)
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("in_class", [False, True])
 def test_batches_of_many_lengths(in_class):
     """Calls that come with more shapes than are recorded at once are recorded when a shape comes again, and then the step is skipped."""

@@ -86,11 +86,13 @@ def test_such_steps_are_skipped(forward):
     compare(training(forward, X))
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("forward", [straight, gradients], ids=lambda forward: forward.__name__)
 def test_large_tensors(forward):
     compare(training(forward, LARGE))
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("forward", [of_several, gradients], ids=lambda forward: forward.__name__)
 def test_verified(forward):
     compare(training(forward, X), n=16, verify=True)

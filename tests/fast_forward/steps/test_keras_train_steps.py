@@ -47,6 +47,7 @@ def dataset(batch=BATCH, n=N):
     return tf.data.Dataset.from_tensor_slices((X[:n], Y[:n])).batch(batch)
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("K", KERAS)
 def test_again_and_again(K):
     """Each `fit` leaves its History, and what it validates with, in the model: steps need not be learned anew for that."""

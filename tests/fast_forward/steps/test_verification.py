@@ -114,6 +114,7 @@ def test_what_two_branches_read_alike_is_not_taken_for_the_other(drawn):
     assert differ(lambda: branching(drawn), lambda i: (tf.constant(X[i % 3]), 0.001 * i if i % 3 else 0.5 + 0.001 * i), 60).whole_steps > 20
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("name", ["keras_cnn", "lines_of_text", "tree_lstm"])
 def test_programs_pass(name):
     job = importlib.import_module(f"examples.programs.{name}").build(0, "test")
