@@ -2,8 +2,10 @@
 
 Of tests with several variants alike, a share runs, always the same: the suite is to take less than 20 minutes on two
 cores. TERRA_TESTS=all runs them all, and so does asking for a test by its name. Tests that are marked `all_variants` are
-what the others build on; of those that are marked `one_variant`, the first one stands for the others.
+what the others build on; of those that are marked `one_variant`, the first variant stands for the others. A test for
+both versions of Keras takes one of them, in each file now the one and now the other.
 """
+import collections
 import faulthandler
 import gc
 import os
@@ -49,7 +51,12 @@ def pytest_collection_modifyitems(config, items):
                 seen.add((item.path, item.originalname))
             elif item.get_closest_marker("parametrize") and not item.get_closest_marker("all_variants"):
                 functions.setdefault((item.path, item.originalname), []).append(item)
-        for found in functions.values():
+        turns = collections.Counter()  # of files: which Keras is next
+        for (path, _), found in functions.items():
+            if len(found) == 2 and all(set(item.callspec.params) == {"K"} for item in found):
+                left_out.add(found[turns[path] % 2])
+                turns[path] += 1
+                continue
             share = next((share for fewest, share in SHARES if len(found) >= fewest), None)
             if share is not None:
                 left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item, share))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import terra
 from tests.fuzz.test_random_programs import load
+from tests.variants import ALL
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 EXAMPLES = LARGE or (30 if ALL else 20)

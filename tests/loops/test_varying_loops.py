@@ -870,7 +870,7 @@ def test_branches_in_each_iteration(loops, reads):
             return loss
 
         step, rng = wrap(step), np.random.default_rng(0)
-        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 7)), tf.int32))) for _ in range(16 if loops == "unroll" else 28)]
+        losses = [float(step(tf.constant(rng.integers(0, 10, (8, 7)), tf.int32))) for _ in range(16 if loops == "unroll" else 36)]
         return losses, table.numpy(), choose.random(), step
 
     *expected, _ = run_with(lambda step: step)

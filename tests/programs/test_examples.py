@@ -424,6 +424,7 @@ def test_check_says_what_is_wrong(monkeypatch, capsys):
     assert "TERRA IS WRONG: step 0 gave 2.0, not 1.0" in capsys.readouterr().out
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("module, titles", [
     (conditions, list(conditions.PROGRAMS)[1::3]), (functionals, list(functionals.PROGRAMS)[1::3]), (shapes, list(shapes.programs())[::5]), (numbers, list(numbers.PROGRAMS)[::5]),
     (embeddings, list(embeddings.PROGRAMS)[2::4]),

@@ -117,6 +117,7 @@ def test_other_options(forward, options):
     assert stats.coexecuted_steps >= STEPS // 2, stats
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("forward", [padded, looked_up, calculated])
 def test_verified(forward):
     stats = harness.differ(lambda: trained(forward), lambda i: (ragged(i),), STEPS, SAME, verify=True)

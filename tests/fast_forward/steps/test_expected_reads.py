@@ -71,6 +71,7 @@ def test_optimizers_that_look_at_a_value(name):
         assert stats.whole_steps > 13
 
 
+@pytest.mark.one_variant
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_verified(name):
     stats = differ(training(OPTIMIZERS[name]), given, 24, verify=True)
