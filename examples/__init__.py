@@ -1,1 +1,1 @@
-"""Programs to learn from and to measure with: run them from the checkout, `python -m examples.quickstart`."""
+"""Programs to learn from, `python -m examples.quickstart`, and to measure with, `examples.benchmarks`: run them from the checkout."""

@@ -24,7 +24,7 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import train_test_split
 
 import terra
-from examples.console import Progress, error_line
+from examples.benchmarks.console import Progress, error_line
 
 SEED = 7
 CLIP_ABOVE = 1.0  # clip the gradients while the loss is still above this

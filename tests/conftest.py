@@ -1,30 +1,32 @@
-"""Quiet TensorFlow, importable test helpers, a watchdog that turns a deadlock into a stack dump, and the choice of variants.
+"""Quiet TensorFlow, a watchdog that turns a deadlock into a stack dump, and the choice of variants.
 
-Of tests with several variants alike, one of each two runs, always the same: the suite is to take a quarter of an hour on two cores. TERRA_TESTS=all runs them all, and so does
-asking for a test by its name. Tests that are marked `all_variants` are what the others build on.
+Of tests with several variants alike, a share runs, always the same: the suite is to take less than 20 minutes on two
+cores. TERRA_TESTS=all runs them all, and so does asking for a test by its name. Tests that are marked `all_variants` are
+what the others build on; of those that are marked `one_variant`, the first variant stands for the others. A test for
+both versions of Keras takes one of them, in each file now the one and now the other.
 """
+import collections
 import faulthandler
 import gc
 import os
 import signal
-import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow chooses by the processor: without it, some kernels are missing, and others are replaced differently
-sys.path.insert(0, os.path.dirname(__file__))
 
 import pytest  # noqa: E402
 
-import variants  # noqa: E402
+from tests import variants  # noqa: E402
 
 SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "100000" if "TERRA_RANDOM_PROGRAMS" in os.environ else "110"))   # seconds: dump the stacks, fail the test
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
 
-SEVERAL = 4  # variants, of which half may do
+# Of so many variants of a test, one of so many runs.
+SHARES = ((12, 4), (6, 3), (4, 2))
 
 # Files that take a minute or more.
-LONGEST = ("test_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_loops", "test_finalizers")
+LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers")
 
 _stderr = None
 _file = None  # of the last test
@@ -33,28 +35,48 @@ _file = None  # of the last test
 def pytest_configure(config):
     global _stderr
     _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
-    config.addinivalue_line("markers", "all_variants: not only one of each two runs, see conftest.py")
+    config.addinivalue_line("markers", "all_variants: not only a share of them runs, see conftest.py")
+    config.addinivalue_line("markers", "one_variant: the first one alone runs, see conftest.py")
 
 
 def pytest_collection_modifyitems(config, items):
     order = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     if not variants.ALL and not config.option.keyword and not any("::" in argument for argument in config.args):
-        functions, left_out = {}, set()
+        functions, left_out, seen = {}, set(), set()
         for item in items:
-            if item.get_closest_marker("parametrize") and not item.get_closest_marker("all_variants"):
+            if item.get_closest_marker("one_variant"):
+                if (item.path, item.originalname) in seen:
+                    left_out.add(item)
+                seen.add((item.path, item.originalname))
+            elif item.get_closest_marker("parametrize") and not item.get_closest_marker("all_variants"):
                 functions.setdefault((item.path, item.originalname), []).append(item)
-        for found in functions.values():
-            if len(found) >= SEVERAL:
-                left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item))
+        turns = collections.Counter()  # of files: which Keras is next
+        for (path, _), found in functions.items():
+            if len(found) == 2 and all(set(item.callspec.params) == {"K"} for item in found):
+                left_out.add(found[turns[path] % 2])
+                turns[path] += 1
+                continue
+            share = next((share for fewest, share in SHARES if len(found) >= fewest), None)
+            if share is not None:
+                left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item, share))
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
-def _is_its_turn(k, item):
-    """Of a table of variants, of which this one is the k-th, every other one in each row and column; of a list, one of each two, now the first, now the second (the sequence of Thue and Morse)."""
+def _is_its_turn(k, item, share):
+    """Returns whether the k-th variant runs: of a table, one of `share` in each row and column; of a list, one of each `share`.
+
+    In a list, the sum of the digits of k decides (for two: the sequence of Thue and Morse), so that the choice has no period.
+    """
     lengths = [len(mark.args[1]) for mark in item.iter_markers("parametrize")]
-    return ((k // lengths[-1] + k % lengths[-1]) if len(lengths) > 1 else k.bit_count()) % 2 == 0
+    if len(lengths) > 1:
+        return (k // lengths[-1] + k % lengths[-1]) % share == 0
+    digits = 0
+    while k:
+        k, digit = divmod(k, share)
+        digits += digit
+    return digits % share == 0
 
 
 def pytest_unconfigure(config):

@@ -22,7 +22,7 @@ Made by `python -m tests.coverage_report`.
 The test modules that come with Python are run plain, and in a fresh process with all their functions and methods (and what
 those call and define, the examples of doctests too) instrumented, each test as a step. A test counts as a pass if its own
 assertions hold and the executed location is back where it was. `python -m tests.cpython --all` prints a table;
-`tests/cpython/expected.py` lists the tests that may fail, `tests/test_cpython_suites.py` runs the quick modules in the
+`tests/cpython/expected.py` lists the tests that may fail, `tests/programs/test_cpython_suites.py` runs the quick modules in the
 project's own test run. Left out are modules that pin the exact sequence of frames and trace events (`test_bdb`,
 `test_sys_settrace`: Terra's two bookkeeping functions are frames, too) or collect garbage in a loop (`test_weakref`).
 Pythons other than 3.11 were run on the required modules and those about newer syntax.
@@ -30,7 +30,7 @@ Pythons other than 3.11 were run on the required modules and those about newer s
 
 FUZZ = """## Random programs
 
-`TERRA_FUZZ={n} python -m pytest tests/test_transform_fuzz.py`: {n} random functions and {n} random generators, each run plain and
+`TERRA_FUZZ={n} python -m pytest tests/fuzz/test_random_functions.py`: {n} random functions and {n} random generators, each run plain and
 twice instrumented: the same values, printed trail, yields, exceptions and exception lines; the same locations in both runs;
 every call site reached by one way. {n} more programs are printed and parsed back. Result on Python {python}: {result}.
 """
@@ -51,7 +51,7 @@ def main():
         for python in options.python:
             tables.append(subprocess.run([python, "-m", "tests.cpython", "--all"], cwd=ROOT, capture_output=True, text=True).stdout)
 
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "tests/test_transform_fuzz.py"], cwd=ROOT, capture_output=True,
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "tests/fuzz/test_random_functions.py"], cwd=ROOT, capture_output=True,
                           text=True, env=dict(os.environ, TERRA_FUZZ=str(options.fuzz), TERRA_TEST_TIMEOUT="1000"))
     result = re.sub(r" in .*", "", done.stdout.strip().splitlines()[-1])
 

@@ -1,5 +1,6 @@
 """Interpreters that begin where TensorFlow has been imported and nothing has been run: forks of one process, because importing it takes seconds."""
 
+import functools
 import itertools
 import json
 import os
@@ -9,6 +10,22 @@ import sys
 import types
 
 LIMIT = 60  # seconds for a program
+
+_ROOT = """
+import json, os, sys
+import numpy, tensorflow
+for line in sys.stdin:
+    first, cwd, names = json.loads(line)
+    if os.fork() == 0:
+        for stream, name, flags in zip((sys.stdin, sys.stdout), names, (os.O_RDONLY, os.O_WRONLY)):
+            os.dup2(os.open(name, flags), stream.fileno())
+        if cwd is not None:
+            os.chdir(cwd)
+        sys.argv[1:] = [first]
+        break
+else:
+    os._exit(0)
+"""
 
 _PARENT = """
 import gc, json, os, signal, sys
@@ -29,31 +46,51 @@ exec(compile(code, "<string>", "exec"))
 """
 
 
+def _start(program, *arguments, **options):
+    return subprocess.Popen([sys.executable, "-W", "ignore", "-c", program, *arguments], env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"), stdin=subprocess.PIPE, text=True, **options)
+
+
+@functools.cache
+def _root():
+    """The process that all share whose first import may be TensorFlow's: each of its forks goes on as a parent of its own."""
+    return _start(_ROOT + _PARENT)
+
+
 class Interpreters:
     """Runs programs one after the other, each in an interpreter of its own, whose end is that of any other.
 
     place: a directory for what they write. first: what has been run in all of them, the imports. cwd: where they run.
+    alone: nothing is to run before `first`, so that the parent is a process of its own.
     """
 
-    def __init__(self, place, first, cwd=None):
+    def __init__(self, place, first, cwd=None, alone=False):
         self._place, self._numbers = place, itertools.count()
-        self._parent = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", _PARENT, first], cwd=cwd, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True)
+        self._process = None
+        if alone:
+            self._process = _start(_PARENT, first, cwd=cwd, stdout=subprocess.PIPE)
+            self._stdin, self._stdout = self._process.stdin, self._process.stdout
+            return
+        names = [str(place / name) for name in ("programs", "statuses")]
+        for name in names:
+            os.mkfifo(name)
+        print(json.dumps([first, None if cwd is None else os.path.abspath(cwd), names]), file=_root().stdin, flush=True)
+        self._stdin, self._stdout = open(names[0], "w"), open(names[1])
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc):
-        self._parent.stdin.close()
-        self._parent.__exit__(*exc)
+        self._stdin.close()
+        self._stdout.close()
+        if self._process is not None:
+            self._process.wait()
 
     def run(self, code):
         """The `returncode`, `stdout` and `stderr` of a program, whose global names are those of `first`."""
         number = next(self._numbers)
         names = [self._place / f"{number}.{kind}" for kind in ("out", "err")]
-        print(json.dumps([code, LIMIT, *map(str, names)]), file=self._parent.stdin, flush=True)
-        status = int(self._parent.stdout.readline())
+        print(json.dumps([code, LIMIT, *map(str, names)]), file=self._stdin, flush=True)
+        status = int(self._stdout.readline())
         assert status != -signal.SIGALRM, "it hangs"
         return types.SimpleNamespace(returncode=status, stdout=names[0].read_text(), stderr=names[1].read_text())
 

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import corpus
+from tests import corpus
 
 EAGER_ONLY = os.environ.get("TERRA_CORPUS_EAGER") == "1"   # compare eager with eager: checks the programs themselves
 MODES = ("now", "late", "early")

@@ -11,6 +11,7 @@ import pytest
 
 from tests import architecture_picture
 
+
 ROOT = pathlib.Path(__file__).parent.parent
 LINES, FUNCTION, BASES, MOST = 400, 80, 4, 13  # MOST: modules in one package
 # What is larger still, and how large: a number may fall, and an entry go, but neither may rise or come.
