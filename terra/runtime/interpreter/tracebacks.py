@@ -17,9 +17,9 @@ CALLING = frozenset([
     ("observed_arrays", "operated"),
     *(("observed_builtins", name) for name in (
         "_append", "_convert", "_fold", "_get_attribute", "_is_instance", "_key", "_make_record", "_map", "_on_containers", "_on_one", "_on_plain", "_tested")),
-    *(("observed_calls", name) for name in ("_adding", "_call", "_calling", "_generating", "_setting", "_within")),
+    *(("observed_calls", name) for name in ("_adding", "_call", "_calling", "_generating", "_perhaps_of_opaque", "_setting", "_within")),
     *(("observed_functionals", name) for name in ("_by_framework", "_by_program", "_loop", "_vectorizing", "gradient")),
-    ("observed_libraries", "_in_library"), ("observed_objects", "_cached"), ("observed_places", "question"),
+    ("opaque", "make"), ("opaque", "_call"), ("opaque_calls", "give"), ("observed_libraries", "_in_library"), ("observed_objects", "_cached"), ("observed_places", "question"),
 ])
 _is_enabled = tfi.tf.debugging.is_traceback_filtering_enabled
 # The program's classes of exceptions may have attributes of these names that are others, or that cannot be set.

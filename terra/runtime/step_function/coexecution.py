@@ -26,6 +26,7 @@ from terra.runtime.fallback.replay import destroy
 from terra.runtime.fast_forward.cache import call_cache, verification
 from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources import late_reads
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.fast_forward.steps import express_steps, whole_calls
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.loops import pieces, recurrent_layers
@@ -206,6 +207,8 @@ class Coexecuted(OfInstances, AsWritten):
         return lambda signature, k: ((signature[0], places(signature[1])[0]), k) in known
 
     def _one_step(self, args, kwargs):
+        if outcomes.pending:
+            outcomes.pending.clear()
         program = self.program  # another thread may put a new one in its place
         if program is not None and program.express is not None and program.express.prepared:
             result = program.express.attempt(args, kwargs)
@@ -300,8 +303,8 @@ class Coexecuted(OfInstances, AsWritten):
             waiting = generation.task is not None and not self.pieces.ready
         else:
             waiting = self.program is None and generation.task is not None
-        if waiting or self._cannot_be_ordered() or self._is_looked_at() or self.policy.imperative() or (
-                not self.options.wait_for_graph and not self.options.verify and self.policy.wants_sample()):
+        if waiting or self._cannot_be_ordered() or self._is_looked_at() or (not outcomes.pending and self.policy.imperative()) or (
+                not self.options.wait_for_graph and not outcomes.pending and not self.options.verify and self.policy.wants_sample()):
             stats.imperative_steps += 1
             return None
         step = kind(self, args, kwargs)

@@ -149,3 +149,13 @@ def makes_named_tuples(kind):
     new = defined(kind, "__new__")
     new = getattr(new, "__func__", new)
     return type(new) is FunctionType and new.__globals__.get("__name__", "").startswith("namedtuple_") and new.__globals__.get("__builtins__") == {}
+
+
+def holds_plain_only(value):
+    """Whether there is nothing but scalars, tensors and the like, in lists, tuples and dicts."""
+    kind = type(value)
+    if kind is dict:
+        return all(map(holds_plain_only, value.values()))
+    if kind is list or kind is tuple:
+        return all(map(holds_plain_only, value))
+    return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)

@@ -18,7 +18,7 @@ from terra.transform.rewriting.templates import expression, statements
 __all__ = ["Observed", "Unobservable"]
 
 _REFUSED = (
-    gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
+    gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.ClassDef)
 _REFUSED_NAMES = frozenset(["TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
 _COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)
 _CALCULATING = (gast.Add, gast.Sub, gast.Mult, gast.Div, gast.FloorDiv, gast.Mod)
@@ -173,6 +173,19 @@ class Observed(MatchStatements, gast.NodeTransformer):
         node.value = self._shown("iterated", node.value) if isinstance(node.ctx, gast.Load) else self.visit(node.value)
         return node
 
+    def _visit_import(self, node):
+        """It is shown which modules, or names of one, are imported."""
+        imported = [(name.name, 0, ()) for name in node.names] if isinstance(node, gast.Import) else [(node.module, node.level, tuple(name.name for name in node.names))]
+        shown = []
+        for name, level, names in imported:
+            call = expression(
+                "tls.observer.imports(name, level, names)", node, tls=self._tls, name=gast.Constant(name, None), level=gast.Constant(level, None),
+                names=gast.Tuple([gast.Constant(x, None) for x in names], gast.Load()))
+            shown.append(gast.copy_location(gast.Expr(call), node))
+        return [*shown, node]
+
+    visit_Import = visit_ImportFrom = _visit_import
+
     # --- operators and tests ---
 
     def visit_BinOp(self, node):
@@ -206,6 +219,9 @@ class Observed(MatchStatements, gast.NodeTransformer):
         if len(node.ops) == 1 and isinstance(node.ops[0], _COMPARING):
             return expression(
                 "tls.observer.comparison(name, left, right)", node, tls=self._tls, name=_name_of(node.ops[0]), left=self.visit(node.left), right=self.visit(node.comparators[0]))
+        if len(node.ops) == 1 and isinstance(node.ops[0], (gast.In, gast.NotIn)):
+            found = expression("tls.observer.contains(left, right)", node, tls=self._tls, left=self.visit(node.left), right=self.visit(node.comparators[0]))
+            return found if isinstance(node.ops[0], gast.In) else gast.copy_location(gast.UnaryOp(gast.Not(), found), node)
         identity = any(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops)
         node.left = self._shown("compared", node.left)
         node.comparators = [

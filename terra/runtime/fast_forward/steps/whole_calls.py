@@ -30,7 +30,8 @@ from terra.runtime.fast_forward.guards import guards
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import live_calls
-from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Place, Varying, may_vary
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
+from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Place, Varying, evaluate, may_vary
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
@@ -327,7 +328,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         given = (*args, *kwargs.values())
         if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and quick_entries.alike(runner, pattern, given, None) \
                 and region.fits(runner, _NO_INPUTS):
-            result = _jump(trial, runner, region, _NO_INPUTS, alternatives, fewest, call, args, kwargs)
+            result = _jump(trial, runner, region, _NO_INPUTS, alternatives, fewest, call, called, args, kwargs)
             if result is not MISSED:
                 return result
             missed = True
@@ -365,25 +366,27 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 continue
             made, numbers = now
             varying.repeat(region.repeated, numbers, made.values)
+            if region.opaque and numbers:
+                inputs.evaluate = functools.partial(evaluate, region.numbers, arguments, made.values)
         if region.fits(runner, inputs):
             if runner.step.verifies:
                 made.undo()
                 expected = verification.candidates(runner, region, alternatives, inputs)
                 break
-            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls or region.takes_arrays):
+            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls or region.takes_arrays or region.opaque):
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
                 except LookupError:
                     pass
-            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made)
+            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made)
             if result is not MISSED:
                 return result
-            missed = True
+            missed = not outcomes.pending
         made.undo()
         if missed:
             break
-    if expected is None and not missed and not trial.is_due(arguments):
+    if expected is None and not missed and not outcomes.pending and not trial.is_due(arguments):
         return call(*args, **kwargs)
     if varying is not None:
         varying.repeat((), (), ())
@@ -417,7 +420,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         if len(observer.jumped) < fewest and not observer.is_worthwhile:
             observer.impure("does too little to be worth a jump")
             raise Unskippable
-        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(),
+        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(), opaque=observer.opaque,
                                   passed_on=set(map(id, inputs.foreign)) - observer.used - inputs.enclosed)
     except Unskippable:
         if observer.reason is None:
@@ -451,11 +454,11 @@ def _forget_others(program, place):
             del program.trials[other]
 
 
-def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made=live_calls.NOTHING_MADE):
+def _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made=live_calls.NOTHING_MADE):
     result = jump(runner, region, inputs, alternatives)
     if result is FELL_BACK:
         made.undo()
-        return call(*args, **kwargs)
+        return call(*args, **kwargs) if not outcomes.pending else Observer(runner, set()).run(called, args, kwargs)
     if result is MISSED:
         return MISSED
     trial.jumped()
