@@ -36,6 +36,13 @@ class Unobserved(Patterns):
         return OPERATORS[name](it)
 
     @staticmethod
+    def contains(left, right):
+        return left in right
+
+    def imports(self, name, level, names):
+        pass
+
+    @staticmethod
     def globals():
         return sys._getframe(1).f_globals
 

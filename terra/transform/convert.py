@@ -188,6 +188,15 @@ def observed_code(function):
     return _observed_code(_observable_factory(function, False))
 
 
+def is_observable(function):
+    """Returns whether a function has an observed form."""
+    try:
+        _observable_factory(function, False)
+    except Unobservable:
+        return False
+    return True
+
+
 def names_shown(function):
     """The names of global variables, and of those of functions around, that the observed form of a user's function shows the observer."""
     try:

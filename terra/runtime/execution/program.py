@@ -107,6 +107,7 @@ class Program:
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
+        self.unsteady = set()  # keys of opaque calls that give another number or text each time, see `opaque_calls`
         self.counters = set()  # (id of an object, name) of attributes that the program counts with
         self.express = None  # what is done instead of steps that are skipped as a whole, once there was one
         self.only_within = set()  # such places of calls that can be left out together with a run that is observed, but not by themselves

@@ -20,6 +20,7 @@ from terra.runtime.execution.step import Counts, Step
 from terra.runtime.fallback.policy import Policy
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.fast_forward.sites import framework_loops
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.fast_forward.steps import express_steps, whole_calls
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.step_function import census, recurring
@@ -176,6 +177,8 @@ class Coexecuted(AsWritten):
 
     @ours.calling
     def one_step(self, args, kwargs):
+        if outcomes.pending:
+            outcomes.pending.clear()
         program = self.program  # another thread may put a new one in its place
         if program is not None and program.express is not None and program.express.prepared:
             result = program.express.attempt(args, kwargs)

@@ -14,6 +14,7 @@ from terra.runtime.execution.step import Step
 from terra.runtime.fallback.replay import destroy
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.sources import late_reads
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import frames
 from terra.runtime.loops import pieces, recurrent_layers
 from terra.runtime.step_function import recurring
@@ -59,8 +60,8 @@ class Lifecycle:
             waiting = generation.task is not None and not function.pieces.ready
         else:
             waiting = function.program is None and generation.task is not None
-        if waiting or self._cannot_be_ordered() or self._is_looked_at() or function.policy.imperative() or (
-                not function.options.wait_for_graph and not function.options.verify and function.policy.wants_sample()):
+        if waiting or self._cannot_be_ordered() or self._is_looked_at() or (not outcomes.pending and function.policy.imperative()) or (
+                not function.options.wait_for_graph and not outcomes.pending and not function.options.verify and function.policy.wants_sample()):
             stats.imperative_steps += 1
             return None
         step = kind(function, args, kwargs)

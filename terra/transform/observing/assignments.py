@@ -2,6 +2,7 @@
 
 import gast
 
+from terra.transform.rewriting.templates import expression
 from terra.transform.observing.parts import name_of, refuse_calls, starred, structure
 
 __all__ = ["Assignments"]
@@ -17,6 +18,19 @@ class Assignments:
                 key, owner = self.variable(target)
                 value = self._show("sets_name", value, owner=owner, name=key)
         return value
+
+    def _visit_import(self, node):
+        """It is shown which modules, or names of one, are imported."""
+        imported = [(name.name, 0, ()) for name in node.names] if isinstance(node, gast.Import) else [(node.module, node.level, tuple(name.name for name in node.names))]
+        shown = []
+        for name, level, names in imported:
+            call = expression(
+                "tls.observer.imports(name, level, names)", node, tls=self.tls, name=gast.Constant(name, None), level=gast.Constant(level, None),
+                names=gast.Tuple([gast.Constant(x, None) for x in names], gast.Load()))
+            shown.append(gast.copy_location(gast.Expr(call), node))
+        return [*shown, node]
+
+    visit_Import = visit_ImportFrom = _visit_import
 
     def visit_Assign(self, node):
         if self.is_own(node.targets[0]):

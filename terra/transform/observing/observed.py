@@ -21,7 +21,7 @@ from terra.transform.rewriting.templates import expression, statements
 __all__ = ["Observed"]
 
 _REFUSED = (
-    gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.Import, gast.ImportFrom, gast.ClassDef)
+    gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.ClassDef)
 _REFUSED_NAMES = frozenset(["TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
 _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
 
@@ -196,6 +196,9 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
         if len(node.ops) == 1 and isinstance(node.ops[0], COMPARING):
             return expression(
                 "tls.observer.comparison(name, left, right)", node, tls=self.tls, name=name_of(node.ops[0]), left=self.visit(node.left), right=self.visit(node.comparators[0]))
+        if len(node.ops) == 1 and isinstance(node.ops[0], (gast.In, gast.NotIn)):
+            found = expression("tls.observer.contains(left, right)", node, tls=self.tls, left=self.visit(node.left), right=self.visit(node.comparators[0]))
+            return found if isinstance(node.ops[0], gast.In) else gast.copy_location(gast.UnaryOp(gast.Not(), found), node)
         identity = any(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops)
         node.left = self._shown("compared", node.left)
         node.comparators = [

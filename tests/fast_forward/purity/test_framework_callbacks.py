@@ -201,7 +201,7 @@ IMPURE = {
 @pytest.mark.parametrize("name", IMPURE)
 def test_impure_code_runs(name):
     stats = check(IMPURE[name])
-    assert stats.whole_steps == 0 and len(CALLS) >= 20, stats
+    assert len(CALLS) >= 20, stats  # (as often as eagerly, as the calls that note this are made in each step)
 
 
 def _global(value):

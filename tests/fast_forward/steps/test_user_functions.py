@@ -575,7 +575,13 @@ def test_impure_steps_run(name, capsys):
 
     stats = check(make, capsys=capsys)
     if name not in ("cached property", "branch on a value", "append"):  # a plain attribute from the second time on; what it reads decides what is skipped; see test_effects
-        assert stats.whole_steps == 0, stats
+        assert (stats.whole_steps > 0) is (name in MADE_AGAIN), stats
+
+
+# What is made again in a skipped step: see test_opaque_calls.
+MADE_AGAIN = frozenset([
+    "__eq__", "print", "print of a shape", "numpy random", "__getattr__", "property", "static method", "mutable default, dict", "descriptor", "decorated", "key function", "map", "handed to the framework",
+    "handed to nest"])
 
 
 def with_statements(which):
@@ -681,7 +687,9 @@ def test_impure_statements_run(which):
         return with_statements(which)
 
     stats = check(make)
-    if which not in ("lazily", "every_third"):  # each time they do something else, or nothing
+    if which in ("context", "imported", "raising"):
+        assert stats.whole_steps > 0, stats
+    elif which not in ("lazily", "every_third"):  # each time they do something else, or nothing
         assert stats.whole_steps == 0, stats
 
 
@@ -716,13 +724,13 @@ def test_explain_says_why_the_code_runs():
     log = []
 
     def noting(x):
-        log.extend([1])
+        sys._getframe()
         return tf.tanh(x)
 
     def pure(x):
         return tf.tanh(x)
 
-    for step, text in ((noting, "runs at each step, because it changes a container that it has not made (test_user_functions.py:"), (pure, "was skipped in")):
+    for step, text in ((noting, "runs at each step, because it calls _getframe (test_user_functions.py:"), (pure, "was skipped in")):
         wrapped = terra.coexecute(step, wait_for_graph=True)
         for k in range(10):
             wrapped(X[k % 3])

@@ -1,5 +1,7 @@
 """Layers of the program's that keep something in attributes when they are called, within a stock model: the step is skipped with what they leave."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -249,7 +251,7 @@ def test_the_model_is_called_where_the_step_is_not_skipped():
         def printing(x, y):
             SEEN["calls"] += 1
             loss = step(x, y)
-            log.extend([1])
+            sys._getframe()
             return loss
 
         return printing, state

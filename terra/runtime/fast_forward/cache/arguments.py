@@ -10,7 +10,7 @@ from terra.frameworks import keras, numpys, stock
 from terra.frameworks.keras import is_embedding
 from terra.frameworks.tensorflow import CLASSES, INDICES
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
-from terra.runtime.tensors.kinds import is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
+from terra.runtime.tensors.kinds import PLAIN, TENSORS, is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
 
@@ -120,3 +120,13 @@ def describe(runner, value, found, keep, inputs):
         found.append(kind)
     else:
         raise Unskippable(f"is given an object of type {kind.__name__}" if kind is not np.ndarray else "is given an array that is too large to be compared")
+
+
+def holds_plain_only(value):
+    """Whether there is nothing but scalars, tensors and the like, in lists, tuples and dicts."""
+    kind = type(value)
+    if kind is dict:
+        return all(map(holds_plain_only, value.values()))
+    if kind is list or kind is tuple:
+        return all(map(holds_plain_only, value))
+    return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)

@@ -33,6 +33,7 @@ from terra.runtime.fast_forward.cache.quick_entries import jump as jump_quickly
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.regions import FELL_BACK, MISSED, Alternatives, CallContext, Inputs
 from terra.runtime.fast_forward.guards import added_losses, guards, replaced
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.tensor import make_tensor
@@ -225,28 +226,33 @@ def attempt_at(place, known, runner, owner, args, kwargs, call, more=None, may_b
         return enter(runner, call), None
     if more is not None:
         found += more
-    signature = tuple(found)
+    signature, expected = tuple(found), None
     if known is not None:
         regions = known.get(signature, ())
         for region in regions:
             if region.fits(runner, inputs):
+                if runner.step.verifies and (region.opaque or region.effects):  # observed, the call tells of both
+                    expected = verification.candidates(runner, region, regions, inputs)
+                    break
                 if runner.step.verifies:
                     known.jumped()
                     return verification.make_again(runner, region, regions, inputs, more is not None, unread(runner, owner, args, kwargs), call), None
                 result = jump(runner, region, inputs, regions)
                 if result is MISSED:
+                    if outcomes.pending:
+                        continue
                     break
                 known.jumped()
                 return (result if result is not FELL_BACK else enter(runner, call)), None
     program = runner.program
-    if known is not None and not known.is_worth_recording(signature, type(owner) is FunctionType and more is None):
+    if known is not None and expected is None and not outcomes.pending and not known.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if known.is_fruitless():
             program.note_unskippable(place, "depends on something that is another one nearly each time")
             program.regions[place] = False
         return enter(runner, call), None
-    if not profilers.can_watch():
+    if not profilers.can_watch() and not outcomes.pending:
         return enter(runner, call), None
-    return _record(runner, place, known, _Call(owner, args, kwargs, call, signature, inputs, keep, more is not None, may_be_empty))
+    return _record(runner, place, known, _Call(owner, args, kwargs, call, signature, inputs, keep, more is not None, may_be_empty, expected))
 
 
 class _Call(NamedTuple):
@@ -261,6 +267,7 @@ class _Call(NamedTuple):
     keep: list  # what the signature knows by identity
     takes_all: bool  # whether it depends on all that was fed to the step, and the shapes of its arguments
     may_be_empty: bool
+    expected: list | None  # the records that it is compared with, if it could have been skipped
 
 
 def _record(runner, place, known, call):
@@ -272,16 +279,14 @@ def _record(runner, place, known, call):
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
-    differentiates = changes = False
+    differentiates, effects, opaque = False, (), None
     before = runner.observer.effects_so_far() if runner.observer is not None else None
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads, differentiates, changes = observe_users(runner, users, guard.containers, inputs.composites, lambda: enter(runner, call.make))
+        result, guard.reads, differentiates, effects, opaque, why = observe_users(runner, users, guard.containers, inputs.composites, lambda: enter(runner, call.make))
         if guard.reads is None:
-            guard, why = None, "runs functions of the user's that do more than compute"
-            if changes:  # (these are effects of a run around it)
-                program.only_within.add(place)
+            guard = None
     elif guard is not None:
         result, why, warned = call_watch.watch(lambda: _enter_first(runner, place, call.make) if known is None else enter(runner, call.make), guard.containers)
         if why is not None:
@@ -302,11 +307,17 @@ def _record(runner, place, known, call):
             raise Unskippable("reads a tensor that is among its arguments as well")
         may_be_empty = call.may_be_empty or stock.may_do_nothing(owner)
         region = recording.region(
-            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates)
+            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque)
         region.guard, region.keep, region.context = guard, call.keep, context.changes
+        if call.expected is not None:
+            known.jumped()
+            verification.compare(runner, call.expected, region)
+            return result, None
         runner.note_formatted(region.formatted)
         differentiates = differentiates and recording.tells_tapes
-        if differentiates or changes:  # then only a run that is observed can leave it out, together with the gradient, or with what it changes
+        if differentiates and region.opaque:
+            raise Unskippable("calls unknown code, and has a tf.custom_gradient of the program's")
+        if differentiates:  # then only a run that is observed can leave it out, together with the gradient
             program.only_within.add(place)
             if runner.observer is None:
                 raise Unskippable("has a tf.custom_gradient of the program's, of which a tape must be told")

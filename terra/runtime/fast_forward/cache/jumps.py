@@ -3,6 +3,8 @@
 from terra.frameworks.keras import call_context
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.sources.array_calculations import calculate_late
+from terra.runtime.fast_forward.sources import opaque_calls
+from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
 from terra.runtime.fast_forward.sources.late_reads import Late, LateCalculation, Received
 from terra.runtime.fast_forward.sources.parts import Drawn
 from terra.runtime.tensors.draws import seed_tensor
@@ -60,19 +62,46 @@ def _rebuild(template, runner, region, inputs):
         return region.find(runner, template)
     if kind is Number:
         return inputs.numbers[template.place]
+    if kind is Held:
+        return template.value
+    if kind is Result:
+        return inputs.opaque[template.index]
     return template
 
 
 def jump(runner, region, inputs, alternatives):
     """Take the nodes of the region as matched, or of the one among the `alternatives` that reads what there is to read; returns the call's result.
 
-    FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, and nothing was matched.
+    FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, or an opaque call gave something else, and nothing was matched.
     """
-    sent, entries = (0, 0), None
+    sent, entries, seeds, had, take_back = (0, 0), None, None, 0, None
+    before, observer = runner.place() if region.fetches else None, runner.observer
+    made = [] if observer is not None else None
+    states = [effect.state() for effect in region.effects] if observer is not None else ()
+    if region.opaque:
+        inputs.opaque = []
+        found = _make_opaque(runner, region, inputs, 0, region.n_early, 0, made)
+        if found is None:
+            return MISSED if runner.step.skeleton is runner else FELL_BACK
+        had, take_back = found
     if region.fetches:
-        region, sent, entries = _read(runner, region, inputs, alternatives)
+        known = region
+        region, sent, entries, seeds = _read(runner, region, inputs, alternatives)
         if region is None:
+            if take_back is not None:
+                take_back()
             return sent
+        if region is not known and observer is not None:
+            states = [effect.state() for effect in region.effects]
+    if region.n_early < len(region.opaque):
+        found = _make_opaque(runner, region, inputs, region.n_early, None, had, made)
+        if found is None:
+            if take_back is not None:
+                take_back()
+            runner.go_back(before, region.feeds[:sent[0]])
+            _put_back(region, runner.step, seeds, entries)
+            return MISSED if runner.step.skeleton is runner else FELL_BACK
+        had = found[0]
     advance(runner, region, inputs.foreign, *sent, entries)
     for k, mask in region.masks:
         inputs.masks[k][0]._keras_mask = _rebuild(mask, runner, region, inputs)
@@ -81,14 +110,36 @@ def jump(runner, region, inputs, alternatives):
     runner.note_formatted(region.formatted)
     result = _rebuild(region.result, runner, region, inputs)
     left = [result if effect.template is RESULT else _rebuild(effect.template, runner, region, inputs) for effect in region.effects]
-    for effect, value in zip(region.effects, left):  # (numbers were calculated of those that were there before)
+    for effect, value in zip(region.effects[had:], left[had:]):  # (numbers were calculated of those that were there before)
         effect.have(value)
+    if region.opaque:
+        opaque_calls.made_for_good(region.opaque)
+    if observer is not None and (region.effects or made):
+        observer.take_over_effects(region, made, left, states)
     return result
 
 
+def _make_opaque(runner, region, inputs, first, end, had, made):
+    """Make opaque calls of a region, where so many of its effects were had: see `opaque_calls.make_all`; None if the region does not hold. `made`: a list that is told of them."""
+    found = opaque_calls.make_all(
+        region.opaque[first:end], region.effects, lambda template, _: _rebuild(template, runner, region, inputs), inputs.opaque, None if made is None else lambda *call: made.append(call),
+        first, had, lambda: runner.step.skeleton is runner and region.guard.holds() and inputs.numbers_hold())
+    if found is None:
+        note_unsteady(runner.program, region)
+    return found
+
+
+def note_unsteady(program, region):
+    """An opaque call of a region gave something else than it did: if that is a number or a text, another one is to be expected each time."""
+    pending = opaque_calls.outcomes.pending
+    call, outcome = region.opaque[len(pending) - 1], pending[-1]
+    if outcome.error is None and type(outcome.value) in (float, str, bytes, int):
+        program.unsteady.add(call.key)
+
+
 def _read(runner, region, inputs, alternatives):
-    """Read what a call would read which is skipped: the region that has read the same, how many of its feeds and branches the graph was told, and its entries if
-    it draws seeds; or None, what `jump` gives, and None.
+    """Read what a call would read which is skipped: the region that has read the same, how many of its feeds and branches the graph was told, its entries if
+    it draws seeds, and from where these are drawn; or None, what `jump` gives, and None twice.
     """
     step, before = runner.step, runner.place()
     seeds, entries = _draw(region, step)
@@ -103,7 +154,7 @@ def _read(runner, region, inputs, alternatives):
         value = runner.receive(node)
         if value is None:
             _put_back(region, step, seeds, entries)
-            return None, FELL_BACK, None
+            return None, FELL_BACK, None, None
         k += 1
         values.append(value)
         if not is_expected(expected, value):
@@ -111,12 +162,12 @@ def _read(runner, region, inputs, alternatives):
             _put_back(region, step, seeds, entries)
             region = alternatives.that_reads(runner, inputs, region, values)
             if region is None:
-                return None, MISSED, None
+                return None, MISSED, None, None
             seeds, entries = _draw(region, step)  # up to here, the graph is told the same again
             feeds = selects = k = 0  # again, as far as the graph knows it already
             values.clear()
     alternatives.missing = max(alternatives.missing - 1, 0)
-    return region, (feeds, selects), entries
+    return region, (feeds, selects), entries, seeds
 
 
 def _draw(region, step):

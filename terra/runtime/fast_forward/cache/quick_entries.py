@@ -326,7 +326,7 @@ def _give(runner, given, output):
 def learn(runner, place, region, args, kwargs, shared=False, express=True):
     """Make a quick entry of a recorded region, if it is simple enough. `express`: whether it may stand behind a node."""
     known = runner.program.regions.get(place)
-    if not known or region.draws or region.masks or region.fetches or region.losses or runner.step.verifies:
+    if not known or region.draws or region.masks or region.fetches or region.losses or region.effects or region.opaque or runner.step.verifies:
         return
     quick = _Quick()
     given = (*args, *kwargs.values())

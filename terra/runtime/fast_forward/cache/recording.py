@@ -5,6 +5,8 @@ import collections
 import numpy as np
 
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE
+from terra.runtime.fast_forward.cache import opaque_records
+from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
 from terra.runtime.fast_forward.sources.late_reads import Late, LateCalculation, LateReads, Received
 from terra.runtime.tapes.backward import Record
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, mask_of
@@ -56,12 +58,12 @@ class Recording:
         """Whether a tape was told of functions of the program's."""
         return self.runner.tapes.state() != self.tape_state[False]
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=None, added=(), effects=(), passed_on=(), differentiates=False):
+    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=None, added=(), effects=(), passed_on=(), differentiates=False, opaque=None):
         """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
         `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
         `late`: what was read and not looked at, see `LateReads`, if that was not by the framework; `added`: lists of losses, see `added_losses.Before`;
         `effects`: of attributes that it has set; `passed_on`: ids of tensors that nothing has looked at at all; `differentiates`: whether the tapes may have been told of
-        functions of the program's, so that a jump could not tell them.
+        functions of the program's, so that a jump could not tell them; `opaque`: the opaque calls, see `purity.opaque`.
 
         Raises Unskippable.
         """
@@ -76,6 +78,7 @@ class Recording:
             raise Unskippable("begins or ends a tape")
         if self.random != random_state():
             raise Unskippable("draws random numbers in Python")
+        self.opaque = opaque
         self.inputs, self.knows_fed, self.late = inputs, knows_fed, late or LateReads(NOTHING_VARIES, runner.late_reads, runner.late_reads)
         self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
         self.unused = set(self.places.values())
@@ -111,6 +114,8 @@ class Recording:
         region.shapes.update(runner.jumped_shapes(self.log_length))
         region.result = self._given(result)
         region.effects = [e.described(self._left(e, result)) for e in effects]
+        if opaque is not None and opaque.calls:
+            opaque_records.note(region, opaque.calls, self._template)
         region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
         region.functions = []
@@ -291,6 +296,15 @@ class Recording:
 
     def _template(self, value):
         kind = type(value)
+        if kind is Result:
+            return value
+        if kind is Held:
+            if type(value.value) is str and self.formats:
+                raise Unskippable("has made a text of a tensor's value, and gives unknown code one")
+            return value
+        number = self.opaque.number_of(value) if self.opaque is not None else None
+        if number is not None:
+            return Result(number)
         late = self._late(value)
         if late is not None:
             if kind is np.ndarray and (id(value) in self.arrays or (type(late) is LateCalculation and value.base is not None)):

@@ -117,7 +117,7 @@ MOST_ALTERNATIVES = 8  # the same where the call reads values
 class Inputs:
     """The tensors among the arguments of a call."""
 
-    __slots__ = ("values", "foreign", "enclosed", "composites", "indices", "fed", "masks", "numbers", "drawn", "arrays")
+    __slots__ = ("values", "foreign", "enclosed", "composites", "indices", "fed", "masks", "numbers", "drawn", "arrays", "opaque", "evaluate")
 
     def known_elsewhere(self, runner, reads):
         """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
@@ -133,6 +133,12 @@ class Inputs:
         self.masks = []  # (tensor, its mask), of each of them
         self.numbers = ()  # those that vary, see `varying`
         self.drawn = self.arrays = ()  # what live calls have given; the arrays that the step is given
+        self.opaque = ()  # what opaque calls have given
+        self.evaluate = None  # tells what the numbers are now
+
+    def numbers_hold(self):
+        """Whether the numbers are what they were before opaque calls were made."""
+        return self.evaluate is None or self.evaluate() == self.numbers
 
     def describe(self, runner, x, found):
         """Append what identifies the tensor `x`, and what is attached to it, to `found`."""
@@ -240,9 +246,11 @@ class Region:
     __slots__ = (
         "guard", "keep", "checks", "entries", "patches", "feeds", "draws", "selects", "end", "latest", "needs", "result", "records", "functions",
         "accessed", "shapes", "repeated", "masks", "context", "fetches", "by_value", "has_other_shapes", "losses", "effects", "carried", "numbers", "calls", "takes_arrays",
-        "formatted")
+        "formatted", "opaque", "n_early")
 
     def __init__(self):
+        self.opaque = ()  # the opaque calls, see `opaque_calls`
+        self.n_early = 0  # how many of them are made before anything is read: the rest is given what was read
         self.formatted = ()  # keys of tensors of whose values it makes texts for messages, and nothing else
         self.carried = ()  # what identifies what the attributes hold that count as arguments
         self.context = {}  # what it sets in Keras' call context
@@ -289,7 +297,7 @@ class Region:
 
     def answers_like(self, other):
         """Whether numbers that vary, and live calls, answer in both what they answer in the other: they are asked before anything is read."""
-        return (self.repeated, self.numbers, self.calls) == (other.repeated, other.numbers, other.calls)
+        return not (self.opaque or other.opaque) and (self.repeated, self.numbers, self.calls) == (other.repeated, other.numbers, other.calls)
 
     def fits(self, runner, inputs):
         """Whether the call may be jumped over, its signature being the same."""

@@ -21,6 +21,7 @@ from terra.runtime.execution.slicing import Assign
 from terra.runtime.fallback.replay import snapshot
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, is_expected
+from terra.runtime.fast_forward.sources.opaque_calls import Held
 from terra.runtime.fast_forward.sources.late_reads import Late
 from terra.runtime.tapes.backward import Record
 from terra.runtime.tensors.comparing import Unskippable
@@ -98,12 +99,17 @@ def _that_reads_alike(runner, regions):
 def compare(runner, expected, made, where=None):
     """Compare what a call did with what was recorded of it, in one of the regions `expected`."""
     step, expected = runner.step, _that_reads_alike(runner, expected)
-    if expected is None:
+    if expected is None or _misses(expected, made):
         return
     step.counts.verified_calls += 1
     difference = _difference(expected, made)
     if difference is not None:
         step.differences.append(f"a call would have been skipped, but {difference} ({where or _place(location.tls.cursor.current)})")
+
+
+def _misses(expected, made):
+    """Whether an opaque call gave something else than was recorded: the jump would have been taken back."""
+    return len(expected.opaque) >= len(made.opaque) and any(a.expected is not b.expected and a.expected != b.expected for a, b in zip(expected.opaque, made.opaque))
 
 
 def note_impure(runner, expected, reason):
@@ -133,6 +139,8 @@ def _difference(expected, made):
         return "gives another result than was recorded"
     if len(expected.effects) != len(made.effects) or not all(a.is_like(b, _same) for a, b in zip(expected.effects, made.effects)):
         return "sets attributes to something else than was recorded"
+    if len(expected.opaque) != len(made.opaque) or not all(a.is_like(b, _same) for a, b in zip(expected.opaque, made.opaque)):
+        return "makes other calls of unknown code than were recorded"
     if not _same(expected.masks, made.masks):
         return "leaves other masks than were recorded"
     if not _same(_told(expected), _told(made)):
@@ -159,6 +167,8 @@ def _same(a, b):
         return a.keys() == b.keys() and all(_same(x, b[name]) for name, x in a.items())
     if kind is ValueKey:
         return False
+    if kind is Held:
+        return a.is_like(b)
     if tfi.is_variable(a):
         return a.handle is b.handle  # each assignment gives an object of its own
     if kind is EagerTensor:

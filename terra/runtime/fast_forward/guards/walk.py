@@ -124,11 +124,7 @@ class Walk:
                     self._attributes(value)
             elif package is None:
                 if callable(value) and not self.reading and (not is_librarys(kind) or _wraps_users(value)) and id(value) not in self.seen:
-                    if self.users is None or tfi.has_custom_gradient(value) is None:
-                        raise Unskippable(f"may call an object of type {kind.__name__}")
-                    self.seen.add(id(value))
-                    self.users += [value, tfi.has_custom_gradient(value)]
-                    self.containers.add(vars(value))
+                    self._callable(value, kind)
             elif keras.is_node(kind):
                 if id(value) not in self.seen:
                     self.seen.add(id(value))
@@ -136,6 +132,18 @@ class Walk:
             elif id(value) not in self.seen and package in keras.PARTS and kind.__name__ not in keras.OPAQUE and hasattr(value, "__dict__"):
                 self.seen.add(id(value))
                 self._attributes(value)
+
+    def _callable(self, value, kind):
+        """A callable object that is not the framework's: what its class defines is observed where the framework calls it."""
+        self.seen.add(id(value))
+        function = tfi.has_custom_gradient(value) if self.users is not None else None
+        if function is not None:
+            self.users += [value, function]
+            self.containers.add(vars(value))
+        elif self.users is not None and type(getattr(kind, "__call__", None)) is FunctionType and type(getattr(value, "__dict__", None)) is dict:
+            self.users.append(kind)
+        else:
+            raise Unskippable(f"may call an object of type {kind.__name__}")
 
     def _node(self, node):
         """A node of a Functional model: what its operation is given besides symbolic tensors."""

@@ -25,6 +25,7 @@ from terra.runtime.tensors.kinds import (
 )
 from terra.runtime.fast_forward.purity.observed_libraries import derives_from_librarys, parts_of_super
 from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, answer
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.transform import convert, policy
 
@@ -45,36 +46,36 @@ class Attributes:
         """The attribute `name` of `it` is read: returns what to read it of."""
         if self.reason is not None:
             return it
+        if self.opaque.has_any and it in self.opaque:
+            return self._opaquely(it, name, f"asks for {name}")
         kind = type(it)
         if kind is np.ndarray and name in METHODS and self.late.part_for(it) is not None:
             return it
         if name == "T" and kind is np.ndarray:
             value = self.by_numpy(np.transpose, (it,))
             if value is not None:
-                return _answer(name, value)
+                return answer(name, value)
         if (id(it), name) in self.runner.program.counters and self._looked_up(it, name) is held_in(it, name):
             number = self.counter(it, name)
             if number is not None:
-                return _answer(name, number)
+                return answer(name, number)
         self.late.looked_at(it)
         if self._is_librarys_attribute(it, kind, name):
             value = self._of_librarys_object(it, name) if kind is not super else self._of_super(it, name)
-            return it if type(value) is MethodType else _answer(name, value)
+            return it if type(value) is MethodType else answer(name, value)
         computed = name in _COMPUTED and stock.is_stock_kind(kind)
         if (kind in TENSORS or kind in PLAIN or is_librarys(kind)) and not computed:
-            self._attribute(it, name)
-            return it
+            return self._plainly(it, name)
         found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
         if computed and type(found) is property and is_frameworks(found.fget) and not self._covers(it) and self._is_looked_up_plainly(kind) \
                 and _is_librarys_or_none(defined(kind, "__getattr__")):
             self.note_class(it)
             self._found(kind.__mro__, name, None)
-            return _answer(name, self._framework(None, skipping.skipping(found.fget), it))
+            return answer(name, self._framework(None, skipping.skipping(found.fget), it))
         if found is None and self._asks_by_getattr(it, kind, name):
             return self._got(it, kind, name)
         if type(found) is not property or not _computes_only(found.fget):
-            self._attribute(it, name)
-            return it
+            return self._plainly(it, name)
         return self._property(it, kind, name, found.fget)
 
     def _covers(self, it):
@@ -92,7 +93,7 @@ class Attributes:
             observed = self._user_function(getter, None)
             if observed is not None:
                 try:
-                    return _answer(name, observed(it))
+                    return answer(name, observed(it))
                 except AttributeError:
                     self.impure(f"asks for {name}, which raises an error")
                     raise
@@ -114,10 +115,10 @@ class Attributes:
             self._found(kind.__mro__, name, {name: None})
             self._found(kind.__mro__, "__getattr__", None)
         if type(getter) is FunctionType and not is_frameworks(getter):
-            return _answer(name, self._user_function(getter, getter)(it, name))
+            return answer(name, self._user_function(getter, getter)(it, name))
         if is_like_builtin(kind) and getter in (dict.__getitem__, dict.get):
             self._look_into(it)
-            return _answer(name, getter(it, name))
+            return answer(name, getter(it, name))
         self.impure(f"asks for {name}, which no class defines")
         return it
 
@@ -395,18 +396,11 @@ class Attributes:
         if entered is not None:
             return entered
         if id(it) not in self._born and kind not in (tfi.tf.name_scope, contextlib.nullcontext, tfi.DeviceScope, tfi.NullContext):
-            self.impure(f"enters a context of type {kind.__name__}")
+            if is_librarys(kind) or self.reason is not None:
+                self.impure(f"enters a context of type {kind.__name__}")
+            else:
+                return OpaqueContext(self.opaque, it)
         return it
-
-
-class _Answer:
-    """Stands in for an object whose property was read: has its value under its name."""
-
-
-def _answer(name, value):
-    answer = _Answer()
-    setattr(answer, name, value)
-    return answer
 
 
 _BUILTINS = frozenset(["bool", "dict", "float", "int", "isinstance", "len", "list", "str", "tuple"])

@@ -23,7 +23,6 @@ from terra.tf.random_state import random_state
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
-# Builtins without side effects, by what they do to their arguments.
 _ITERATING = frozenset(map(id, [len, iter, next]))
 _REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
 _FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
@@ -53,12 +52,11 @@ class Builtins:
             return self._identity
         if callee is functools.reduce:
             return functools.partial(self._fold, form)
-        made = self.operator_function(callee)
+        made = self._set_attribute if callee is setattr else self.operator_function(callee)
         if made is not None:
             return made
         if isinstance(owner, (ModuleType, type)):
-            self.impure(f"calls {callee.__qualname__}")
-            return form
+            return self.opaque.calling(callee, f"calls {callee.__qualname__}")
         if live_calls.is_live(owner, callee.__name__):
             return functools.partial(self._live, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
@@ -66,26 +64,26 @@ class Builtins:
         if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
             if callee.__name__ in methods.MUTATORS:
                 if id(owner) not in self._born:
-                    self.impure("changes a container that it has not made")
+                    return self.opaque.calling(callee, "changes a container that it has not made")
             else:
                 self._look_into(owner)
         elif type(owner) is np.ndarray and callee.__name__ in METHODS:
             return functools.partial(self._on_array, callee)
         elif type(owner) not in (str, bytes, int, float, tuple, range):
-            self.impure(f"calls {callee.__qualname__}")
-            return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
+            if type(owner) is np.ndarray:
+                self.impure(f"calls {callee.__qualname__}")
+                return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
+            return self.opaque.calling(callee, f"calls {callee.__qualname__}")
         return functools.partial(self._on_containers, callee)
-
-    def _identity(self, it, /):
-        """The `id` of a variable that was there before is the same each time."""
-        if not tfi.is_variable(it) or id(it) in self._born:
-            self.impure("calls id")
-        return id(it)
 
     def _live(self, owner, name, /, *args, **kwargs):
         """Make a call that is to be made each time, see `live_calls`."""
         recording, step = self.recording, self.runner.step
         takes = live_calls.takes_element(owner, name)
+        if recording is None and not takes and live_calls.draws(owner, name, args, kwargs):
+            return self.opaque.make(getattr(owner, name), args, kwargs, f"calls {type(owner).__name__}.{name}")
+        if self.opaque.draws:
+            self.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
         if recording is None or not (takes or live_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
             self.impure(f"calls {type(owner).__name__}.{name}")
             return getattr(owner, name)(*args, **kwargs)
@@ -219,7 +217,11 @@ class Builtins:
         self.reads.bases(callee)
         for cls in callee.__mro__[:-1]:
             self.reads.contents(vars(cls), cls)
-        made = self.fresh(callee(*args, **kwargs))
+        self.is_inside_opaque = True  # (its `__init__` is made by `dataclasses`)
+        try:
+            made = self.fresh(callee(*args, **kwargs))
+        finally:
+            self.is_inside_opaque = False
         given = [*args, *kwargs.values()]
         for x in vars(made).values():
             if type(x) in (list, dict) and not any(x is y for y in given):
@@ -345,8 +347,7 @@ class Builtins:
             return functools.partial(self._make_derived, callee)
         if is_plain_class(callee):
             return functools.partial(self._make_object, callee)
-        self.impure(f"makes an object of type {callee.__name__}")
-        return form
+        return self.opaque.calling(callee, f"makes an object of type {callee.__name__}")
 
     @ours.calling
     def _convert(self, callee, /, *args, **kwargs):

@@ -59,6 +59,15 @@ class Calls:
 
     def _callee(self, callee, form, instrumented):
         kind = type(callee)
+        if self.opaque.has_any and callee in self.opaque:
+            return self.opaque.calling(callee, "calls what unknown code gives")
+        known = self._known_callee(callee, form, instrumented)
+        if (kind is BuiltinFunctionType or kind is type) and type(known) is functools.partial and self.reason is None:
+            return functools.partial(self._perhaps_of_opaque, callee, known)
+        return known
+
+    def _known_callee(self, callee, form, instrumented):
+        kind = type(callee)
         if observed_libraries.calls_library(callee):
             return functools.partial(self._of_library, callee, form)
         if kind is FunctionType:
@@ -122,8 +131,7 @@ class Calls:
             return functools.partial(self._framework, None, skipping.Skipping(call.__get__(callee, kind)))
         if quiet_functions.is_scoped(call) and self.reason is None:
             return functools.partial(self._scoped, callee, call.__wrapped__)
-        self.impure(f"calls an object of type {kind.__name__}")
-        return form
+        return self.opaque.calling(callee, f"calls an object of type {kind.__name__}")
 
     def _partial(self, callee, form, instrumented):
         """A functools.partial: what it calls is called observed."""
@@ -192,7 +200,7 @@ class Calls:
     def _user_function(self, function, form, instrumented=False):
         """The observed form of a user's function; `instrumented`: of one that keeps its locations, though `function` itself may not."""
         observed = self._observed_function(function, form, instrumented)
-        if observed is None or self.reason is not None or not function.__code__.co_flags & inspect.CO_GENERATOR:
+        if observed is None or type(observed) is functools.partial or self.reason is not None or not function.__code__.co_flags & inspect.CO_GENERATOR:
             return observed
         return functools.partial(self._generating, observed, _cleans_up(convert.own_code(function.__code__)))
 
@@ -225,8 +233,10 @@ class Calls:
                     sys.setprofile(profile)
         except Unobservable as error:
             known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks(function) else f": {error}"
-            self.impure(f"calls {function.__qualname__}{known}")
-            return form
+            if is_frameworks(function):  # what it gives may depend on where in the framework it is called
+                self.impure(f"calls {function.__qualname__}{known}")
+                return form
+            return self.opaque.calling(function, f"calls {function.__qualname__}{known}")
         if convert.is_observed(function.__code__):
             self.exchanged.append(function)
         else:
@@ -271,11 +281,9 @@ class Calls:
                 return functools.partial(self._on_plain, callee)
             if self._covers(owner):  # a class of the user's has overridden it, or looks something up with it
                 return functools.partial(self._within, callee)
-            self.impure(f"calls {function.__qualname__}")
-            return form
+            return self.opaque.calling(callee, f"calls {function.__qualname__}")
         if type(function) is not FunctionType:
-            self.impure(f"calls {callee!r}")
-            return form
+            return self.opaque.calling(callee, f"calls {callee!r}")
         if function.__name__ == "_replace" and function.__code__ is _REPLACE and self.is_named_tuple(type(owner)):
             return form
         own = observed_libraries.within_scope(function)
@@ -303,8 +311,10 @@ class Calls:
             self._bear(result)
         elif len(self.runner.log) != length or len(self.jumped) != jumps:
             self.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
-        elif callee is None or not quiet_functions.follows_from_arguments(callee) or not _all_plain((args, kwargs)):
-            self.impure(f"calls {_name(form)}, of the framework's, which runs no operation", callee is None)
+        elif callee is None or not quiet_functions.follows_from_arguments(callee) or not arguments.holds_plain_only((args, kwargs)):
+            why = self.opaque.note_constant(callee, args, kwargs, result) if type(callee) is FunctionType and self.reason is None else ""
+            if why is not None:
+                self.impure(f"calls {_name(form)}, of the framework's, which runs no operation{f' and {why}' if why else ''}", callee is None)
         else:
             if quiet_functions.looks_at_values(callee):
                 self.values((args, kwargs))
@@ -456,16 +466,6 @@ def _cleans_up(code):
 def _type_of(number):
     """The type of the tensor that TensorFlow makes of a number."""
     return tfi.dtypes.float32 if type(number) is float else tfi.dtypes.int32 if type(number) is int else tfi.dtypes.as_dtype(type(number))
-
-
-def _all_plain(value):
-    """Whether there is nothing but scalars, tensors and the like, in lists, tuples and dicts."""
-    kind = type(value)
-    if kind is dict:
-        return all(map(_all_plain, value.values()))
-    if kind is list or kind is tuple:
-        return all(map(_all_plain, value))
-    return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
 
 
 @ours.calling

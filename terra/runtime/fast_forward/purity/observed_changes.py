@@ -5,7 +5,7 @@ import numpy as np
 from terra.frameworks import keras
 from terra.location.unobserved import OPERATORS
 from terra.runtime.fast_forward.guards import lasting
-from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Effect, held_in, kind_of
+from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.varying import KINDS, Becomes
 from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
 from terra.tf import internals as tfi
@@ -38,7 +38,8 @@ class Changes:
 
     def raised(self, it):
         """`raise it`"""
-        self.impure("raises an exception")
+        if not self.opaque.raises(it) and not (isinstance(it, type) and it.__init__ is Exception.__init__ and it.__new__ is Exception.__new__):
+            self.impure("raises an exception")
         return it
 
     def assigned(self, it, name):
@@ -66,13 +67,81 @@ class Changes:
         self.reads.entry(vars(optimizer), "_learning_rate", variable)
         self.builtin(variable.assign)(value)
 
-    def _sets(self, owner, name, added=None):
-        """An attribute or item is about to be set."""
+    def _sets(self, owner, name, added=None, before=_UNKNOWN):
+        """An attribute or item is about to be set; or it was, where there was `before`."""
         known = self.effects.get((id(owner), name))
-        self.effects[id(owner), name] = Effect(owner, name, added, before=held_in(owner, name) if known is None else known.before)
+        if known is not None and self.opaque.calls and [*self.effects].index((id(owner), name)) < max(call.n_effects for call in self.opaque.calls):
+            self.impure(f"sets {known.label} again, after a call of unknown code that may have seen it")
+            return
+        if before is _UNKNOWN:
+            before = held_in(owner, name)
+        self.effects[id(owner), name] = Effect(owner, name, added, before=before if known is None else known.before)
+
+    def take_over_effects(self, region, calls, values, before):
+        """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls."""
+        done = 0
+        for call in calls:
+            for k in range(done, call[0].n_effects):
+                self._take_effect(region.effects[k], values[k], before[k])
+            done = max(done, call[0].n_effects)
+            self.opaque.take_over([call])
+        for k in range(done, len(region.effects)):
+            self._take_effect(region.effects[k], values[k], before[k])
+
+    def _take_effect(self, effect, value, before):
+        if self.reason is not None:
+            return
+        self._bear(value)
+        if type(effect) is Append:
+            made = Append(effect.owner, ("appended", len(self.effects)), None, item=value)
+            self.effects[made.key] = made
+        elif type(effect) is Removal:
+            self.effects[effect.key] = Removal(effect.owner, effect.name, before=before)
+        else:
+            known = self.effects.get(effect.key)
+            counts = effect.added is not None and (known is None or known.added is not None)
+            self._sets(effect.owner, effect.name, effect.added + (known.added if known is not None else 0) if counts else None, before)
+
+    def _take_over(self, effects, born):
+        """A run inside of this one has had these effects, and has made these containers."""
+        if self.reason is not None:
+            return
+        for it in born:
+            self._born.add(it)
+        for key, effect in effects.items():
+            known = self.effects.get(key)
+            if type(effect) is Append:
+                effect.name = ("appended", len(self.effects))
+                self.effects[effect.key] = effect
+            elif known is None or type(effect) is Removal:
+                self.effects[key] = effect
+            else:
+                added = None if effect.added is None or known.added is None else effect.added + known.added
+                self.effects[key] = Effect(effect.owner, effect.name, added, before=known.before)
+
+    def _set_attribute(self, it, name, value, /):
+        """Call `setattr`."""
+        if type(name) is not str:
+            self.impure("calls setattr")
+        setattr(self.assigned(it, name), name, value)
 
     def removed(self, it, name):
-        self.impure("deletes an attribute")
+        """The attribute `name` of `it` is deleted."""
+        if self.reason is not None or self._sets_own(it, name):
+            return it
+        if id(it) in self._born or name not in (vars(it) if type(getattr(it, "__dict__", None)) is dict else ()) or not self.may_set(it, name):
+            self.impure("deletes an attribute")
+            return it
+        deleter = self._found(type(it).__mro__, "__delattr__", None)
+        if deleter is not object.__delattr__ and not is_frameworks(deleter):
+            self.impure("deletes an attribute")
+            return it
+        if (id(it), name) not in self.effects:
+            self._attribute(it, name)  # it has to be there
+        self._sets(it, name)
+        if self.reason is None:
+            known = self.effects[id(it), name]
+            self.effects[id(it), name] = Removal(it, name, before=known.before)
         return it
 
     def changed(self, it):

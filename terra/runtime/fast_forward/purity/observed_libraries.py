@@ -15,6 +15,7 @@ import numpy as np
 from terra import ours
 from terra.frameworks import libraries, stock
 from terra.runtime.fast_forward.cache import call_watch
+from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown, answer
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
 from terra.tf import internals as tfi
@@ -28,7 +29,7 @@ _UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "thre
 
 def derives_from_librarys(kind):
     """Whether a class is such a library's, or derives from one."""
-    return any(policy.is_pure(cls.__module__) for cls in kind.__mro__)
+    return any(policy.is_pure(getattr(cls, "__module__", None)) for cls in kind.__mro__)
 
 
 def calls_library(callee):
@@ -215,6 +216,47 @@ class Libraries:
                 todo += vars(it).values()
             else:
                 self.impure(f"gives a library an object of type {kind.__name__}")
+
+    def attempted(self, look, *parts):
+        """Returns None if `look(*parts)`, which runs no code of the program's, understands what is asked; else why the run would be impure."""
+        self._trying = self.reason is None
+        try:
+            look(*parts)
+        except Unknown as unknown:
+            return str(unknown)
+        finally:
+            self._trying = False
+        return None
+
+    def _not_understood(self, look, *parts):
+        """Returns why a run would be impure in which `look` is shown these operands; None if it would not."""
+        if self.reason is not None or all(type(x) in PLAIN or type(x) in TENSORS for x in parts):
+            return None
+        return next(filter(None, [self.attempted(look, x) for x in parts]), None)
+
+    def _plainly(self, it, name):
+        """Returns what to read an attribute of: `it`, or what holds that which an opaque call has given."""
+        why = self.attempted(self._attribute, it, name)
+        if why is None:
+            return it
+        if name.startswith("__"):
+            self.impure(why)
+            return it
+        return self._opaquely(it, name, why)
+
+    def _opaquely(self, it, name, why):
+        """Returns what to read an attribute of that is read by an opaque call."""
+        try:
+            return answer(name, self.opaque.attribute(it, name, why))
+        except AttributeError:
+            return it  # the program's own code is to raise it
+
+    @ours.calling
+    def _perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
+        """Call a builtin, which may be given what unknown code has given."""
+        if self.opaque.has_any and any(x in self.opaque for x in args):
+            return self.opaque.make(callee, args, kwargs, f"calls {callee.__qualname__}")
+        return known(*args, **kwargs)
 
     def forget_notes(self):
         """What a library itself has set of what it was given is a note of its own, for the next time: another call makes the same of it."""

@@ -15,7 +15,8 @@ from terra.location.unobserved import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
-from terra.transform import wrappers
+from terra.tf import internals as tfi
+from terra.transform import convert, policy, wrappers
 
 _MAKE_CONTEXT = contextlib.contextmanager(lambda: None).__code__  # of what contextlib makes of a generator function
 _CONTEXT = type(contextlib.contextmanager(lambda: iter(()))())
@@ -43,10 +44,12 @@ class Objects:
 
     def _make_object(self, kind, /, *args, **kwargs):
         """Make an instance of such a class."""
+        made = defined(kind, "__init__")
+        if type(made) is FunctionType and self.reason is None and (not convert.is_observable(made) or (not policy.is_user_code(made) and self.opaque.takes(args, kwargs))):
+            return self.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}")
         self.reads.bases(kind)
         for cls in kind.__mro__[:-1]:
             self.reads.contents(vars(cls), cls)
-        made = defined(kind, "__init__")
         initialise = self._user_function(made, made) if type(made) is FunctionType else None
         if initialise is None and made is not object.__init__:
             self.impure(f"makes an object of type {kind.__name__}")
@@ -110,6 +113,12 @@ class Objects:
         if name is None:
             return None
         return functools.partial(self.unary if callee in (operator.neg, operator.pos, operator.invert) else self.comparison if name in _COMPARISONS else self.binary, name)
+
+    def _identity(self, it, /):
+        """The `id` of a variable that was there before is the same each time."""
+        if not tfi.is_variable(it) or id(it) in self._born:
+            return self.opaque.make(id, (it,), {}, "calls id")
+        return id(it)
 
     @ours.calling
     def _cached(self, callee, /, *args, **kwargs):

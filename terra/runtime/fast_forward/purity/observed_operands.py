@@ -19,6 +19,7 @@ from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
+from terra.runtime.tensors.open_shapes import Unread
 from terra.tf import internals as tfi
 from terra.tf import opschema
 
@@ -58,6 +59,8 @@ class Operands:
 
     def binary(self, name, left, right):
         """The operator `name` is applied to operands."""
+        if self.opaque.has_any and (left in self.opaque or right in self.opaque):
+            return self.opaque.operated(OPERATORS[name], left, right)
         if self._varying.numbers:
             value = self.calculates(OPERATORS[name], (left, right))
             if value is not None:
@@ -73,6 +76,9 @@ class Operands:
         if value is not None:
             return value
         how = self.modulo if name == "Mod" and type(left) not in _CALCULATED else self.operand  # which formats strings, too
+        why = self._not_understood(how, left, right)
+        if why is not None:
+            return self.opaque.operated(OPERATORS[name], left, right, reason=why)
         return self.result(self.operated(OPERATORS[name], how(left), how(right)))
 
     def _beside_tensor(self, it, other):
@@ -81,12 +87,19 @@ class Operands:
 
     def comparison(self, name, left, right):
         """Operands are compared. What comes of a number that varies has to come of it again."""
+        if self.opaque.has_any and (left in self.opaque or right in self.opaque):
+            return self.opaque.operated(OPERATORS[name], left, right)
         answer = self._answer(OPERATORS[name], (left, right))
         if answer is None:
             answer = self.late.compares(OPERATORS[name], (left, right))
         if answer is None and (type(left) is np.ndarray or type(right) is np.ndarray):
             answer = self.by_numpy(OPERATORS[name], (left, right))
-        return answer if answer is not None else self.result(self.operated(OPERATORS[name], self.compared(left), self.compared(right)))
+        if answer is not None:
+            return answer
+        why = self._not_understood(self.compared, left, right)
+        if why is not None:
+            return self.opaque.operated(OPERATORS[name], left, right, reason=why)
+        return self.result(self.operated(OPERATORS[name], self.compared(left), self.compared(right)))
 
     def _answer(self, function, parts):
         """What `function` tells of numbers, if one of them varies; else None."""
@@ -101,6 +114,8 @@ class Operands:
                 self.late.looked_at(x)
 
     def unary(self, name, it):
+        if self.opaque.has_any and it in self.opaque:
+            return self.opaque.operated(OPERATORS[name], it)
         value = self._operator_of_own(name, it)
         if value is not None:
             return value
@@ -155,6 +170,13 @@ class Operands:
         self._before = len(self.runner.log)
         return self._deeply(it, self._comparable)
 
+    def contains(self, left, right):
+        """`left in right`"""
+        if self.opaque.has_any and (left in self.opaque or right in self.opaque):
+            return self.opaque.operated(operator.contains, right, left)
+        left, right = self.compared(left), self.searched(right)
+        return self.result(left in right)
+
     def searched(self, it):
         """`x in it`"""
         kind = type(it)
@@ -169,6 +191,9 @@ class Operands:
 
     def truth(self, it):
         """`it` is tested."""
+        if self.opaque.has_any and it in self.opaque:
+            self.opaque.operated(bool, it)
+            return it
         if (type(it) is float or type(it) is int) and self._answer(operator.truth, (it,)) is not None:
             return it
         self.late.looked_at(it)
@@ -191,6 +216,15 @@ class Operands:
                 kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(it, np.generic) or id(it) in self._given):
             self.impure(f"asks which object of type {type(it).__name__} it is")
         return it
+
+    def formatted(self, it):
+        """`it` is put into an f-string."""
+        if type(it) in PLAIN:
+            self.late.looked_at(it)
+            if type(it) is tfi.tensor_shape.TensorShape and type(it._dims) is Unread:
+                self.impure("formats a shape that depends on data")
+            return it
+        return self.printed(it)
 
     def printed(self, it):
         """`it` becomes a string."""

@@ -1,5 +1,7 @@
 """What the observer makes of places: attributes, items of lists and dicts, global variables and those of functions around, and the numbers there that count or vary."""
 
+import builtins
+import importlib.util
 import sys
 from types import CellType, ModuleType
 
@@ -75,6 +77,30 @@ class Places:
     def globals():
         """The global variables of the function that asks."""
         return sys._getframe(1).f_globals
+
+    def imports(self, name, level, names):
+        """A module is imported, or these names of it."""
+        if self.reason is not None:
+            return
+        if level:
+            name = importlib.util.resolve_name("." * level + (name or ""), self.globals_of_caller().get("__package__") or "")
+        module = sys.modules.get(name)
+        if module is None:
+            self.impure(f"imports {name}, for the first time", True)
+            return
+        self.reads.entry(vars(builtins), "__import__", builtins.__import__)
+        self.reads.entry(sys.modules, name, module)
+        for part in names:
+            if part in vars(module):
+                self.reads.entry(vars(module), part, vars(module)[part])
+            elif f"{name}.{part}" in sys.modules:
+                self.reads.entry(sys.modules, f"{name}.{part}", sys.modules[f"{name}.{part}"])
+            else:
+                self.impure(f"imports {part} from {name}, which makes it when it is asked")
+
+    @staticmethod
+    def globals_of_caller():
+        return sys._getframe(2).f_globals
 
     def has_set(self, owner, name):
         """Whether the run itself has set the attribute or item that it reads."""

@@ -30,11 +30,13 @@ from terra.runtime.fast_forward.purity.observed_libraries import Libraries
 from terra.runtime.fast_forward.purity.observed_objects import Objects
 from terra.runtime.fast_forward.purity.observed_operands import Operands
 from terra.runtime.fast_forward.purity.observed_places import Places
+from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Unknown
 from terra.runtime.fast_forward.sites import fast_calls, user_layers
-from terra.runtime.fast_forward.sources.effects import Append, Carried, Effect, holds_tensors, so_far, space_of
+from terra.runtime.fast_forward.sources.effects import Carried, holds_tensors, so_far, space_of
 from terra.runtime.fast_forward.sources.late_reads import LateReads
 from terra.runtime.fast_forward.sources.varying import NOTHING_VARIES
-from terra.runtime.tensors.comparing import SCALARS, Unskippable, logits_of, mask_of
+from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
 from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import internals as tfi
@@ -55,6 +57,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self._varying = NOTHING_VARIES if varying is None else varying  # arrays, and numbers, that are not to matter
         self.reads = Reads(self._varying.places)
         self.reason = None  # why the run is impure
+        self.is_inside_opaque = False  # whether an opaque call is made just now
+        self._trying = False  # whether something is asked that may be an opaque call, if it cannot be understood: see `attempted`
         self.too_early = 0  # runs after which a counter that was handed on can be told from other integers
         self.passing = False  # whether that may be different the next time
         self.jumped = []  # (region, the effects until then: see `effects.so_far`) of calls that were jumped over
@@ -75,10 +79,10 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.recomputes = 0  # functions of `tf.recompute_grad` that run now: no call is skipped while the tape is stopped
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.late = LateReads(self._varying, runner.late_reads)
+        self.opaque = Opaque(self)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
-        self.has_changed = False  # whether there were some, and the run has turned out impure since
         self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
         self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
         self.carries = []  # `Carried`, of those that should
@@ -122,6 +126,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
                         self.impure(f"sets {effect.name}, which is kept elsewhere")
                     elif effect.added is None and effect.value() is not result:
                         self._check_result(effect.value(), seen)
+        if self.late.looks_at_unsteady:
+            self.impure("looks at what unknown code gives, which is something else each time")
         if any(made is not None and made.gi_frame is not None for made in [reference() for reference in self._generators]):
             self.impure("leaves a generator that is not at its end")
         if self._leaves_unused():
@@ -133,30 +139,11 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def finish_inside(self, outer):
         """The same for a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
-        if self.effects and outer is None:
-            self.impure("sets an attribute")
         born = list(self._born.living())
         reads = self._finish()
-        if self.effects:
+        if self.effects and outer is not None:
             outer._take_over(self.effects, born)
         return reads
-
-    def _take_over(self, effects, born):
-        """A run inside of this one has had these effects, and has made these containers."""
-        if self.reason is not None:
-            return
-        for it in born:
-            self._born.add(it)
-        for key, effect in effects.items():
-            known = self.effects.get(key)
-            if type(effect) is Append:
-                effect.name = ("appended", len(self.effects))
-                self.effects[effect.key] = effect
-            elif known is None:
-                self.effects[key] = effect
-            else:
-                added = None if effect.added is None or known.added is None else effect.added + known.added
-                self.effects[key] = Effect(effect.owner, effect.name, added, before=known.before)
 
     def _finish(self):
         self.forget_notes()
@@ -214,7 +201,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         for held in (self._handed_over, self._held, self._keyed, self.masks):
             held.clear()
         self.reads = Unnoted(self._varying.places)
-        self.has_changed = bool(self.effects)
+        self.opaque.clear()
         self.effects = {}  # those hold what attributes were before, and what was appended
 
     def give(self, container):
@@ -246,6 +233,8 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def impure(self, reason, passing=False, where=None):
         """The run does something that another could not leave out."""
+        if self._trying:
+            raise Unknown(reason)
         if self.reason is None:
             line = (where or location.tls.cursor.current).line()
             self.reason = f"{reason} ({line})" if line else reason
@@ -269,8 +258,6 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def _note_region(self, region, start, length, before):
         self.jumped.append((region, before))
-        if region.effects:  # of a function of the user's: these are not jumped over in an observed run
-            self.impure("calls a function that was skipped and sets attributes")
         for held, needed, _ in region.losses:
             self.losses.setdefault(id(held), (held, needed))
         self._skipped.append((start, length))
@@ -344,21 +331,21 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self._before = length
         return it
 
-    def formatted(self, it):
-        self.late.looked_at(it)
-        if type(it) not in SCALARS:
-            self.impure(f"formats an object of type {type(it).__name__}")
-        return it
-
     def container(self, it):
         """An item or slice of `it` is taken."""
+        if self.opaque.has_any and it in self.opaque:
+            return OpaqueItems(self.opaque, it)
         self._before = len(self.runner.log)
         self.late.looked_at(it)
         if type(it) not in PLAIN and type(it) not in TENSORS:
             self._look_into(it)
         return it
 
-    iterated = container
+    def iterated(self, it):
+        """The items of `it` are looked at in turn: returns what to iterate over."""
+        if self.opaque.has_any and it in self.opaque:
+            return self.fresh(self.opaque.items(it))
+        return self.container(it)
 
     def mapping(self, it):
         """An item or slice of `it` is taken."""

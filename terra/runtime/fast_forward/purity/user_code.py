@@ -19,20 +19,22 @@ from terra.transform import convert, policy
 
 def observe(runner, users, covered, composites, call):
     """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure; whether the tapes were told of
-    gradient functions of the program's; whether they have set attributes).
+    gradient functions of the program's; their effects; their opaque calls; why they were not pure).
 
     covered: the containers of what the framework reads in it.
     composites: the ids of the sparse and ragged tensors among its arguments.
     """
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
-        return call(), None, False, False
+        return call(), None, False, (), None, _IMPURE
     observer = Observer(runner, set(composites), covered=covered)
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned, wanted = {}, [], set(), [], []
 
     def note(frame):
         code = frame.f_code
+        if observer.is_inside_opaque:
+            return
         if not convert.is_observed(code):
             observer.impure(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is called by the framework and was not observed")
             return
@@ -43,7 +45,7 @@ def observe(runner, users, covered, composites, call):
                 arguments.append(x)
 
     def note_builtin(frame, function):
-        if writes(function):
+        if writes(function) and not observer.is_inside_opaque:
             observer.impure(f"has {frame.f_code.co_name} write something")  # a method that the user's code calls may be any of the framework's
 
     try:
@@ -72,11 +74,16 @@ def observe(runner, users, covered, composites, call):
     if wanted:
         observer.impure(ASKS_FOR.format(", ".join(wanted)))
     if _gives_any(result, observer.ids_of_containers() | covered.ids()):
-        return result, None, False, bool(observer.effects) or observer.has_changed  # one that was there before, which the program may go on to change
+        observer.release()
+        return result, None, False, (), None, "gives a list or dict that was there before"  # which the program may go on to change
+    effects, opaque = observer.effects.values(), observer.opaque
     try:
-        return result, observer.finish_inside(runner.observer), observer.differentiates, bool(observer.effects) or observer.has_changed
+        return result, observer.finish_inside(runner.observer), observer.differentiates, effects, opaque, None
     except Unskippable:
-        return result, None, False, bool(observer.effects) or observer.has_changed
+        return result, None, False, (), None, f"{_IMPURE}: it {observer.reason}" if observer.reason else _IMPURE
+
+
+_IMPURE = "runs functions of the user's that do more than compute"
 
 
 def _gives_any(result, ids):

@@ -83,12 +83,46 @@ class Effect:
         else:
             setattr(self.owner, self.name, value)
 
+    def state(self):
+        """Returns what `undo` is to be given, before the effect is had."""
+        return held_in(self.owner, self.name, ABSENT)
+
+    def undo(self, before):
+        """Takes the effect back, which was had when there was `before`."""
+        if type(self.owner) is list or type(self.owner) is dict:
+            if before is ABSENT:
+                del self.owner[self.name]
+            else:
+                self.owner[self.name] = before
+        elif before is ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, before)
+
     def described(self, template):
-        """The same, to be kept."""
+        """Returns the effect as a record keeps it."""
         return type(self)(self.owner, self.name, self.added, template)
 
     def is_like(self, other, same):
         return self.key == other.key and self.added == other.added and same(self.template, other.template)
+
+
+class Removal(Effect):
+    """An attribute that a call deletes."""
+
+    __slots__ = ()
+    is_there = True
+
+    @property
+    def label(self):
+        return f"no {self.name}"
+
+    def value(self):
+        return None
+
+    def have(self, value):
+        if self.name in vars(self.owner):
+            delattr(self.owner, self.name)
 
 
 def _given(value):
@@ -125,6 +159,12 @@ class Append(Effect):
 
     def have(self, value):
         self.owner.append(value)
+
+    def state(self):
+        return None
+
+    def undo(self, before):
+        self.owner.pop()
 
 
 class Carried(NamedTuple):

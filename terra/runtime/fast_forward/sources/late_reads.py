@@ -77,6 +77,8 @@ class LateReads:
         self._varying = varying
         self._numbers = varying.numbers
         self._seen = set()
+        self.unsteady = {}  # id -> what an opaque call has given, another number or text each time
+        self.looks_at_unsteady = False
 
     def read(self, runner, tensor, how):
         """`how(tensor)`"""
@@ -138,6 +140,8 @@ class LateReads:
             for part in self.calculated.pop(id(value))[3]:
                 self.looked_at(part)
         self.of_framework.pop(id(value), None)
+        if id(value) in self.unsteady:
+            self.looks_at_unsteady = True
         if id(value) in self._numbers:
             self._seen.add(id(value))
 

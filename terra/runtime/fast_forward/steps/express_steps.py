@@ -13,7 +13,8 @@ import time
 from threading import get_ident
 
 from terra.runtime.fast_forward.guards import guards, replaced
-from terra.runtime.fast_forward.steps.prepared_steps import MISSED, Prepared, Refused
+from terra.runtime.fast_forward.steps.early_effects import Refused
+from terra.runtime.fast_forward.steps.prepared_steps import MISSED, Prepared
 from terra.tf import internals as tfi
 from terra.transform import edits
 from terra.trial import TrialOfMeans
@@ -73,7 +74,7 @@ class Express:
             function._note_last_step()
             if not options.wait_for_graph and policy.wants_sample():
                 return MISSED
-            made = prepared.makes(given, arrays, held)
+            made = prepared.makes(given, tensors, arrays, held)
             if made is None:
                 continue
             if k:

@@ -13,18 +13,20 @@ import numpy as np
 
 from terra.graph.trace import ARG
 from terra.runtime.execution import dispatch, opening
-from terra.runtime.execution.graph_runner import AT_ONCE, Flight, runner
+from terra.runtime.execution.graph_runner import Flight, runner
 from terra.runtime.execution.values import unwaited
 from terra.runtime.fallback.replay import Record
 from terra.runtime.fast_forward.cache.call_cache import Known
-from terra.runtime.fast_forward.cache.jumps import this_steps
+from terra.runtime.fast_forward.cache.jumps import note_unsteady, this_steps
 from terra.runtime.fast_forward.cache.regions import RESULT, Argument, Foreign, Instance, Number
-from terra.runtime.fast_forward.sources import live_calls
+from terra.runtime.fast_forward.sources import live_calls, opaque_calls
 from terra.runtime.fast_forward.sources.array_calculations import calculate_late, parts_of
 from terra.runtime.fast_forward.sources.late_reads import Late, LateCalculation, Received
 from terra.runtime.fast_forward.sources.parts import Drawn
-from terra.runtime.fast_forward.sources.varying import Place, tensor_for
-from terra.runtime.fast_forward.steps import whole_calls
+from terra.runtime.fast_forward.sources.varying import Place, evaluate, tensor_for
+from terra.runtime.fast_forward.steps import early_effects, whole_calls
+from terra.runtime.fast_forward.steps.running import Feeds, Ran
+from terra.runtime.fast_forward.steps.early_effects import DRAWN, GIVEN, LATER, NUMBER_OF, OPAQUE, Refused
 from terra.runtime.generation import conditions
 from terra.runtime.tensors.comparing import SCALARS, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, plain
@@ -41,54 +43,8 @@ MISSED = object()  # instead of a result: the step is to take its ordinary way
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE = range(9)
 _OTHER = object()  # something is attached to a tensor that tells it from others
-_GIVEN = object()  # marks an argument that the step gives back
-_NUMBER_OF, _DRAWN, _LATER = object(), object(), object()  # and a number that varies, what a live call has given, and what is calculated in the end
-_NOTHING = live_calls.NOTHING_MADE, ()
+_NOTHING = live_calls.NOTHING_MADE, (), (), None, 0
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
-
-
-class Refused(Exception):
-    """A step of this kind takes its ordinary way."""
-
-
-class _Feeds:
-    """What `jumps.this_steps` feeds in an express step: it takes this for the skeleton."""
-
-    __slots__ = ("values", "fed_by_key")
-    step = None
-
-    def __init__(self, n):
-        self.values = [None] * n
-        self.fed_by_key = {}
-
-    def note_fed(self, key, shape, x):
-        self.fed_by_key[key] = x
-
-    def _feed(self, slot, value):
-        self.values[slot.feed.index] = value
-
-
-class Ran:
-    """Owns the tensors of steps that were run, not dispatched: tells whether Python still waits for each step at once."""
-
-    __slots__ = ("counts", "at", "read")
-
-    def __init__(self, counts):
-        self.counts = counts
-        self.at = 0.0  # when the last one returned
-        self.read = True  # whether anything of it was looked at since
-
-    def read_again(self, tensor):
-        pass
-
-    def materialise(self, tensor):
-        if not self.read:
-            self.read = True
-            if time.perf_counter() - self.at >= AT_ONCE:
-                self.counts.waited_at_once = 0
-        value = tensor._value = tensor._hidden
-        tensor._owner = None
-        return value
 
 
 _OWNERS = frozenset([Flight, Ran])  # of tensors that earlier steps gave, until their values are known
@@ -141,6 +97,7 @@ class Prepared:
         self._templates = []  # of these
         self._result = self._result_of(region, region.result)
         self._only = type(self._result) is int  # it gives one tensor
+        self._calls, self._before = early_effects.prepare(region, self._result_of, self._made) if region.opaque else ((), ())
         self._effects = [(effect, RESULT if effect.template is RESULT else self._result_of(region, effect.template)) for effect in region.effects]
         self._ran = Ran(function.counts)
 
@@ -253,9 +210,9 @@ class Prepared:
         if kind is LateCalculation:
             if any(part.node.fetched < 0 for part in parts_of(template.calculation)):
                 raise Refused
-            return _LATER, template
+            return LATER, template
         if kind is Drawn:
-            return _DRAWN, template.place
+            return DRAWN, template.place
         if kind is tuple or kind is list:
             return kind, [self._result_of(region, x) for x in template]
         if kind is dict:
@@ -263,11 +220,15 @@ class Prepared:
         if kind is Instance:
             return template.filled, self._result_of(region, template.attributes)
         if kind is Argument:
-            return _GIVEN, template.index
+            return GIVEN, template.index
         if kind is Foreign and 0 <= template.index - self._n_arrays < self._n_carried:
-            return _GIVEN, template.index - self._n_arrays + self._n_tensors
+            return GIVEN, template.index - self._n_arrays + self._n_tensors
         if kind is Number:
-            return _NUMBER_OF, template.place
+            return NUMBER_OF, template.place
+        if kind is opaque_calls.Held:
+            return [template.value]
+        if kind is opaque_calls.Result:
+            return OPAQUE, template.index
         if template is None or kind in SCALARS or tfi.is_variable(template):
             return [template]
         raise Refused
@@ -295,16 +256,32 @@ class Prepared:
                 return False
         return (not region.draws or region.draws[1] == tfi.global_seed()) and region.guard.holds()
 
-    def makes(self, given, arrays, held):
-        """`live_calls.make_for` the region; tensors are appended to those of the arrays. It is asked once all else fits."""
-        if not self._varies:
+    def makes(self, given, tensors, arrays, held):
+        """Makes the live calls, whose tensors are appended to those of the arrays, and the opaque calls. It is asked once all else fits.
+
+        Returns (live calls, the numbers that vary, what opaque calls have given, what takes back the effects before them, how many these are); None if the step is another one.
+        """
+        if not self._varies and not self._calls:
             return _NOTHING
         found = live_calls.make_for(self.region, (*self._owner, *given), held)
-        if found is not None:
-            made, numbers = found
-            for use in self.region.repeated:
-                arrays.append(tensor_for(use, arrays, numbers, made.values))
-        return found
+        if found is None:
+            return None
+        made, numbers = found
+        for use in self.region.repeated:
+            arrays.append(tensor_for(use, arrays, numbers, made.values))
+        if not self._calls:
+            return made, numbers, (), None, 0
+        results = []
+        known = (), tensors, numbers, made.values, held, (), results
+        done = opaque_calls.make_all(
+            self._calls, self._before, lambda how, _: None if how is None else _build(how, known), results,
+            still_holds=lambda: self.region.guard.holds() and (not numbers or evaluate(self.region.numbers, (*self._owner, *given), made.values) == numbers))
+        if done is None:
+            note_unsteady(self.program, self.region)
+            made.undo()
+            return None
+        had, take_back = done
+        return made, numbers, results, take_back, had
 
     def is_surprised(self):
         """A step branched as none that is prepared does: whether that happens too often."""
@@ -336,8 +313,8 @@ class Prepared:
             return False
         return True
 
-    def step(self, function, program, options, tensors, arrays, given, called, numbers):
-        """Make the step, for which live calls have given `called`; returns its result."""
+    def step(self, function, program, options, tensors, arrays, given, called, numbers, opaque, take_back, had):
+        """Make the step, for which `makes` has made its calls; returns its result."""
         stats, counts, ran = function._stats, function.counts, self._ran
         self._steps += 1
         start = time.perf_counter()
@@ -349,6 +326,8 @@ class Prepared:
                     runner.limit(0 if self._reads else max(options.run_ahead - 1, 0))
                 except BaseException:
                     called.undo()
+                    if take_back is not None:
+                        take_back()
                     raise
             if not ran.read:  # Python has gone on without a look at the last step
                 ran.read, counts.waited_at_once = True, 0
@@ -360,7 +339,7 @@ class Prepared:
                 arguments[k] = unwaited(tensors[index])
             entries, seeds = self.region.entries, tfi.seed_state() if self._reads and self.region.draws else None
             if self._feeds:
-                feeds = _Feeds(program.n_feeds)
+                feeds = Feeds(program.n_feeds)
                 entries = this_steps(feeds, self.region, arrays)
                 counts.feeds += len(self.region.feeds)
                 for k, index in self._fed:
@@ -375,6 +354,8 @@ class Prepared:
                 stats.steps -= 1
                 runner.forget_dispatched()
                 called.undo()
+                if take_back is not None:
+                    take_back()
                 if self._reads and isinstance(error, _GRAPH_ERRORS):
                     if seeds is not None:
                         tfi.set_seed_state(seeds)
@@ -392,11 +373,13 @@ class Prepared:
                     t._owner = flight
                 dispatch.install()
             self._note(function, stats, counts, single_threaded)
-            known = made, tensors, numbers, called.values, given, outputs
+            known = made, tensors, numbers, called.values, given, outputs, opaque
             result = made[self._result] if self._only else _build(self._result, known)
             left = [result if how is RESULT else _build(how, known) for _, how in self._effects]
-            for (effect, _), value in zip(self._effects, left):
+            for (effect, _), value in zip(self._effects[had:], left[had:]):
                 effect.have(value)
+            if opaque:
+                opaque_calls.made_for_good(self._calls)
         finally:
             if collects:
                 gc.enable()
@@ -511,14 +494,16 @@ def _build(how, known):
     if kind is list:
         return how[0]
     kind, parts = how
-    if kind is _GIVEN:
+    if kind is GIVEN:
         return known[1][parts]
-    if kind is _NUMBER_OF:
+    if kind is NUMBER_OF:
         return known[2][parts]
-    if kind is _DRAWN:
+    if kind is DRAWN:
         return known[3][parts]
-    if kind is _LATER:
-        _, _, numbers, drawn, arrays, outputs = known
+    if kind is OPAQUE:
+        return known[6][parts]
+    if kind is LATER:
+        _, _, numbers, drawn, arrays, outputs, _ = known
         return calculate_late(parts, drawn, arrays, numbers.__getitem__, lambda part: part.how(outputs[part.node.fetched]))
     if kind is dict:
         return {key: _build(x, known) for key, x in parts}

@@ -29,8 +29,9 @@ from terra.runtime.fast_forward.cache.regions import FELL_BACK, MISSED, Alternat
 from terra.runtime.fast_forward.guards import guards
 from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import live_calls
-from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Varying
-from terra.runtime.fast_forward.steps.observed_runs import Described, observe
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
+from terra.runtime.fast_forward.sources.varying import A_NUMBER, SHARED, Varying, evaluate
+from terra.runtime.fast_forward.steps.observed_runs import Described, observe, run_with_outcomes
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.kinds import is_librarys_container, plain
@@ -316,7 +317,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         given = (*args, *kwargs.values())
         if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and quick_entries.alike(runner, pattern, given, None) \
                 and region.fits(runner, _NO_INPUTS):
-            result = _jump(trial, runner, region, _NO_INPUTS, alternatives, fewest, call, args, kwargs)
+            result = _jump(trial, runner, region, _NO_INPUTS, alternatives, fewest, call, called, args, kwargs)
             if result is not MISSED:
                 return result
             missed = True
@@ -354,25 +355,27 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 continue
             made, numbers = now
             varying.repeat(region.repeated, numbers, made.values)
+            if region.opaque and numbers:
+                inputs.evaluate = functools.partial(evaluate, region.numbers, arguments, made.values)
         if region.fits(runner, inputs):
             if runner.step.verifies:
                 made.undo()
                 expected = verification.candidates(runner, region, alternatives, inputs)
                 break
-            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls or region.takes_arrays):
+            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls or region.takes_arrays or region.opaque):
                 try:
                     pattern = [quick_entries.pattern(runner, x) for x in (*args, *kwargs.values())]
                     trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
                 except LookupError:
                     pass
-            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made)
+            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made)
             if result is not MISSED:
                 return result
-            missed = True
+            missed = not outcomes.pending
         made.undo()
         if missed:
             break
-    if expected is None and not missed and not trial.is_due(arguments):
+    if expected is None and not missed and not outcomes.pending and not trial.is_due(arguments):
         return call(*args, **kwargs)
     return observe(runner, trial, called, args, kwargs, fewest, Described(arguments, signature, inputs, keep, held, given, varying), expected)
 
@@ -399,11 +402,11 @@ def _forget_others(program, place):
             del program.trials[other]
 
 
-def _jump(trial, runner, region, inputs, alternatives, fewest, call, args, kwargs, made=live_calls.NOTHING_MADE):
+def _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made=live_calls.NOTHING_MADE):
     result = jump(runner, region, inputs, alternatives)
     if result is FELL_BACK:
         made.undo()
-        return call(*args, **kwargs)
+        return call(*args, **kwargs) if not outcomes.pending else run_with_outcomes(runner, called, args, kwargs)
     if result is MISSED:
         return MISSED
     trial.jumped()

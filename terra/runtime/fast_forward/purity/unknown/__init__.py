@@ -1,0 +1,6 @@
+"""Code that nothing is known of.
+
+A run may call functions without a source, C code, clocks, `print`. Where the run is skipped these calls are made again, in their order: they are *opaque calls*
+(`fast_forward.sources.opaque_calls`). `opaque` notes them in a run that is observed, with what is done with what they give; `stand_ins` has what stands in for such
+an object while an attribute or an item of it is taken, or while it is entered as a context.
+"""

@@ -1,0 +1,298 @@
+"""What the observer makes of code that nothing is known of: its calls are made again where the run is skipped, see `opaque_calls`."""
+
+import dis
+import functools
+import gc
+import inspect
+import io
+import operator
+import sys
+import traceback
+import weakref
+from collections.abc import Coroutine, Generator
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Callable
+
+import numpy as np
+
+from terra import ours
+from terra.frameworks import effect_free_calls
+from terra.runtime.fast_forward.sources import live_calls
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OpaqueCall, Result, identity, is_plain, outcomes
+from terra.runtime.fast_forward.sources.varying import KINDS
+from terra.runtime.interpreter import frames
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
+from terra.runtime.tensors.kinds import TENSORS, is_frameworks, is_tapes
+from terra.tf import internals as tfi
+
+_WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
+_MOST_CALLS = 1000  # in one run
+# What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
+_REFUSED = frozenset([
+    exec, eval, globals, locals, vars, dir, super, delattr, __import__, breakpoint, iter, next, sys._getframe, inspect.currentframe, inspect.stack, inspect.trace, traceback.extract_stack,
+    traceback.format_stack, traceback.print_stack, traceback.walk_stack, sys.exc_info, sys.settrace, sys.setprofile, gc.collect, gc.get_objects, gc.get_referrers, sys.getrefcount, weakref.ref])
+
+
+class Opaque:
+    """The opaque calls of one run."""
+
+    def __init__(self, observer: Any):
+        self._of = weakref.ref(observer)
+        self.calls: list[OpaqueCall] = []
+        self._raising: int | None = None  # id of the exception that the last call has made
+        self.draws = False  # whether some draw random numbers
+        self._known: dict[int, tuple[Any, int]] = {}  # id -> (a weak reference to an object that a call has given, or it itself; the call's number)
+        self.unsteady: dict[int, Any] = observer.late.unsteady  # id -> number or text that a call gives, another one each time
+
+    @property
+    def _observer(self) -> Any:
+        return self._of()
+
+    def number_of(self, it: Any) -> int | None:
+        """Returns the number of the call that has given this very object; None if none has."""
+        held = self._known.get(id(it))
+        if held is None:
+            return None
+        return held[1] if it is (held[0]() if type(held[0]) is weakref.ref else held[0]) else None
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there are objects that opaque calls have given."""
+        return bool(self._known)
+
+    def __contains__(self, it: Any) -> bool:
+        return bool(self._known) and self.number_of(it) is not None
+
+    def clear(self) -> None:
+        self.calls = []
+        self._known.clear()
+        self.unsteady.clear()
+
+    def calling(self, callee: Any, reason: str) -> Callable:
+        """Returns what to call in place of `callee`, which makes the run impure for this reason if it cannot be an opaque call."""
+        if _is_refused(callee) or (type(callee) is FunctionType and is_frameworks(callee)):
+            self._observer.impure(reason)
+            return callee
+        return functools.partial(self._call, callee, reason)
+
+    @ours.calling
+    def _call(self, callee: Any, reason: str, /, *args: Any, **kwargs: Any) -> Any:
+        frame = frames.around_ours(sys._getframe(1))
+        return self.make(callee, args, kwargs, reason, frame)
+
+    @ours.calling
+    def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
+        """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's."""
+        observer = self._observer
+        if observer.reason is None and _is_refused(callee):
+            observer.impure(reason)
+        if observer.reason is not None:
+            return callee(*args, **kwargs)
+        contents = self._own_contents((*args, *kwargs.values()))
+        try:
+            parts = self._part(callee), [self._part(x) for x in args], {name: self._part(x) for name, x in kwargs.items()}
+        except (Unskippable, TypeError) as error:
+            observer.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
+            return callee(*args, **kwargs)
+        caller = None if frame is None else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
+        runner = observer.runner
+        length, fetches = len(runner.log), runner.step.counts.fetches
+        outcome = outcomes.take(callee)
+        if outcome is not None:
+            value = outcome.give()
+        else:
+            try:
+                observer.is_inside_opaque = True  # code of the program's that it calls is made to run again with it
+                value = callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
+            except Exception:
+                observer.is_inside_opaque = False
+                observer.impure(f"{reason}, which raises")
+                raise
+            finally:
+                observer.is_inside_opaque = False
+        if len(runner.log) != length or runner.step.counts.fetches != fetches or observer.runner.step.skeleton is not runner:
+            observer.impure(f"{reason}, which runs operations")
+            return value
+        if any(_contents(it) != held for it, held in contents):
+            observer.impure(f"{reason}, which changes what it is given")
+            return value
+        dropped = frame is not None and _is_dropped(frame.f_code, frame.f_lasti)
+        key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        return self.note(callee, parts, value, key, caller, dropped, effect_free_calls.is_blind(callee, args, kwargs), reason, args, kwargs)
+
+    def note_constant(self, callee: Any, args: tuple, kwargs: dict, value: Any) -> str | None:
+        """A function of the framework's has given `value`, and has run no operation: notes that; returns why it cannot."""
+        if not (args or kwargs) or not is_plain(value):
+            return f"gives an object of type {type(value).__name__}"
+        try:
+            parts = self._part(callee), [self._part(x) for x in args], {name: self._part(x) for name, x in kwargs.items()}
+        except Unskippable as error:
+            return f"is given {error}"
+        self.note(callee, parts, value, (callee.__qualname__, None), None, False, True, f"calls {callee.__qualname__}")
+        return None
+
+    def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}):  # noqa: B006 (it is not changed)
+        observer = self._observer
+        if (type(value) in TENSORS and not is_plain(value)) or isinstance(value, np.ndarray) or tfi.is_composite(type(value)):
+            observer.impure(f"{reason}, which gives a {'tensor' if not isinstance(value, np.ndarray) else 'n array'}")
+            return value
+        if (hasattr(type(value), "__del__") and type(value) not in (io.StringIO, io.BytesIO)) or isinstance(value, (Generator, Coroutine)):  # what is done then may be waited for, and a record that is tried holds it for a while
+            observer.impure(f"{reason}, which gives something that does something in the end")
+            return value
+        if len(self.calls) >= _MOST_CALLS:
+            observer.impure(f"{reason}, and does so too often")
+            return value
+        varies = key in observer.runner.program.unsteady and not dropped
+        if varies and observer.recording is not None and type(value) in KINDS and (place := _where(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
+            return observer._drawn(value, *place, args, kwargs)
+        if live_calls.is_live(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
+            self.draws = True
+            if observer.recording is not None and observer._varying.calls:
+                observer.impure("draws random numbers, after functions that do so inside of calls")
+        expected = ANYTHING if dropped or varies else identity(value)
+        self.calls.append(OpaqueCall(parts, expected, len(observer.effects), key, caller, is_blind))
+        if varies and type(value) in (float, str, bytes):
+            value = _renewed(value)
+            self.unsteady[id(value)] = value
+            self._known[id(value)] = value, len(self.calls) - 1
+        elif varies and is_plain(value):
+            observer.impure(f"{reason}, which gives something else each time")
+        elif isinstance(value, BaseException):
+            self._raising = id(value)  # it is not held: its traceback may hold anything
+        elif not dropped and not is_plain(value):
+            number = len(self.calls) - 1
+            try:
+                self._known[id(value)] = weakref.ref(value, functools.partial(self._forget, id(value))), number
+            except TypeError:
+                self._known[id(value)] = value, number
+        return value
+
+    def _own_contents(self, args: tuple) -> list:
+        """Returns [(it, the identities of what it holds)] for each list and dict among arguments that the run has made."""
+        return [(x, _contents(x)) for x in args if (type(x) is list or type(x) is dict) and id(x) in self._observer._born]
+
+    def _forget(self, key: int, _: Any) -> None:
+        self._known.pop(key, None)
+
+    def raises(self, it: Any) -> bool:
+        """Returns whether `it`, which is raised, was made by the last call."""
+        made, self._raising = self._raising, None
+        return id(it) == made
+
+    def take_over(self, calls_made: list) -> None:
+        """A call was skipped in this run, which has made these opaque calls: [(call, what it was made of, what it gave)]."""
+        for call, (function, args, kwargs), value in calls_made:
+            if self._observer.reason is not None:
+                return
+            try:
+                parts = self._taken(call.parts, (function, args, kwargs))
+            except Unskippable as error:
+                self._observer.impure(f"skips a call of {call.key[0]}, which is given {error}")
+                return
+            self.note(function, parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}")
+
+    def _taken(self, template: Any, value: Any) -> Any:
+        """What `value`, which was made of a template, is in a record of this run."""
+        kind = type(template)
+        if kind is Held or kind is Result:
+            return self._part(value)
+        if kind is tuple or kind is list:
+            return kind([self._taken(a, b) for a, b in zip(template, value)])
+        if kind is dict:
+            return {name: self._taken(x, value[name]) for name, x in template.items()}
+        raise Unskippable("what it has read, or a number that varies")
+
+    def _part(self, it: Any) -> Any:
+        """What a call is given, or what is called, as `Recording` makes a template of it. Raises Unskippable, which says what that is."""
+        observer, kind = self._observer, type(it)
+        number = self.number_of(it)
+        if number is not None:
+            return Result(number)
+        if kind is tuple or id(it) in observer._born:
+            if kind not in (tuple, list, dict):
+                raise Unskippable(f"a {kind.__name__} that was made just now")
+            if kind is not tuple:  # unknown code may keep it: what the run does to it later would have to be done to another one
+                observer._born.pop(id(it), None)
+            return {k: self._part(x) for k, x in it.items()} if kind is dict else kind(map(self._part, it))
+        if id(it) in observer._given and kind in (list, dict):
+            raise Unskippable(f"a {kind.__name__} that is an argument")
+        if kind in TENSORS or tfi.is_composite(kind):
+            raise Unskippable("a tensor")
+        if kind is np.ndarray and (it in observer._varying or observer.late.part_for(it) is not None):
+            raise Unskippable("an array that varies")
+        if (kind is MethodType or kind is BuiltinFunctionType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
+            owner = it.__self__
+            if self.number_of(owner) is not None or id(owner) in observer._born or type(owner) in TENSORS:
+                raise Unskippable("a method of something that was made just now")
+        if is_tapes(kind):
+            raise Unskippable("a tape")
+        if kind in SCALARS:
+            late = observer.late
+            if id(it) in late.held and type(it) is not str:
+                return it  # it is read anew each time
+            late.looked_at(it)
+        return Held(it)
+
+    # -- what is done with what an opaque call gives ------------------------------------------------------------------------------
+
+    def operated(self, function: Callable, *parts: Any, reason: str | None = None) -> Any:
+        """Returns what an operator gives, one of whose operands is opaque, or of a class of which nothing is known."""
+        return self.make(function, parts, {}, reason or f"applies {function.__name__} to what unknown code gives")
+
+    def takes(self, args: tuple, kwargs: dict) -> bool:
+        """Returns whether a call with these arguments can be an opaque one."""
+        observer = self._observer
+        return observer.reason is None and all(
+            type(x) not in TENSORS and (id(x) not in observer._born or type(x) in (list, dict)) and not tfi.is_composite(type(x)) for x in (*args, *kwargs.values()))
+
+    def attribute(self, it: Any, name: str, reason: str | None = None) -> Any:
+        return self.make(getattr, (it, name), {}, reason or f"asks for {name}")
+
+    def leaves_by_error(self) -> None:
+        self._observer.impure("leaves a context by an exception")
+
+    def items(self, it: Any) -> Any:
+        """Returns the items of an opaque iterable, each opaque in turn."""
+        if not hasattr(type(it), "__len__"):
+            self._observer.impure("iterates over what unknown code gives")
+            return it
+        found = self.make(list, (it,), {}, "iterates over what unknown code gives")
+        n = self.operated(len, found)
+        return [self.operated(operator.getitem, found, k) for k in range(n)]
+
+
+def _contents(it: Any) -> list:
+    """Returns the identities of what a list or dict holds."""
+    return [*map(id, it.values() if type(it) is dict else it)]
+
+
+def _is_refused(callee: Any) -> bool:
+    if getattr(callee, "__module__", None) in _WATCHING:
+        return True
+    try:
+        return callee in _REFUSED
+    except TypeError:  # it has no hash
+        return False
+
+
+def _renewed(value: Any) -> Any:
+    """Returns an equal number or text that is an object of its own."""
+    return value * 1.0 if type(value) is float else type(value)().join([value[:1], value[1:]]) if len(value) > 1 else value
+
+
+def _where(callee: Any) -> tuple[Any, str] | None:
+    """Returns (module, name) of a function that stands in its module under its name."""
+    module, name = sys.modules.get(getattr(callee, "__module__", None) or ""), getattr(callee, "__name__", None)
+    return (module, name) if module is not None and getattr(module, str(name), None) is callee else None
+
+
+_dropping: dict[int, tuple[CodeType, frozenset[int]]] = {}
+
+
+def _is_dropped(code: CodeType, place: int) -> bool:
+    """Returns whether the result of the call at this place of the code is not used."""
+    known = _dropping.get(id(code))
+    if known is None:
+        instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+        known = _dropping[id(code)] = code, frozenset(a.offset for a, b in zip(instructions, instructions[1:]) if b.opname == "POP_TOP")
+    return place in known[1]

@@ -1,0 +1,48 @@
+"""What stands in, in the observed form of a function, for objects of which nothing is known, while they are used."""
+
+import operator
+from typing import Any
+
+
+class Unknown(Exception):
+    """Something is asked that cannot be understood, and may be an opaque call."""
+
+
+class _Answer:
+    """Stands in for an object whose property was read: has its value under its name."""
+
+
+def answer(name, value):
+    answer = _Answer()
+    setattr(answer, name, value)
+    return answer
+
+
+class OpaqueItems:
+    """Stands in for an opaque object of which an item is taken."""
+
+    __slots__ = ("_opaque", "_it")
+
+    def __init__(self, opaque: Any, it: Any):
+        self._opaque, self._it = opaque, it
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._opaque.operated(operator.getitem, self._it, key)
+
+
+class OpaqueContext:
+    """Entered in place of a context manager of which nothing is known."""
+
+    __slots__ = ("_opaque", "_it")
+
+    def __init__(self, opaque: Any, it: Any):
+        self._opaque, self._it = opaque, it
+
+    def __enter__(self) -> Any:
+        return self._opaque.make(type(self._it).__enter__, (self._it,), {}, f"enters a context of type {type(self._it).__name__}")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        if kind is not None:
+            self._opaque.leaves_by_error()
+            return type(self._it).__exit__(self._it, kind, error, trace)
+        return self._opaque.make(type(self._it).__exit__, (self._it, None, None, None), {}, f"leaves a context of type {type(self._it).__name__}")

@@ -1,0 +1,188 @@
+"""Opaque calls: calls of code that nothing is known of, which are really made when the call around them is skipped.
+
+An opaque call stands in a record with what it is given, and with what it gave when that was recorded. A call that is to be skipped makes its opaque calls first, in the order of the program, each
+after the effects before it (see `effects`). If each gives what it did, as far as the program has looked at that, the record holds. If one does not, the effects are taken back, and the code
+around runs, observed: calls that were made already are not made again there, but give what they gave (`outcomes`).
+
+What an opaque call gives is compared if it is a number, a text or the like. Any other object is opaque as well: whatever the program does with it (reads an attribute, calls it, looks for an
+item) is an opaque call in turn.
+"""
+
+import functools
+import threading
+from types import CodeType, FunctionType
+from typing import Any, Callable, NamedTuple
+
+from terra import ours
+from terra.runtime.tensors.comparing import SCALARS, scalar
+from terra.runtime.tensors.kinds import PLAIN
+from terra.tf import internals as tfi
+from terra.tf.constants import is_small_constant, value_key
+
+
+class Held:
+    """Stands for an object itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def is_like(self, other: "Held") -> bool:
+        a, b = self.value, other.value
+        return a is b or a == b if type(a) is type(b) and type(a) in _COMPARED else a is b
+
+
+class Result(NamedTuple):
+    """Stands for what the opaque call of this number gives."""
+
+    index: int
+
+
+class Outcome(NamedTuple):
+    """What a call that was made has given, or raised."""
+
+    function: Any
+    value: Any
+    error: Exception | None
+    is_blind: bool = False  # whether the call may as well be made again
+
+    @ours.calling
+    def give(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class _Outcomes(threading.local):
+    """Outcomes of calls that were made for a record that did not hold, in the order of the program, until the code that runs instead has taken them up."""
+
+    def __init__(self) -> None:
+        self.pending: list[Outcome] = []
+
+    def take(self, function: Any) -> Outcome | None:
+        """Returns the next one, if it is that of a call of `function`; None if there is none."""
+        if self.pending and self.pending[0].function == function:
+            outcome = self.pending.pop(0)
+            return outcome if not outcome.is_blind else None
+        self.pending.clear()  # the program has gone another way
+        return None
+
+
+outcomes = _Outcomes()
+ANYTHING = object()  # in place of what a call has given, if nobody looks at it
+OBJECT = object()  # in place of what a call has given, if that is opaque
+_COMPARED = frozenset([*PLAIN, type(print), type([].append), type("".__len__)])  # of which equal ones do the same
+
+
+class OpaqueCall:
+    """One such call.
+
+    `parts`: (function, list of arguments, dict of keyword arguments), which `Recording` makes a template of; `expected` identifies what it gave, or is ANYTHING; `n_effects`: how many effects of the
+    run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes.
+    """
+
+    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind")
+
+    def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool):
+        self.parts, self.expected, self.n_effects, self.key, self.caller, self.is_blind = parts, expected, n_effects, key, caller, is_blind
+
+    def described(self, template: Any) -> "OpaqueCall":
+        """Returns the call as a record keeps it."""
+        return OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind)
+
+    def is_like(self, other: "OpaqueCall", same: Callable) -> bool:
+        return (self.expected, self.n_effects) == (other.expected, other.n_effects) and same(self.parts, other.parts)
+
+
+def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: list, note: Callable | None = None, first: int = 0,
+             n_had: int = 0, still_holds: Callable[[], bool] | None = None) -> tuple[int, Any] | None:
+    """Makes the opaque calls of a record, with the effects before each, which `build(template, results)` makes of their templates.
+
+    `still_holds`: asked after each call that may change what is guarded. `first`: the number of the first of these calls; `n_had`: how many effects were had before.
+
+    Returns (how many effects were had, a function that takes them back), or None if a call did not give what was expected; then no effect was had, and the outcomes are pending.
+    `results` gets what the calls have given; `note`, if given, is told of each call that was made: (call, parts, what it gave).
+    """
+    had: list = []
+
+    def take_back() -> None:
+        for effect, before in reversed(had):
+            effect.undo(before)
+
+    pending = outcomes.pending
+    try:
+        for k, call in enumerate(calls, first):
+            for effect in effects[n_had + len(had):call.n_effects]:
+                value = build(effect.template, results)
+                had.append((effect, effect.state()))
+                effect.have(value)
+            function, args, kwargs = parts = build(call.parts, results)
+            if k < len(pending) and pending[k].function == function:
+                outcome = pending[k]
+            else:
+                del pending[k:]
+                outcome = _made(function, call.caller, args, kwargs, call.is_blind)
+                pending.append(outcome)
+            if outcome.error is not None or (call.expected is not ANYTHING and identity(outcome.value) != call.expected) or not (
+                    call.is_blind or still_holds is None or still_holds()):
+                take_back()
+                return None
+            results.append(outcome.value)
+            if note is not None:
+                note(call, parts, outcome.value)
+    except BaseException:
+        take_back()
+        raise
+    return n_had + len(had), take_back
+
+
+def made_for_good(calls: list[OpaqueCall]) -> None:
+    """The record held: nobody will ask for the outcomes of its calls."""
+    del outcomes.pending[:len(calls)]
+
+
+def identity(value: Any) -> Any:
+    """Returns what identifies a plain value, also within tuples, or a small tensor; OBJECT of any other, with which all that the program does is an opaque call."""
+    kind = type(value)
+    if kind is tuple:
+        return kind, *map(identity, value)
+    if kind is tfi.EagerTensor and is_plain(value):
+        return value_key(value)
+    return scalar(value) if kind in SCALARS else OBJECT
+
+
+def is_plain(value: Any) -> bool:
+    """Returns whether `identity` tells all about a value."""
+    kind = type(value)
+    if kind is tfi.EagerTensor:
+        return not vars(value) and is_small_constant(value._datatype_enum(), value._shape_tuple())
+    return all(map(is_plain, value)) if kind is tuple else kind in SCALARS
+
+
+def _made(function: Callable, caller: "Caller | None", args: list, kwargs: dict, is_blind: bool) -> Outcome:
+    try:
+        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None, is_blind)
+    except Exception as error:
+        if error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next  # the first frame is this one
+        return Outcome(function, None, error, is_blind)
+
+
+class Caller:
+    """The place in the program from which a call is made: what looks for its caller (`logging`, `warnings`) finds that file, line and function."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, code: CodeType, line: int, space: dict):
+        self._function = FunctionType(_calling(code.co_filename, code.co_name, line), space)
+
+    @ours.calling
+    def call(self, function: Callable, args: list, kwargs: dict) -> Any:
+        return self._function(function, args, kwargs)
+
+
+@functools.lru_cache(1000)
+def _calling(filename: str, name: str, line: int) -> CodeType:
+    module = compile("def call(function, args, kwargs): return function(*args, **kwargs)", filename, "exec")
+    return next(x for x in module.co_consts if type(x) is CodeType).replace(co_firstlineno=line, co_name=name)

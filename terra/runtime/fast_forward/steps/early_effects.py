@@ -1,0 +1,60 @@
+"""What a prepared step does before its graph starts: opaque calls (see `opaque_calls`), and the effects that come before them."""
+
+from typing import Any, Callable
+
+from terra.runtime.fast_forward.cache.regions import RESULT
+from terra.runtime.fast_forward.sources.opaque_calls import OpaqueCall
+
+# Marks, in how a result is made: an argument that the step gives back; a number that varies; what a live call, or an opaque one, has given; what is calculated in the end.
+GIVEN, NUMBER_OF, DRAWN, OPAQUE, LATER = object(), object(), object(), object(), object()
+
+
+class Refused(Exception):
+    """A step of this kind takes its ordinary way."""
+
+
+def prepare(region: Any, result_of: Callable, made: list) -> tuple[list[OpaqueCall], list]:
+    """Returns the opaque calls of a record and the effects before them, as `result_of(region, template)` says how each is made; `made` lists what is made of the graph's outputs.
+
+    Raises Refused if they are given what the graph computes.
+    """
+    n = len(made)
+    calls = [call.described(result_of(region, call.parts)) for call in region.opaque]
+    before = max(call.n_effects for call in calls)
+    effects = [_Early(effect, None if effect.added is not None else result_of(region, effect.template)) for effect in region.effects[:before]]
+    if len(made) != n or any(map(_comes_late, [*[call.parts for call in calls], *[effect.template for effect in effects]])):
+        raise Refused
+    return calls, effects
+
+
+class _Early:
+    """An effect that is had before the graph starts, because an opaque call comes after it. `template`: how its value is made."""
+
+    __slots__ = ("effect", "template")
+
+    def __init__(self, effect, template):
+        self.effect, self.template = effect, template
+        if effect.template is RESULT:
+            raise Refused
+
+    def have(self, value):
+        self.effect.have(value)
+
+    def state(self):
+        return self.effect.state()
+
+    def undo(self, before):
+        self.effect.undo(before)
+
+
+def _comes_late(how):
+    """Whether what is made so is made of what the graph computes."""
+    kind = type(how)
+    if kind is int:
+        return True
+    if kind is tuple:
+        kind, parts = how
+        if kind is dict:
+            return any(_comes_late(x) for _, x in parts)
+        return kind is LATER or (kind not in (GIVEN, NUMBER_OF, DRAWN, OPAQUE) and (any(map(_comes_late, parts)) if kind in (tuple, list) else _comes_late(parts)))
+    return False

@@ -1,0 +1,45 @@
+"""What a prepared step uses in place of a skeleton while it runs: feeds, and the owner of tensors that are there at once."""
+
+import time
+
+from terra.runtime.execution.graph_runner import AT_ONCE
+
+
+class Feeds:
+    """What `jumps.this_steps` feeds in an express step: it takes this for the skeleton."""
+
+    __slots__ = ("values", "fed_by_key")
+    step = None
+
+    def __init__(self, n):
+        self.values = [None] * n
+        self.fed_by_key = {}
+
+    def note_fed(self, key, shape, x):
+        self.fed_by_key[key] = x
+
+    def _feed(self, slot, value):
+        self.values[slot.feed.index] = value
+
+
+class Ran:
+    """Owns the tensors of steps that were run, not dispatched: tells whether Python still waits for each step at once."""
+
+    __slots__ = ("counts", "at", "read")
+
+    def __init__(self, counts):
+        self.counts = counts
+        self.at = 0.0  # when the last one returned
+        self.read = True  # whether anything of it was looked at since
+
+    def read_again(self, tensor):
+        pass
+
+    def materialise(self, tensor):
+        if not self.read:
+            self.read = True
+            if time.perf_counter() - self.at >= AT_ONCE:
+                self.counts.waited_at_once = 0
+        value = tensor._value = tensor._hidden
+        tensor._owner = None
+        return value
