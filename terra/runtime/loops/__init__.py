@@ -10,5 +10,7 @@ counts.
 * `piece_modes`: the two modes of such a step, in which a segment is traced or its program walked.
 * `piece_tape`: what gradient tapes are told, bundled segment by segment.
 * `piece_gradient`: gradients of these bundles. The backward pass of a segment is a segment, too.
+* `piece_plans`: how such a pass is planned.
 * `recurrent_layers`: the loop over time of a stock RNN layer as one operation, with a While inside.
+  `recurrence` is that operation with its gradient, `recurrent_cells` what is asked of the cells.
 """

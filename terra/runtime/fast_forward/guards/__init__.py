@@ -11,7 +11,7 @@ or for unchanged version numbers of dicts where Python has these (`terra.tf.vers
 * `reads` does the same for what a run of the program's own code has read; `unnoted` stands in for
   it in an impure run, of which nothing is kept.
 * `lasting` decides which attributes count: not those that change after each step and that the
-  framework never reads.
+  framework never reads. `asked` sees what it reads, while a call is recorded.
 * `replaced` looks for functions of the framework that were replaced.
 * `added_losses` compares and restores the losses that layers add in a call.
 """
