@@ -3,16 +3,16 @@
 from terra import transform
 from terra.frontends import at_exit, forks, replicas, script  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.fast_forward.purity import user_code  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.fast_forward.sites import fast_forward  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.fast_forward.steps import whole_calls  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.execution import dispatch  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.fast_forward.sites import substitution  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.fast_forward.steps import pure_functions  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.execution import interception  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.frontends.gradient_tape import raise_late_error
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
 
-imperative = dispatch.imperative
-fast_forward.install(whole_calls, user_code.observe)
+imperative = interception.imperative
+substitution.install(pure_functions, user_code.observe)
 
 
 def to_code(function):
@@ -31,7 +31,7 @@ def to_code(function):
 
 def sync():
     """Wait for all graph work in flight. An error of a step that is in flight is raised here if nothing has raised it before."""
-    dispatch.end_open_step()
+    interception.end_open_step()
     runner.sync()
-    dispatch.remove_if_idle()
+    interception.remove_if_idle()
     raise_late_error()

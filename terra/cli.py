@@ -15,7 +15,7 @@ from terra.frontends import keras_support, script
 from terra.options import LOOPS, Options, Stats
 from terra.report import explain, used
 from terra.runtime.interpreter import tracebacks
-from terra.runtime.step_function.census import departed
+from terra.runtime.step_function.registry import departed
 from terra.transform import to_code
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."

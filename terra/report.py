@@ -7,7 +7,7 @@ from terra.frontends.gradient_tape import GradientTape
 from terra.graph.trace import CHECK, CONST, FETCH
 from terra.runtime.fast_forward.sources.effects import Append
 from terra.runtime.interpreter.profilers import in_the_way
-from terra.runtime.step_function.census import departed, instances
+from terra.runtime.step_function.registry import departed, instances
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
 

@@ -9,7 +9,7 @@ import re
 import pytest
 import tensorflow as tf
 
-from terra.frameworks import keras, libraries, quiet_functions, stock, tensorflow
+from terra.frameworks import keras, libraries, effect_free, framework_objects, tensorflow
 
 ROOT = pathlib.Path(__file__).parent.parent
 ROOTS = "keras|tf_keras|tensorflow|numpy|ml_dtypes|sonnet|pyinstrument|wrapt|transformers|gpflow|einops|jax|torch"
@@ -38,7 +38,7 @@ def test_paths_stand_in_tables():
 
 
 def _listed_modules():
-    found = {module for module, *_ in keras.ENTRIES}.union(keras.TRAINERS, keras.OF_FUNCTIONS, quiet_functions._SETTINGS)
+    found = {module for module, *_ in keras.ENTRIES}.union(keras.TRAINERS, keras.OF_FUNCTIONS, effect_free._SETTINGS)
     return sorted(found.union(value for value in vars(keras).values() if type(value) is str and PATH.fullmatch(value)))
 
 
@@ -74,7 +74,7 @@ def test_one_of_what_is_optional():
 def test_kinds_of_objects_exist():
     places = [importlib.import_module(name) for name in (
         "keras.layers", "tf_keras.layers", "keras.src.utils.tracking", "keras.src.utils.config", "keras.src.ops.function", "keras.src.ops.node")]
-    for name in (*keras.OPAQUE, *keras.RESETTING, *stock.NEVER):
+    for name in (*keras.OPAQUE, *keras.RESETTING, *framework_objects.NEVER):
         assert any(hasattr(place, name) for place in places), name
     for name in keras.PARTS:
         assert any(importlib.util.find_spec(f"{root}.src.{name}") for root in ("keras", "tf_keras")), name
@@ -91,9 +91,9 @@ def test_functions_exist():
     backends = [importlib.import_module(name) for name in ("tf_keras.backend", "keras.src.legacy.backend")]
     for name in tensorflow.OF_BACKENDS:
         assert any(hasattr(backend, name) for backend in backends), name
-    for module, names in quiet_functions._SETTINGS.items():
+    for module, names in effect_free._SETTINGS.items():
         assert all(hasattr(importlib.import_module(module), name) for name in names)
-    assert all(hasattr(tf.Variable, name) for name in tensorflow.ASSIGNING) and all(hasattr(tf.TensorArray, name) for name in quiet_functions.OF_ARRAYS)
+    assert all(hasattr(tf.Variable, name) for name in tensorflow.ASSIGNING) and all(hasattr(tf.TensorArray, name) for name in effect_free.OF_ARRAYS)
 
 
 def test_attributes_exist():

@@ -5,7 +5,7 @@ A module that is not imported is not there, and what some versions have not is l
 
 import sys
 
-from terra.frameworks import stock
+from terra.frameworks import framework_objects
 
 # -- modules -------------------------------------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ OPTIONAL = frozenset([  # (module, class or method): what some versions of Keras
 
 # -- attributes ----------------------------------------------------------------------------------------------------------------
 
-STEP_CALLERS = frozenset([*stock.STEPS, *stock.STEP_FUNCTIONS, *[f"make_{name}" for name in stock.STEP_FUNCTIONS]])  # attributes of a model that call it
+STEP_CALLERS = frozenset([*framework_objects.STEPS, *framework_objects.STEP_FUNCTIONS, *[f"make_{name}" for name in framework_objects.STEP_FUNCTIONS]])  # attributes of a model that call it
 OPAQUE = frozenset(["Tracker", "Config", "Function", "KerasHistory"])  # classes whose objects are looked at no further than their identity
 # Packages whose objects are parts of a layer, an optimizer and so on: their attributes matter.
 PARTS = frozenset([
@@ -108,7 +108,7 @@ def is_loss(function):
 
 def is_embedding(layer):
     """Whether an object is a stock layer that is given indices."""
-    return type(layer).__name__ == "Embedding" and stock.is_stock_object(layer)
+    return type(layer).__name__ == "Embedding" and framework_objects.is_stock_object(layer)
 
 
 def scales_losses(optimizer):

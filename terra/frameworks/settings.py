@@ -2,7 +2,7 @@
 
 import sys
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 
 def settings(root):

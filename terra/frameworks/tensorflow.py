@@ -1,6 +1,6 @@
 """Which functions TensorFlow and Keras export, and what they do first with some of their arguments."""
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 # Namespaces whose functions are skipped where they are called, by package.
 NAMESPACES = {

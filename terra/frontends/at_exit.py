@@ -5,7 +5,7 @@ import sys
 
 from terra import errors
 from terra.frontends.gradient_tape import raise_late_error
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.interpreter import tracebacks
 
@@ -29,7 +29,7 @@ class _Failed:
 def wait():
     """Finish the steps that have begun."""
     try:
-        dispatch.end_open_step()
+        interception.end_open_step()
         runner.sync()
         raise_late_error()
     except Exception as error:

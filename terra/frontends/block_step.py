@@ -20,11 +20,11 @@ from threading import get_ident
 from terra import ours
 from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import runner
-from terra.runtime.execution.process import handlers
+from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.process.garbage import collect_as_before
-from terra.runtime.execution.process.shared import View
+from terra.runtime.execution.process.cross_thread import View
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.interpreter import frames
@@ -33,7 +33,7 @@ from terra.runtime.step_function.lifecycle import Lifecycle
 from terra.runtime.tensors.tensor import noted
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.tracer import Tracer
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema, variable_use
 from terra.tf.constants import MOST_SETTINGS
 
@@ -47,11 +47,11 @@ class _Closed:
 
     @staticmethod
     def fast(*args):
-        return dispatch._fast(*args)
+        return interception._fast(*args)
 
     @staticmethod
     def slow(execute, *args):
-        return dispatch._execute(execute, *args)
+        return interception._execute(execute, *args)
 
 
 class Batches:
@@ -111,8 +111,8 @@ class BlockLifecycle(Lifecycle):
         if step.view is None:  # else the thread has gone its way already
             location.end_step(step.came_from)
         tfi.flush_zeros_cache()
-        dispatch.remove_if_idle()
-        handlers.put_back(step.handlers)
+        interception.remove_if_idle()
+        signal_handlers.put_back(step.handlers)
 
 
 class BlockFunction(Coexecuted):
@@ -351,7 +351,7 @@ class OpenEnd(View):
                     self.busy = outer
             if self._is_ending(op, args):
                 return tfi.fast_execute(ctx, op, name, *args)
-        return dispatch._fast(ctx, op, name, *args)
+        return interception._fast(ctx, op, name, *args)
 
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         with self.step.lock:
@@ -363,4 +363,4 @@ class OpenEnd(View):
                     self.busy = outer
             if self._is_ending(op, inputs):
                 return execute(handle, device, op, inputs, attrs, *rest)
-        return dispatch._execute(execute, handle, device, op, inputs, attrs, *rest)
+        return interception._execute(execute, handle, device, op, inputs, attrs, *rest)

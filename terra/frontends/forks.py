@@ -9,12 +9,12 @@ import os
 from threading import get_ident
 
 from terra.location import current_step
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import has_done, runner
-from terra.runtime.execution.process.shared import leave_graph, running_step
+from terra.runtime.execution.process.cross_thread import leave_graph, running_step
 from terra.runtime.tapes import lazy_tape
 from terra.tf import helper_threads
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 log = logging.getLogger("terra")
 
@@ -34,7 +34,7 @@ def _in_child():
     helper_threads.forget_all()
     if not tfi.has_started():
         return
-    dispatch.leave_all_alone()
+    interception.leave_all_alone()
     step = running_step()
     if step is not None and step.thread == get_ident():
         lazy_tape.record_elsewhere()

@@ -14,12 +14,12 @@ from threading import get_ident
 from terra.frontends.block_step import BlockFunction, BlockStep
 from terra.location import current_step
 from terra.options import Options
-from terra.runtime.execution import dispatch
-from terra.runtime.execution.process import handlers
+from terra.runtime.execution import interception
+from terra.runtime.execution.process import signal_handlers
 from terra.runtime.fast_forward.sites import block_calls, skipping
 from terra.runtime.interpreter import frames, tracebacks
-from terra.runtime.tensors.kinds import add_tapes
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import add_tapes
+from terra.tf import private_names as tfi
 
 _blocks = {}  # location of a `with` -> [BlockFunction], one for each of the threads that are at work there at a time
 _forgotten = []  # how many steps those had that were dropped
@@ -78,17 +78,17 @@ class GradientTape(tfi.tf.GradientTape):
             return None
         step, held = None, ()
         try:
-            dispatch.end_open_step()
+            interception.end_open_step()
             raise_late_error()
             block_calls.prepare()
             self._outside = _block_at(frames.innermost_outside(frame), self._options)
-            held = handlers.put_off()
+            held = signal_handlers.put_off()
             step = self._outside.lifecycle.begin(functools.partial(BlockStep, frame))
             self._left_alone = step is None
         finally:
             if step is None:
                 current_step.lock.release()
-                handlers.put_back(held)
+                signal_handlers.put_back(held)
             else:
                 step.handlers = held
         return step

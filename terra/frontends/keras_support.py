@@ -14,14 +14,14 @@ import inspect
 import sys
 
 from terra import errors
-from terra.frameworks import keras, stock
+from terra.frameworks import keras, framework_objects
 from terra.frontends import script
 from terra.frontends.decorator import coexecute
 from terra.options import Options
 from terra.runtime.step_function.coexecution import Coexecuted
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
-STEPS = {name.removesuffix("_step"): name for name in stock.STEPS}
+STEPS = {name.removesuffix("_step"): name for name in framework_objects.STEPS}
 _MARK = "_terra_keras_steps"
 _TERRA_OPTIONS = {f.name for f in dataclasses.fields(Options)}
 
@@ -169,7 +169,7 @@ def preparations(options):
 
 def _prepare(name, options, module):
     trainer = getattr(module, name)
-    for kept in stock.STEP_FUNCTIONS:
+    for kept in framework_objects.STEP_FUNCTIONS:
         make = f"make_{kept}"
         setattr(trainer, make, _beginning(getattr(trainer, make), kept, options))
 
@@ -199,7 +199,7 @@ def _beginning(make, kept, options):
 
 def _steps_of_class(model):
     """What tells the steps of the model's class from others: where their code is, which is the same for their instrumented forms."""
-    steps = [inspect.getattr_static(type(model), name, None) for name in stock.STEPS]
+    steps = [inspect.getattr_static(type(model), name, None) for name in framework_objects.STEPS]
     codes = [getattr(step, "__code__", None) for step in steps]
     return [step if code is None else (code.co_filename, code.co_firstlineno, code.co_name) for step, code in zip(steps, codes)]
 
@@ -232,5 +232,5 @@ def _is_decorated(model, name):
 def _compile_as(model, run_eagerly, jit_compile):
     model.run_eagerly = run_eagerly
     model.jit_compile = jit_compile
-    for name in stock.STEP_FUNCTIONS:  # they were made for the former values
+    for name in framework_objects.STEP_FUNCTIONS:  # they were made for the former values
         setattr(model, name, None)

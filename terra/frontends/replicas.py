@@ -8,8 +8,8 @@ import functools
 from threading import get_ident
 
 from terra.runtime.execution.graph_runner import runner
-from terra.runtime.execution.process.shared import leave_graph, running_step
-from terra.tf import internals as tfi
+from terra.runtime.execution.process.cross_thread import leave_graph, running_step
+from terra.tf import private_names as tfi
 from terra.tf.private import replacements
 
 

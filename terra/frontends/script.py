@@ -26,12 +26,12 @@ import weakref
 from terra import ours
 from terra.frontends import gradient_tape
 from terra.options import Options
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.transform import instrument, is_block, is_outlined, outline, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
@@ -277,13 +277,13 @@ def _run(code, **attributes):
     try:
         exec(code(), vars(main))
     except BaseException:
-        dispatch.end_open_step()
+        interception.end_open_step()
         raise
     finish()
 
 
 def finish():
     """End the step that may be open, wait for what is in flight, and raise what was not raised yet."""
-    dispatch.end_open_step()
+    interception.end_open_step()
     runner.sync()
     gradient_tape.raise_late_error()

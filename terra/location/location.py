@@ -26,9 +26,9 @@ from types import MethodType
 from typing import NamedTuple, Optional
 
 from terra import ours
-from terra.location.growth import Growth
+from terra.location.pruning import Growth
 from terra.location.suspension import Activation, Each, LazyEach
-from terra.location.unobserved import NOBODY
+from terra.location.null_observer import NOBODY
 
 __all__ = ["Location", "Cursor", "Site", "ROOT", "OUTSIDE", "tls", "begin_step", "end_step", "register_site", "site"]
 

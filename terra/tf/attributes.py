@@ -1,6 +1,6 @@
 """Attributes of operations in one canonical, hashable form."""
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 
 def _dtype_enum(v):

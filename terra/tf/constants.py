@@ -1,6 +1,6 @@
 """Small tensors, whose values identify them: the constants of a trace."""
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE

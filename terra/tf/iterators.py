@@ -6,7 +6,7 @@ the arguments of the graphs in flight. Where Python code runs in the pipeline (`
 into, it may touch all that there is. What cannot be told waits.
 """
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema, variable_use
 from terra.tf.private import datasets, runtime_functions
 

@@ -7,7 +7,7 @@ attributes. Both are brought to one canonical form here, because an op is the sa
 import collections
 
 from terra.tf import fingerprints
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.attributes import default_value, normalise_attr
 from terra.tf.private import runtime_functions
 from terra.tf.variable_use import (

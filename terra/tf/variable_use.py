@@ -1,6 +1,6 @@
 """What operations, and functions of TensorFlow's, do to variables and other state."""
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
 READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB = "read", "assign", "add", "sub"

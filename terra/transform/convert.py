@@ -17,7 +17,7 @@ from typing import NamedTuple, Optional
 from terra.location import location
 from terra.transform import classes, policy, wrappers
 from .factory import Factory, NothingToDo
-from terra.transform.observing.parts import Unobservable
+from terra.transform.observing.value_sources import Unobservable
 from .source import NoSource, codes_within
 
 OUTSIDE = location.OUTSIDE

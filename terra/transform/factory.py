@@ -23,7 +23,7 @@ import gast
 from terra.location import location
 from terra.transform import source
 from terra.transform.observing.observed import Observed
-from terra.transform.observing.parts import Unobservable
+from terra.transform.observing.value_sources import Unobservable
 from terra.transform.rewriting import unparser
 from terra.transform.rewriting.instrumenter import Instrumenter
 from terra.transform.rewriting.raising import keeps_line

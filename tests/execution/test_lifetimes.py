@@ -17,10 +17,10 @@ import tensorflow as tf
 
 import terra
 from terra.frontends import gradient_tape
-from terra.location import unobserved
+from terra.location import null_observer
 from terra.runtime.fast_forward.purity import observer
 from terra.runtime.tracing.tracer import Tracer
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.transform.observing import observed
 
 ONE, TWO = tf.constant(1.0), tf.constant(2.0)
@@ -234,7 +234,7 @@ def test_functions_that_outlive_the_run_in_which_they_were_observed(kind, thread
 def test_whatever_an_observed_form_calls_is_there_when_nobody_observes():
     called = set(re.findall(r'_shown?\("(\w+)"', inspect.getsource(observed)))
     assert len(called) > 15
-    assert all(hasattr(unobserved.NOBODY, name) and hasattr(observer.Observer, name) for name in {*called, "modulo", "enter"})
+    assert all(hasattr(null_observer.NOBODY, name) and hasattr(observer.Observer, name) for name in {*called, "modulo", "enter"})
 
 
 def adding(meta=type):

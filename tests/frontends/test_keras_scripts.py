@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from terra.frontends import keras_support
-from terra.runtime.step_function import census
+from terra.runtime.step_function import registry
 from tests import harness
 from tests.frontends.test_keras_fit import EXACT, KERAS, SCENARIOS, Eager
 
@@ -40,7 +40,7 @@ class AsScript(Eager):
 
 def coexecuted_in_all():
     """Steps that were co-executed in this process, by functions that there are, or were."""
-    return sum(stats.coexecuted_steps for stats in [*(f.stats() for f in list(census.instances)), *(total for _, total in census.departed.values())])
+    return sum(stats.coexecuted_steps for stats in [*(f.stats() for f in list(registry.instances)), *(total for _, total in registry.departed.values())])
 
 
 @pytest.mark.one_variant

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.fast_forward.steps import express_steps
+from terra.runtime.fast_forward.steps import step_cache
 from tests.variants import ALL
 
 PROGRAMS = int(os.environ.get("TERRA_FUZZ", 24 if ALL else 8))
@@ -481,7 +481,7 @@ skipped = []
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_steps(seed, writer, tmp_path, monkeypatch):
     if writer is OfBranches:
-        monkeypatch.setattr(express_steps.Express, "_expects", lambda express, number: True)
+        monkeypatch.setattr(step_cache.Express, "_expects", lambda express, number: True)
     path = tmp_path / "program.py"
     path.write_text(writer(seed).program())
     expected, _ = run(path, lambda step: step, f"{seed}_eager", writer.calls)

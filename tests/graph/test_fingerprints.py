@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terra.tf import fingerprints
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
 F = tf.TensorSpec((2, 2), tf.float32)

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 import terra
-from terra.runtime.generation import order
-from terra.tf import internals, opschema, variable_use
+from terra.runtime.generation import node_order
+from terra.tf import private_names, opschema, variable_use
 from terra.tf.private import hardware
 from tests import corpus
 from tests import harness
@@ -101,10 +101,10 @@ def test_what_follows_from_constants_is_computed_where_eager_execution_does(as_o
     made = terra.coexecute(constants_only, wait_for_graph=True)
     for _ in range(4):
         made()
-    fdef = order.to_register(made.program.generated.fdefs[-1])
-    kept = {node.op for node in fdef.node_def if order._UNFOLDED in node.attr}
+    fdef = node_order.to_register(made.program.generated.fdefs[-1])
+    kept = {node.op for node in fdef.node_def if node_order._UNFOLDED in node.attr}
     assert kept == {"Fill", "Mul", "Pow"}, kept  # Tanh, Exp and AddV2 follow from these
-    assert all(not node.attr[order._UNFOLDED].list.i for node in fdef.node_def if order._UNFOLDED in node.attr)
+    assert all(not node.attr[node_order._UNFOLDED].list.i for node in fdef.node_def if node_order._UNFOLDED in node.attr)
 
 
 def test_integers_are_the_same_anywhere():
@@ -115,8 +115,8 @@ def test_integers_are_the_same_anywhere():
         tf.add(x, tf.constant(1.0), name="add")
         tf.less(tf.constant(1.0), tf.constant(2.0), name="less")
     nodes = graph.as_graph_def().node
-    order.keep_unfolded(nodes)
-    assert {node.name for node in nodes if order._UNFOLDED in node.attr} == {"cast", "less"}
+    node_order.keep_unfolded(nodes)
+    assert {node.name for node in nodes if node_order._UNFOLDED in node.attr} == {"cast", "less"}
 
 
 def test_operations_are_not_folded_with_the_attribute():
@@ -131,7 +131,7 @@ def test_operations_are_not_folded_with_the_attribute():
             tf.identity(tf.reduce_sum(y) * x, "result")
         definition = graph.as_graph_def()
         if keep:
-            order.keep_unfolded(definition.node)
+            node_order.keep_unfolded(definition.node)
         function = tf.compat.v1.wrap_function(
             lambda x: tf.graph_util.import_graph_def(definition, input_map={"x": x}, return_elements=["result:0"])[0], [tf.TensorSpec([], tf.float32)])
         times = []
@@ -166,7 +166,7 @@ def test_gamma_is_drawn_where_eager_execution_draws_it(as_on_gpu):
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_indices_are_looked_at_where_they_may_be_refused(deterministic, as_on_gpu, monkeypatch):
     """GPUs ignore those that are out of range; with determinism, elements are scattered on the CPU, which does not."""
-    monkeypatch.setattr(internals, "is_deterministic", lambda: deterministic)
+    monkeypatch.setattr(private_names, "is_deterministic", lambda: deterministic)
     tables = [tf.Variable(tf.ones([4, 3])) for _ in range(2)]
 
     def step(rows, elements):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tensorflow.python.framework import op_def_registry
 
 import terra
-from terra.graph import harmless
+from terra.graph import nonfailing_ops
 from terra.graph.trace import CONST, VALUE
 from terra.runtime.generation.functiondef import FunctionBuilder, node_of
-from terra.runtime.generation.order import to_register
+from terra.runtime.generation.node_order import to_register
 from tests.harness import differ
 
 
@@ -240,15 +240,15 @@ def test_what_is_spread_and_multiplied_by_no_scalar():
 
 def test_harmless_operations():
     """All that is called so has no state, and exists."""
-    for name in harmless.CANNOT_FAIL | harmless.ON_INTEGERS | set(harmless._WITH_CONSTANTS):
+    for name in nonfailing_ops.CANNOT_FAIL | nonfailing_ops.ON_INTEGERS | set(nonfailing_ops._WITH_CONSTANTS):
         op = op_def_registry.get(name)
         assert op is not None and not op.is_stateful, name
-        assert all(k < len(op.input_arg) for k in harmless._WITH_CONSTANTS.get(name, ())), name
-    assert not harmless.is_harmless("GatherV2", [])
+        assert all(k < len(op.input_arg) for k in nonfailing_ops._WITH_CONSTANTS.get(name, ())), name
+    assert not nonfailing_ops.is_harmless("GatherV2", [])
     index = [(VALUE,), (CONST, None), (VALUE,)]
-    assert harmless.is_harmless("FloorDiv", [(VALUE,), (CONST, None)]) and not harmless.is_harmless("FloorDiv", [(VALUE,)] * 2)
-    assert harmless.is_harmless("FloorDiv", [(VALUE,)] * 2, of_floats=True)
-    assert harmless.is_harmless("Reshape", index) and not harmless.is_harmless("Reshape", index[::2])
+    assert nonfailing_ops.is_harmless("FloorDiv", [(VALUE,), (CONST, None)]) and not nonfailing_ops.is_harmless("FloorDiv", [(VALUE,)] * 2)
+    assert nonfailing_ops.is_harmless("FloorDiv", [(VALUE,)] * 2, of_floats=True)
+    assert nonfailing_ops.is_harmless("Reshape", index) and not nonfailing_ops.is_harmless("Reshape", index[::2])
 
 
 def test_what_nobody_reads_and_cannot_fail_does_not_run():

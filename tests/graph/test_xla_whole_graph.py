@@ -13,7 +13,7 @@ from terra.runtime.execution import compiled
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.generation.xla import xla_order
 from terra.runtime.generation.xla.xla_cluster import WHOLE
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 from tests import harness
 from tests.graph.test_jit_compile import ATOL, RTOL, batches, compare, jit, kept, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime.fast_forward.sites.builtin_loops import located_map, located_reduce, located_sum
-from terra.runtime.step_function import recurring
+from terra.runtime.step_function import structure_specialisation
 
 RNG = np.random.default_rng(0)
 ROWS = tf.constant(RNG.normal(size=(16, 4)).astype("f"))
@@ -20,7 +20,7 @@ STEPS = 28
 @pytest.fixture(autouse=True)
 def structures_recur_too_seldom(monkeypatch):
     """Steps stay in pieces, even where a length comes again (tests/loops/test_recurring_structures.py is about that)."""
-    monkeypatch.setattr(recurring, "TIMES", 1000)
+    monkeypatch.setattr(structure_specialisation, "TIMES", 1000)
 
 
 class Own:

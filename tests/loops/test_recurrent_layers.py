@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime.loops import recurrent_layers
-from terra.runtime.step_function import census
+from terra.runtime.step_function import registry
 from tests import harness
 
 L = keras.layers
@@ -442,9 +442,9 @@ def test_blocks():
             found.append(float(loss))
         return found
 
-    before = set(census.instances)
+    before = set(registry.instances)
     np.testing.assert_allclose(run(tf.GradientTape), run(lambda: terra.GradientTape(wait_for_graph=True)), rtol=1e-4)
-    (block,) = set(census.instances) - before
+    (block,) = set(registry.instances) - before
     stats = block.stats()
     assert stats.recurrent_layers == 1 and stats.coexecuted_steps > 11 and stats.fallbacks <= 3, stats
 

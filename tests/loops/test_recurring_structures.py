@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime.step_function import generation, recurring
+from terra.runtime.step_function import generation, structure_specialisation
 from tests.loops import test_varying_loops as test_loops
 
 
 @pytest.fixture(autouse=True)
 def at_any_cost(monkeypatch):
     """Whether a graph for a structure pays is a question of time."""
-    monkeypatch.setattr(recurring, "SHARE", 1e9)
+    monkeypatch.setattr(structure_specialisation, "SHARE", 1e9)
 
 
 class Encoder:
@@ -249,14 +249,14 @@ def test_values_from_outside_change():
 
 
 def test_at_most_so_many(monkeypatch):
-    monkeypatch.setattr(recurring, "MOST", 2)
+    monkeypatch.setattr(structure_specialisation, "MOST", 2)
     stats, step = check(Encoder, [(tree,) for _ in range(12) for tree in TREES])
     assert len(functions(step)) == 2 and stats.recurring_steps >= 8, stats
 
 
 def test_time_is_bounded(monkeypatch):
     """Tracing for single structures waits until what it costs is a part of what all steps have taken."""
-    monkeypatch.setattr(recurring, "SHARE", 0.0)
+    monkeypatch.setattr(structure_specialisation, "SHARE", 0.0)
     stats, step = check(Encoder, [(tree,) for _ in range(12) for tree in TREES])
     assert len(functions(step)) <= 1, functions(step)  # the first costs nothing, as far as is known
 
@@ -266,14 +266,14 @@ class Function:
 
     def __init__(self):
         self.generation = generation.Generation(self)
-        self.policy = recurring.Trust("a step")
+        self.policy = structure_specialisation.Trust("a step")
         self.options = terra.options.Options()
 
 
 @pytest.mark.parametrize("pays", [False, True])
 def test_functions_that_do_not_pay(pays):
     """The first functions are compared with the pieces: if steps take as long as before, no further structure gets one."""
-    known, now = recurring.Recurring(Function), 0.0
+    known, now = structure_specialisation.Recurring(Function), 0.0
     for _ in range(12):
         for structure in range(6):
             function = known.find(structure, now)
@@ -309,7 +309,7 @@ def in_turn(known, structures, rounds, in_pieces, alone):
 
 
 def test_few_functions_until_it_is_known_whether_they_pay():
-    known = recurring.Recurring(Function)
+    known = structure_specialisation.Recurring(Function)
     in_turn(known, 30, 3 + 2, 1.0, 0.5)
     assert len(known.functions) == 8
     in_turn(known, 30, 12, 1.0, 0.5)
@@ -317,12 +317,12 @@ def test_few_functions_until_it_is_known_whether_they_pay():
 
 
 def test_a_function_whose_steps_take_longer_is_given_up():
-    known = recurring.Recurring(Function)
+    known = structure_specialisation.Recurring(Function)
     left = in_turn(known, 2, 3 + 2 + 11, 1.0, 1.5)
     assert not left and len(known.functions) == 2
     left = in_turn(known, 2, 2, 1.0, 1.5)
     assert len(left) == 2 and set(known.functions.values()) == {None}
-    known = recurring.Recurring(Function)
+    known = structure_specialisation.Recurring(Function)
     assert not in_turn(known, 2, 40, 1.0, 1.1) and None not in known.functions.values()
 
 
@@ -351,7 +351,7 @@ def test_what_is_no_constant_in_pieces_is_none_in_a_function():
 
 
 def test_large_steps_stay_in_pieces(monkeypatch):
-    monkeypatch.setattr(recurring, "LARGEST", 5)
+    monkeypatch.setattr(structure_specialisation, "LARGEST", 5)
     stats, step = check(Encoder, [(tree,) for _ in range(10) for tree in TREES])
     assert not functions(step) and stats.recurring_steps == 0 and stats.coexecuted_steps >= 20, stats
 
@@ -359,17 +359,17 @@ def test_large_steps_stay_in_pieces(monkeypatch):
 def test_structures_are_told_apart():
     known = {}
     for value in (1, 1.0, True, "1", b"1", None, (1,), [1], ((1,),), {"a": 1}, np.ones(1), np.ones(2), tf.ones(1), tf.ones(2), tf.ones(1, tf.int32), object()):
-        known[recurring.structure_of((value,), {})] = value
-        assert recurring.structure_of((value,), {}) == recurring.structure_of((value,), {})
+        known[structure_specialisation.structure_of((value,), {})] = value
+        assert structure_specialisation.structure_of((value,), {}) == structure_specialisation.structure_of((value,), {})
     assert len(known) == 16
-    assert recurring.structure_of((list(range(10_000)),), {}) is None
+    assert structure_specialisation.structure_of((list(range(10_000)),), {}) is None
     deep = circular = []
     for _ in range(950):
         deep = (deep, 1)
-    assert recurring.structure_of((deep,), {}) is not None
+    assert structure_specialisation.structure_of((deep,), {}) is not None
     circular.append(circular)
-    assert recurring.structure_of((circular,), {}) is None
-    assert recurring.structure_of((), {"a": 1}) != recurring.structure_of((), {"b": 1}) != recurring.structure_of((1,), {})
+    assert structure_specialisation.structure_of((circular,), {}) is None
+    assert structure_specialisation.structure_of((), {"a": 1}) != structure_specialisation.structure_of((), {"b": 1}) != structure_specialisation.structure_of((1,), {})
 
 
 # -- with the rest -------------------------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def test_any_order(data):
 def test_programs_in_pieces(cls, monkeypatch):
     """The programs of tests/loops/test_varying_loops.py; their inputs take turns."""
     recurs = cls.__name__ != "Episode"  # whose lengths are decided by what it reads
-    monkeypatch.setattr(recurring, "TIMES", 1 if recurs else 3)
+    monkeypatch.setattr(structure_specialisation, "TIMES", 1 if recurs else 3)
 
     def run_with(wrap):
         keras.utils.set_random_seed(5)
@@ -448,7 +448,7 @@ def test_a_structure_that_does_not_tell_the_path_gets_no_function_soon():
         made.append(len(taken))
         raise StopIteration
 
-    known, taken = recurring.Recurring(make), []
+    known, taken = structure_specialisation.Recurring(make), []
     for path in [1, 2, 3, 1, 2, 3, 3, 3, 1] + [1] * 100:
         try:
             known.find("structure", 0.0)
@@ -456,9 +456,9 @@ def test_a_structure_that_does_not_tell_the_path_gets_no_function_soon():
             break
         known.ran("structure", path, 0.0, 1.0)
         taken.append(path)
-    assert made == [8 + (recurring.TIMES << 2)]
+    assert made == [8 + (structure_specialisation.TIMES << 2)]
     for paths, graphs in (((None, None, 1, 1, 1, 1), [0] * 6), ((1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8), range(11))):  # with a new graph each time, paths have new names
-        known, taken = recurring.Recurring(make), []
+        known, taken = structure_specialisation.Recurring(make), []
         with pytest.raises(StopIteration):
             for path, n in zip(paths, graphs):
                 known.find("structure", 0.0)

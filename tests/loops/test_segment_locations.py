@@ -2,7 +2,7 @@
 
 import terra
 from terra.location import location
-from terra.runtime.fast_forward.sources import places
+from terra.runtime.fast_forward.sources import normalised_locations
 
 
 class Collected:
@@ -59,7 +59,7 @@ def loop_ids(locations):
 
 def test_iterations_share_a_place_and_are_regions_of_their_own():
     seen = collect(loop, 5)
-    known = places.Places(loop_ids(seen))
+    known = normalised_locations.Places(loop_ids(seen))
     found = [known(here) for here in seen]
     assert len({place for place, _ in found[:5]}) == 1
     assert len({region for _, region in found}) == 6
@@ -68,26 +68,26 @@ def test_iterations_share_a_place_and_are_regions_of_their_own():
 
 def test_a_loop_that_does_not_vary_keeps_its_counters():
     seen = collect(loop, 4)
-    found = [places.Places()(here) for here in seen]
+    found = [normalised_locations.Places()(here) for here in seen]
     assert len({place for place, _ in found}) == 5
     assert len({region for _, region in found}) == 1
 
 
 def test_places_of_two_runs_are_the_same():
     first, second = collect(nested, [1, 2]), collect(nested, [3, 0, 4])
-    known = places.Places(loop_ids(first))
+    known = normalised_locations.Places(loop_ids(first))
     assert {known(here)[0] for here in first} == {known(here)[0] for here in second}
 
 
 def test_trip_counts():
-    counts = places.trip_counts(collect(nested, [1, 3]))
+    counts = normalised_locations.trip_counts(collect(nested, [1, 3]))
     assert sorted(counts.values()) == [1, 2, 3]  # the outer loop, and the inner one in each of its iterations
 
 
 def test_recursion_is_cut_off_and_calls_in_arguments_are_none():
     seen = collect(tree, 4)
-    known = places.Places()
-    assert any(places.is_recursive(here) for here in seen)
+    known = normalised_locations.Places()
+    assert any(normalised_locations.is_recursive(here) for here in seen)
     assert len({known(here)[0] for here in seen}) <= 4
     assert len({known(here)[0] for here in collect(tree, 6)} | {known(here)[0] for here in seen}) <= 4
-    assert not any(places.is_recursive(here) for here in collect(in_arguments, 1))
+    assert not any(normalised_locations.is_recursive(here) for here in collect(in_arguments, 1))

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.loops import piece_gradient
-from terra.runtime.step_function import recurring
+from terra.runtime.loops import segment_gradient
+from terra.runtime.step_function import structure_specialisation
 from tests.variants import ALL
 
 STEPS = 24
@@ -621,7 +621,7 @@ def eager_run(cls):
 @pytest.fixture(autouse=True)
 def structures_recur_too_seldom(monkeypatch):
     """Steps stay in pieces, even where a length comes again by chance (tests/loops/test_recurring_structures.py is about that)."""
-    monkeypatch.setattr(recurring, "TIMES", 1000)
+    monkeypatch.setattr(structure_specialisation, "TIMES", 1000)
 
 
 @pytest.mark.parametrize("cls, late", [pytest.param(cls, late, id=f"{cls.__name__}-{'late' if late else 'now'}") for k, cls in enumerate(PROGRAMS)
@@ -650,13 +650,13 @@ def test_equal_to_eager(cls, late):
 def test_gradients_follow_plans(cls, monkeypatch):
     """In the end no gradient is taken by TensorFlow's tape, that of the loss itself (which begins with a constant) included."""
     taken = []
-    original = piece_gradient._Backward._learn
+    original = segment_gradient._Backward._learn
 
     def noted(self, *args):
         taken.append(1)
         return original(self, *args)
 
-    monkeypatch.setattr(piece_gradient._Backward, "_learn", noted)
+    monkeypatch.setattr(segment_gradient._Backward, "_learn", noted)
 
     def counted(step):
         step = terra.coexecute(step, wait_for_graph=True)

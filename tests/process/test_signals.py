@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.execution import dispatch, graph_runner
+from terra.runtime.execution import interception, graph_runner
 from tests.unwaited import unwaited
 
 
@@ -249,7 +249,7 @@ def test_another_thread_ends_the_step():
 
 def run_with_handler_at(k, function, handler):
     """Calls `function`, and `handler` before the k-th bytecode that it runs in the modules that wait for flights. Returns (result, whether it was called)."""
-    files, called = (graph_runner.__file__, dispatch.__file__), []
+    files, called = (graph_runner.__file__, interception.__file__), []
     count = 0
 
     def trace(frame, event, _):

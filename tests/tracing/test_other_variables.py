@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.step_function.turnover import Turnover
+from terra.runtime.step_function.trace_eviction import Turnover
 
 X = [np.random.default_rng(i).normal(size=(8, 3)).astype("float32") for i in range(4)]
 
@@ -80,7 +80,7 @@ def test_in_blocks():
     expected = losses_of_folds()
     actual, _ = folds(train_in_a_block)
     assert actual == expected
-    functions = [f for f in terra.runtime.step_function.census.instances if "test_other_variables.py" in f.policy.name]
+    functions = [f for f in terra.runtime.step_function.registry.instances if "test_other_variables.py" in f.policy.name]
     assert len(functions) == 1
     assert functions[0].stats().coexecuted_steps >= 6 * 7 and functions[0].stats().traces <= 2
 
@@ -255,7 +255,7 @@ def test_loops_that_run_equally_often_for_long_are_unrolled():
 def test_batches_that_are_objects_are_told_by_what_they_hold():
     from collections import namedtuple
 
-    from terra.runtime.step_function.recurring import structure_of
+    from terra.runtime.step_function.structure_specialisation import structure_of
 
     class Batch:
         def __init__(self, x, n):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from terra.location import growth, location
+from terra.location import pruning, location
 from terra.location.location import OUTSIDE, ROOT, begin_step, end_step, register_site, tls
 
 
@@ -133,7 +133,7 @@ def test_the_inline_cache_forgets_nothing_and_mixes_nothing(step):
 
 
 def test_a_long_loop_does_not_leave_its_nodes_behind(step, monkeypatch):
-    monkeypatch.setattr(growth, "_FEW", 1000)
+    monkeypatch.setattr(pruning, "_FEW", 1000)
     location._growth.prune(ROOT)
     before = location._growth.made  # of other tests' programs
     n = 4 * before + 5000

@@ -15,7 +15,7 @@ import pytest
 from terra import transform
 from terra.location.location import begin_step, end_step
 from terra.transform import convert, instrument, is_instrumented, reason, to_code
-from terra.transform.observing.parts import Unobservable
+from terra.transform.observing.value_sources import Unobservable
 from tests.transform.checks import LOG, check, located, op
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import terra
 from terra import ours
-from terra.runtime.fast_forward.steps import whole_calls
+from terra.runtime.fast_forward.steps import pure_functions
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function import coexecution
 from tests.unwaited import unwaited
@@ -141,9 +141,9 @@ def test_all_frames_stay_where_tensorflows_do():
 
 
 def test_a_defect_shows_its_frames(monkeypatch):
-    space = {"__name__": "terra.runtime.fast_forward.steps.whole_calls"}
+    space = {"__name__": "terra.runtime.fast_forward.steps.pure_functions"}
     exec("def raise_it():\n    raise AttributeError('of ours')\ndef run_step(*args):\n    raise_it()", space)
-    monkeypatch.setattr(whole_calls, "run_step", space["run_step"])
+    monkeypatch.setattr(pure_functions, "run_step", space["run_step"])
     step = terra.coexecute(lambda x: x + 1.0)
     with pytest.raises(AttributeError) as caught:
         step(tf.ones([2]))

@@ -18,14 +18,14 @@ import logging
 import math
 import time
 
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import Queue, runner
 from terra.runtime.execution.registered import Registered
 from terra.runtime.generation.xla import xla_ops
 from terra.runtime.generation.xla.xla_cluster import WHOLE, caller
 from terra.runtime.generation.xla.xla_form import make_form
 from terra.runtime.tensors.host_values import shape_of_variable
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.helper_threads import Task
 from terra.tf.private import runtime_functions
 from terra.trial import Trial
@@ -201,7 +201,7 @@ class Compiled:
 
     def _work(self, work, *args):
         try:
-            with dispatch.internal_thread():
+            with interception.internal_thread():
                 work(*args)
         except Exception as error:  # whatever it is, steps go on in the ordinary form
             self._give_up(f"it could not be made ({_first_line(error)})")

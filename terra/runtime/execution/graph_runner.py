@@ -16,7 +16,7 @@ import weakref
 from terra.runtime.execution.swallowed import Remembered, Swallowed
 from terra.runtime.generation import undo
 from terra.runtime.generation.generated import CHECK_FAILED
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
 log = logging.getLogger("terra")

@@ -3,12 +3,12 @@
 While a newer TraceGraph is merged and its graph is generated, steps go on with the Program of the older one.
 """
 
-from terra.graph.harmless import is_harmless, may_not_fit
+from terra.graph.nonfailing_ops import is_harmless, may_not_fit
 from terra.graph.trace import ARG, CHECK, CONST, RESOURCE, VALUE
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.catching import SAFE
 from terra.runtime.tracing.flat_inputs import value_positions
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema, variable_use
 
 DTYPES = tfi.INTERN_DTYPES

@@ -9,20 +9,20 @@ matches ends co-execution of the step: see `Endings.diverge`.
 from itertools import islice
 
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
-from terra.runtime.execution.communication import Communication
-from terra.runtime.execution.endings import Endings
+from terra.runtime.execution.channels import Communication
+from terra.runtime.execution.completion import Endings
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.execution.matching.inputs import NUMBERS, has_constant, learn_numbers, speculated_alike, value_of_fed
 from terra.runtime.execution.matching.reasons import why
 from terra.runtime.execution.matching.shapes import infer_shapes
-from terra.runtime.execution.values import flat_template, launched
+from terra.runtime.execution.placeholders import flat_template, launched
 from terra.runtime.tapes.lazy_tape import Tapes
 from terra.runtime.tensors.draws import rows_of, seed_tensor
 from terra.runtime.tensors.host_values import HOST_STATIC, host_static, recorded_shape, static_shape
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tracing.structures import nest_outputs, with_values
 from terra.runtime.tracing.tracer import Tracer, host_value
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host
 from terra.tf.opschema import get_schema, op_info

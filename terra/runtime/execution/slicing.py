@@ -11,7 +11,7 @@ from threading import get_ident
 
 from terra.location import current_step
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _LARGEST = 2 ** 31 - 1
 _INT32 = tfi.dtypes.int32

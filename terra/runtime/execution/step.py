@@ -6,13 +6,13 @@ from threading import get_ident
 
 from terra.location import current_step, location
 from terra.runtime.execution.graph_runner import runner
-from terra.runtime.execution.process.shared import Visit
+from terra.runtime.execution.process.cross_thread import Visit
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.tensor import holds_numbers, tensor_of
 from terra.runtime.tracing.structures import collect_args
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import iterators, opschema, samplers
 
 EagerTensor = tfi.EagerTensor

@@ -11,7 +11,7 @@ import weakref
 from terra import ours
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _FOR_OPERATION = TerraTensor._tf_should_use_wrapped_value.fget.__code__
 

@@ -7,7 +7,7 @@ updates in their place, which are undone first.
 from terra.runtime.generation import undo
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 
 

@@ -5,11 +5,11 @@ updated, and the updates.
 from terra.errors import GenerationError
 from terra.runtime.generation import undo
 from terra.runtime.generation.functiondef import attr, dtype
-from terra.runtime.generation.kernels import behind, eager_kernels
+from terra.runtime.generation.kernels import in_place_updates, eager_kernels
 from terra.runtime.generation.kernels.eager_kernels import constant_proto
 from terra.runtime.generation.undo import OldRows, OldValue
 from terra.runtime.generation.variables import NEW_VALUE
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.variable_use import ASSIGN, ASSIGN_ADD, READ, READS_ONLY, SKIP
 
@@ -30,13 +30,13 @@ class Commits:
     def _keep_rows(self, scope, node, refs, label, found):
         """Note what the rows hold that an update before the barrier changes, and then which ones these are."""
         info = node.payload.event.info
-        place = behind.place_of_indices(info.op_type)
+        place = in_place_updates.place_of_indices(info.op_type)
         index_enum, indices = info.attrs["Tindices"], refs[place]
         for k, v, how in found:
             if type(v) is not int or how in READS_ONLY or v in self.accesses.whole:
                 continue
             enum = opschema.variable_enum(self.handles[v])
-            note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, behind.is_of_elements(info.op_type))
+            note = self._note_of((node, k), OldRows, self.handles[v], enum, index_enum, in_place_updates.is_of_elements(info.op_type))
             attrs = {"dtype": dtype(enum), "Tindices": dtype(index_enum)}
             rows = scope.builder.node(note.gathers, [refs[k], indices], attrs, label, self._order_controls(scope, [(v, False)])) + ":output:0"
             noted = self._set(scope, note.rows, rows, enum)
@@ -96,7 +96,7 @@ class Commits:
         for k, v, _ in found:
             if v not in self.accesses.raw and v in self.accesses.written:
                 raise GenerationError("an op mixes forwarded and unforwarded variables")
-        if node not in self.accesses.behind and behind.has_rows(node):
+        if node not in self.accesses.behind and in_place_updates.has_rows(node):
             self._keep_rows(scope, node, refs, label, found)
         controls = self._order_controls(scope, raw) + self.barriers
         before = len(scope.builder.node_names)
@@ -122,7 +122,7 @@ class Commits:
     def _can_run_behind(self, node, starts, accesses):
         """Whether an operation can run behind the barrier, see `behind.find`: it cannot fail there."""
         if accesses is not None:
-            return (starts or self.forgiving) and behind.is_sure(node, accesses, self.is_open(node))
+            return (starts or self.forgiving) and in_place_updates.is_sure(node, accesses, self.is_open(node))
         return node.payload.event.info.category != opschema.RANDOM and self._is_harmless(node)
 
     def _prepare_behind(self, top):
@@ -136,7 +136,7 @@ class Commits:
                 if v not in self.accesses.raw and how != ASSIGN:
                     taken.append(top.get(("var", v)))
             is_open, label = self.is_open(node), self._label(node)
-            if behind.places_to_check(node, is_open):
+            if in_place_updates.places_to_check(node, is_open):
                 self.accesses.checks.add(top.builder, node, self._input_refs(top, node, label), is_open, top.harmless, label)
         return taken
 

@@ -7,7 +7,7 @@ involved. A tensor is named by a string: the name of an argument, or `node:outpu
 import collections
 import re
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")

@@ -21,9 +21,9 @@ import os
 from terra.errors import GenerationError
 from terra.graph.cases import select_table
 from terra.graph.dataflow import Slot, Value, make_plan
-from terra.graph.harmless import is_harmless
+from terra.graph.nonfailing_ops import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE, VALUE
-from terra.runtime.generation import conditions
+from terra.runtime.generation import speculated_branches
 from terra.runtime.generation.commit import Commits
 from terra.runtime.generation.feeds import Feed, group_feeds
 from terra.runtime.generation.functiondef import FunctionBuilder, attr, dtype, func_list, safe_name, type_list
@@ -33,7 +33,7 @@ from terra.runtime.generation.kernels.eager_kernels import constant_proto
 from terra.runtime.generation.operations import Operations
 from terra.runtime.generation.scope import Scope
 from terra.runtime.generation.variables import Accesses
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.private import hardware
 from terra.tf.variable_use import ASSIGN_ADD, ASSIGN_SUB, READS_ONLY
@@ -280,7 +280,7 @@ class GraphGenerator(Commits):
             if node.payload.event.info.op_type == FETCH:
                 if scope is self.top:  # in a branch: steps that take it, and give the value back, use the early form
                     self._fetched.append((node, refs[0]))
-                if self.conditional and conditions.is_condition(node):
+                if self.conditional and speculated_branches.is_condition(node):
                     scope.conditions.append((node, refs[0]))
             return
         if not self.early:
@@ -302,7 +302,7 @@ class GraphGenerator(Commits):
             known[node] = len(known)
             values.append((ref, self._out_enum(*node.slots[0][0])))
         if values:
-            conditions.check(scope.builder, scope.get(("expected",)), first, values)
+            speculated_branches.check(scope.builder, scope.get(("expected",)), first, values)
 
     def _emit_case(self, top, item, select):
         scopes = []

@@ -2,8 +2,8 @@
 
 from terra.graph.trace import CONST, RESOURCE
 from terra.runtime.generation.functiondef import attr, attr_protos, dtype, func, type_list
-from terra.runtime.generation.kernels import alternatives, eager_kernels, sampled
-from terra.tf import internals as tfi
+from terra.runtime.generation.kernels import rewrites, eager_kernels, candidate_sampling
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.fingerprints import COMPILED
 from terra.tf.private import runtime_functions
@@ -38,7 +38,7 @@ class Operations:
         if info.category == opschema.VARIABLE:
             return self._generator.emit_variable_op(scope, node, refs, label)
         if info.op_type in opschema.SAMPLERS:
-            return sampled.sampled_candidates(scope.builder, info.op_type, refs, self.protos(info), label)
+            return candidate_sampling.sampled_candidates(scope.builder, info.op_type, refs, self.protos(info), label)
         if info.category == opschema.RANDOM:
             return [eager_kernels.stateless_random(scope.builder, info.op_type, refs, self.protos(info), label)]
         outputs = self._scaled(scope, site, refs, label) if harmless and info.op_type in eager_kernels.SCALING else None
@@ -55,12 +55,12 @@ class Operations:
     def _otherwise(self, scope, node, refs, label):
         """The outputs of a faster way to compute an operation, which is right for the shapes that it had first; None if there is none."""
         generator, op_type = self._generator, node.payload.event.info.op_type
-        if generator.fixed is None or generator.barriers or op_type not in alternatives.TYPES or generator.is_open(node):
+        if generator.fixed is None or generator.barriers or op_type not in rewrites.TYPES or generator.is_open(node):
             return None
-        fixes = op_type not in alternatives.OF_ANY_SHAPE
+        fixes = op_type not in rewrites.OF_ANY_SHAPE
         known = self._generator.fixed.get(node) if self._generator.fixed and fixes else dict(node.payload.shapes)
-        question = alternatives.question(node, known)
-        way = question and alternatives.find(question)
+        question = rewrites.question(node, known)
+        way = question and rewrites.find(question)
         if way is None or (fixes and len(known) > (1 if self._generator.early else FEW_SHAPES)):
             return None
         if fixes:

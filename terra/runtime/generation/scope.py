@@ -2,8 +2,8 @@
 
 from terra.runtime.generation.functiondef import dtype
 from terra.runtime.generation.kernels.eager_kernels import Spread, constant_proto
-from terra.runtime.generation.kernels.repeated import Repeated
-from terra.tf import internals as tfi
+from terra.runtime.generation.kernels.cse import Repeated
+from terra.tf import private_names as tfi
 from terra.tf.constants import dummy
 
 

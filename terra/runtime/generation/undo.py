@@ -7,7 +7,7 @@ buffer, and copies it when something is written into it.
 
 import numpy as np
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _EMPTY = (0,) * 7  # the shape of what a variable holds that has nothing to undo
 

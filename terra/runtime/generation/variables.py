@@ -3,10 +3,10 @@
 from terra.errors import GenerationError
 from terra.graph.dataflow import ExtraSlot
 from terra.graph.trace import CONST, FEED, RESOURCE, VALUE
-from terra.runtime.generation.kernels import behind
+from terra.runtime.generation.kernels import in_place_updates
 from terra.runtime.generation.kernels.eager_kernels import number_of
 from terra.runtime.tensors.host_values import shape_of_variable
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema, variable_use
 from terra.tf.variable_use import ASSIGN, ASSIGN_ADD, ASSIGN_SUB, READ, READS_ONLY, SKIP
 
@@ -34,13 +34,13 @@ class Accesses:
         found = self._find(order)
         self.written = [v for v, accesses in found.items() if any(how not in READS_ONLY for _, how in accesses)]
         inline = {n for case in switch_cases if case.n_choices == 1 for n in case.cases[0].block}
-        self.behind = behind.find(order, inline, self.access, self.raw, lambda node, starts: can_run(node, starts, self.access.get(node)), is_open) if self.raw else set()
-        self.checks = behind.Checks(order, inline, self.behind) if self.behind else None
+        self.behind = in_place_updates.find(order, inline, self.access, self.raw, lambda node, starts: can_run(node, starts, self.access.get(node)), is_open) if self.raw else set()
+        self.checks = in_place_updates.Checks(order, inline, self.behind) if self.behind else None
         self.in_place, self.whole = set(), set()
         for node, accesses in self.access.items():
             updated = [v for _, v, how in accesses if v in self.raw and type(v) is int and how not in READS_ONLY] if node not in self.behind else ()
             self.in_place.update(updated)
-            if updated and not behind.has_rows(node):
+            if updated and not in_place_updates.has_rows(node):
                 self.whole.update(updated)
         self.slots = [self._slot(v, accesses) for v, accesses in found.items() if v not in self.raw]
 

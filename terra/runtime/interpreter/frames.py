@@ -12,7 +12,7 @@ import sys
 
 from terra import ours
 from terra.location import location
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.transform import policy, source
 
 _codes = {}  # id(code) -> _Code, or None for library code

@@ -6,7 +6,7 @@ TensorFlow and Keras take their own frames out in the same way; `tf.debugging.di
 import builtins
 
 from terra import ours
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _is_enabled = tfi.tf.debugging.is_traceback_filtering_enabled
 # The program's classes of exceptions may have attributes of these names that are others, or that cannot be set.

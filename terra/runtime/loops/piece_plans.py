@@ -2,13 +2,13 @@
 
 from terra.graph.trace import CONST, FEED, VALUE
 from terra.runtime.execution.graph_runner import runner
-from terra.runtime.execution.values import launched
+from terra.runtime.execution.placeholders import launched
 from terra.runtime.fallback.replay import execute_again, unrecorded
-from terra.runtime.loops.piece_tape import Fed, all_held, is_static, values_of
+from terra.runtime.loops.segment_tape import Fed, all_held, is_static, values_of
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.constants import SMALL
 
 EagerTensor = tfi.EagerTensor

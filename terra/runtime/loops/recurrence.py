@@ -3,13 +3,13 @@
 import contextlib
 import weakref
 
-from terra.runtime.execution import dispatch
-from terra.runtime.fast_forward.guards import replaced
+from terra.runtime.execution import interception
+from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.sites.framework_loops import closure
 from terra.runtime.loops.recurrent_cells import WithDropout, backend, dropout_masks, flat_states, guard_of, held_masks, without_dropout
 from terra.runtime.tensors import shape_inference
 from terra.runtime.tensors.open_shapes import is_shape, shape_of
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import variable_use
 from terra.tf.private import runtime_functions
 
@@ -41,7 +41,7 @@ class Recurrence:
         self._plain = concrete.function_def.signature.name
         self._keeping = self._backward = None
         self.possible = not concrete.captured_inputs and _is_pure(concrete.function_def) and self._operation(self._plain, len(self._outputs)) is not None
-        self.modules = replaced.modules.look()
+        self.modules = patch_guard.modules.look()
 
     def _connected(self, sources):
         """Those inputs that have a gradient in eager execution: for the others that is None, and not 0."""
@@ -90,7 +90,7 @@ class Recurrence:
             outputs = runtime_functions.execute_function(self._plain, given, n, n)
         else:
             if self._keeping is None:
-                with dispatch.imperative():
+                with interception.imperative():
                     self._make_keeping()
             name, n_all, *_ = self._keeping or (self._plain, n)
             outputs = runtime_functions.execute_function(name, given, n_all, n)
@@ -140,7 +140,7 @@ class Recurrence:
             found = [found[places[k]] for k in self._sources]
         else:
             if self._backward is None:
-                with dispatch.imperative():
+                with interception.imperative():
                     self._make_backward()
             found = runtime_functions.execute_function(self._backward, [*inputs, *gradients], len(self._sources))
         for k, x in zip(self._sources, found):

@@ -3,9 +3,9 @@
 import sys
 
 from terra.frameworks import keras
-from terra.runtime.fast_forward.guards import guards
+from terra.runtime.fast_forward.guards import guard_set
 from terra.runtime.tensors.comparing import Unskippable
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 
 def backend():
@@ -16,7 +16,7 @@ def guard_of(layer):
     """Tells whether a layer has changed; None if it calls functions of the user's, or cannot be told."""
     users = []
     try:
-        guard = guards.Guard(layer, [], users)
+        guard = guard_set.Guard(layer, [], users)
     except Unskippable:
         return None
     return None if users else guard

@@ -11,9 +11,9 @@ cannot be handed on: then the gradient's function computes the loop again. Value
 import contextlib
 import functools
 
-from terra.frameworks import keras, stock
-from terra.runtime.execution import dispatch
-from terra.runtime.fast_forward.guards import replaced
+from terra.frameworks import keras, framework_objects
+from terra.runtime.execution import interception
+from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.sites.framework_loops import calls_stock_cell, closure, issuing_step
 from terra.runtime.loops.recurrence import Recurrence
 from terra.runtime.loops.recurrent_cells import backend, cells_of, dropout_masks, flat_states, guard_of, without_dropout
@@ -21,7 +21,7 @@ from terra.runtime.tensors import known_shapes, open_shapes
 from terra.runtime.tensors.size_readers import SizeToCompare
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.structures import is_tensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import replacements
 
 _MOST_CHANGES = 3  # of a layer, after which its loop is left to the step
@@ -153,14 +153,14 @@ class Recurrences:
                 return None
         self._used[key] = self._used.get(key, (now,))[0], now
         made = self._found.setdefault(key, [])
-        if len(made) > _MOST_CHANGES or (made and (not made[-1].possible or made[-1].modules != replaced.modules.look())):
+        if len(made) > _MOST_CHANGES or (made and (not made[-1].possible or made[-1].modules != patch_guard.modules.look())):
             return None
         with without_dropout(cells):
             if made and made[-1].holds():
                 return made[-1]
             if guard_of(layer) is None or not _nothing_else(layer, cells):
                 return None
-        with dispatch.imperative():
+        with interception.imperative():
             try:
                 recurrence = Recurrence(self, original, step_function, layer, cells, kept, states, mask is not None, specs)
             except (ValueError, TypeError, tfi.OpError):  # eager execution will say what is wrong
@@ -178,8 +178,8 @@ def _nothing_else(layer, cells):
     parts = list(layer.cell._flatten_layers())
     if any(part.activity_regularizer is not None for part in parts) or {id(part) for part in parts if not hasattr(part, "cells")} != set(map(id, cells)):
         return False
-    classes = {cls for part in (layer, layer.cell, *cells) for cls in type(part).__mro__ if stock.stock_package(cls.__module__) is not None}
-    return not any(stock.is_foreign(value) for cls in classes for value in vars(cls).values())
+    classes = {cls for part in (layer, layer.cell, *cells) for cls in type(part).__mro__ if framework_objects.stock_package(cls.__module__) is not None}
+    return not any(framework_objects.is_foreign(value) for cls in classes for value in vars(cls).values())
 
 
 def _has_shape(x):

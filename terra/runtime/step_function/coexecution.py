@@ -12,18 +12,18 @@ from terra import ours
 from terra.graph import trace
 from terra.location import current_step
 from terra.options import Stats
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import runner
-from terra.runtime.execution.opening import Opening
-from terra.runtime.execution.process import handlers
+from terra.runtime.execution.dynamic_arguments import Opening
+from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.step import Counts, Step
 from terra.runtime.fallback.policy import Policy
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
-from terra.runtime.fast_forward.steps import express_steps, whole_calls
+from terra.runtime.fast_forward.steps import step_cache, pure_functions
 from terra.runtime.interpreter import frames, tracebacks
-from terra.runtime.step_function import census, recurring
+from terra.runtime.step_function import registry, structure_specialisation
 from terra.runtime.step_function.generation import Generation
 from terra.runtime.step_function.lifecycle import Lifecycle
 from terra.runtime.step_function.methods import GIVES_CLASSES, BoundStep, Instances
@@ -33,9 +33,9 @@ from terra.runtime.step_function.structures import Structures
 from terra.runtime.step_function.traces import Traces
 from terra.runtime.step_function.tuning.early_start import EarlyStart
 from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
-from terra.runtime.step_function.turnover import Turnover
+from terra.runtime.step_function.trace_eviction import Turnover
 from terra.runtime.tracing import catching
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import interrupts
 from terra.tf.private import runtime_functions, scopes
 from terra.transform import edits, instrument, reason
@@ -59,7 +59,7 @@ class Coexecuted(AsWritten):
     def __init__(self, fn, python, options, located=True):
         functools.update_wrapper(self, fn)
         self.located = located  # whether its code keeps its own location; else locations come from the interpreter's frames
-        census.instances.add(self)
+        registry.instances.add(self)
         self._python = python  # the instrumented function
         self._deterministic = tfi.is_deterministic()  # what the traces were made with
         self._edits = edits.look()  # of functions, when it was instrumented
@@ -87,7 +87,7 @@ class Coexecuted(AsWritten):
         self._took = None  # of the last step: (whether it was co-executed, seconds, how long Python had waited for graphs by then)
         self.lifecycle, self.traces = self.lifecycle_class(self), Traces(self)
         self.structures, self.instances = Structures(self), Instances(self)
-        self._departs = weakref.finalize(self, census.depart, self.policy.name, self._stats, self.counts)
+        self._departs = weakref.finalize(self, registry.depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
         self._warnings = set()  # that were given: each comes once
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
@@ -98,7 +98,7 @@ class Coexecuted(AsWritten):
     def another(self, options):
         """Returns another one for the same function, which is counted as part of this one."""
         made = Coexecuted(self.__wrapped__, self.current(), options, self.located)
-        census.instances.discard(made)
+        registry.instances.discard(made)
         made._departs.detach()
         return made
 
@@ -139,14 +139,14 @@ class Coexecuted(AsWritten):
             self.warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
             return self._for_graph()(*args, **kwargs)  # part of somebody's graph
-        if (not known and self._runs_in_replica()) or not current_step.lock.acquire(timeout=dispatch.LONGEST_WAIT):
+        if (not known and self._runs_in_replica()) or not current_step.lock.acquire(timeout=interception.LONGEST_WAIT):
             self._stats.steps += 1
             self._stats.imperative_steps += 1
             return self.current()(*args, **kwargs)
         held = ()
         try:
-            dispatch.end_open_step()
-            held = handlers.put_off()
+            interception.end_open_step()
+            held = signal_handlers.put_off()
             return self._step(args, kwargs)
         except BaseException as error:
             tracebacks.clean(error)
@@ -154,7 +154,7 @@ class Coexecuted(AsWritten):
         finally:
             current_step.lock.release()
             if held:
-                handlers.put_back(held)
+                signal_handlers.put_back(held)
 
     def _runs_in_replica(self):
         """Whether a distribution strategy calls it on a replica's thread."""
@@ -182,7 +182,7 @@ class Coexecuted(AsWritten):
         program = self.program  # another thread may put a new one in its place
         if program is not None and program.express is not None and program.express.prepared:
             result = program.express.attempt(args, kwargs)
-            if result is not express_steps.MISSED:
+            if result is not step_cache.MISSED:
                 return result
         self._note_last_step()
         start = time.perf_counter()
@@ -193,7 +193,7 @@ class Coexecuted(AsWritten):
             if step is not None:
                 try:
                     held = interrupts.release(held)
-                    result = whole_calls.run_step(step, self._python, args, kwargs)
+                    result = pure_functions.run_step(step, self._python, args, kwargs)
                     held = interrupts.hold()
                     if self.counts.whole_steps != whole:
                         skeleton = step.mode
@@ -216,7 +216,7 @@ class Coexecuted(AsWritten):
             runner.limit(0)
         coexecuted = self._stats.coexecuted_steps > before
         if coexecuted and skeleton is not None:
-            express_steps.prepare(self, step, skeleton, args, kwargs)
+            step_cache.prepare(self, step, skeleton, args, kwargs)
         if (coexecuted or step is None) and not self.options.verify:
             self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
         return result
@@ -269,7 +269,7 @@ class Coexecuted(AsWritten):
         self._stats.coexecuted_steps += 1
         self._stats.single_threaded_steps += single_threaded
         self.was_edited = False
-        if self.recurring is not None and len(self.store.graph) <= recurring.LARGEST:
+        if self.recurring is not None and len(self.store.graph) <= structure_specialisation.LARGEST:
             self.structures.path = path
         if form.fixed:
             self.generation.note_completed(general)
@@ -317,7 +317,7 @@ class Coexecuted(AsWritten):
 
         Of a class method it is, from Python 3.13 on, the sum over the classes: Python does not tell which one it was asked through.
         """
-        snapshot = census.snapshot(self._stats, self.counts)
+        snapshot = registry.snapshot(self._stats, self.counts)
         snapshot.traces = self.store.n_traces
         snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
         snapshot.recurrent_layers = 0 if self.recurrences is None else len(self.recurrences)

@@ -7,17 +7,17 @@ import time
 
 from terra import errors
 from terra.location import current_step
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.compiled import GROWN, Compiled, NotingQueue
 from terra.runtime.execution.graph_runner import Queue, runner
 from terra.runtime.execution.program import Program
 from terra.runtime.execution.registered import Registered
-from terra.runtime.generation import conditions
+from terra.runtime.generation import speculated_branches
 from terra.runtime.generation.generator import GraphGenerator
-from terra.runtime.generation.kernels import alternatives
-from terra.runtime.generation.order import to_register
+from terra.runtime.generation.kernels import rewrites
+from terra.runtime.generation.node_order import to_register
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, calls_functions
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import dummy
 from terra.tf.helper_threads import Task
@@ -73,7 +73,7 @@ class Generation:
     def _run(self):
         function, start, made = self._function, time.perf_counter(), 0
         try:
-            with dispatch.internal_thread():
+            with interception.internal_thread():
                 if function.pieces is not None:
                     self._generate_pieces(function.pieces)
                     made = 1
@@ -90,8 +90,8 @@ class Generation:
                     return
                 if self._may_fix():
                     with self.lock:
-                        questions = alternatives.questions(function.store.graph)
-                    alternatives.settle(questions)  # not with the lock: steps that are traced would wait
+                        questions = rewrites.questions(function.store.graph)
+                    rewrites.settle(questions)  # not with the lock: steps that are traced would wait
                 with self.lock:
                     program = self._make_program(function.store)
                     self.version = program.version
@@ -284,7 +284,7 @@ class Generation:
             elif kind == "queue":
                 args.append(spec[1].ref)
             elif kind == "expected":
-                args.append(tfi.eager_constant([*conditions.ANYTHING] * len(form.conditions), tfi.dtypes.int64))
+                args.append(tfi.eager_constant([*speculated_branches.ANYTHING] * len(form.conditions), tfi.dtypes.int64))
             else:
                 args.append(tfi.tf.constant([0] * len(form.select_index), dtype=tfi.tf.int32))
         runtime_functions.instantiate(name or form.name, args, attrs or program.attrs, n_outputs or form.n_outputs)

@@ -5,7 +5,7 @@ import logging
 import time
 
 from terra.location import current_step, location
-from terra.runtime.execution import dispatch
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import runner
 from terra.runtime.execution.process.garbage import collect_as_before, collect_rarely
 from terra.runtime.execution.python_runner import PythonRunner
@@ -13,13 +13,13 @@ from terra.runtime.execution.registered import remove_left
 from terra.runtime.execution.step import Step
 from terra.runtime.fallback.replay import destroy
 from terra.runtime.fast_forward.cache import call_cache
-from terra.runtime.fast_forward.sources import late_reads
+from terra.runtime.fast_forward.sources import deferred_fetches
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import frames
-from terra.runtime.loops import pieces, recurrent_layers
-from terra.runtime.step_function import recurring
+from terra.runtime.loops import segments, recurrent_layers
+from terra.runtime.step_function import structure_specialisation
 from terra.runtime.tracing.tracer import Tracer
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 log = logging.getLogger("terra")
 
@@ -56,7 +56,7 @@ class Lifecycle:
         if function.program is not None and function.program.compiled is not None:
             function.program.compiled.advance(function.options.wait_for_graph)
         if function.pieces is not None and kind is Step:
-            kind = pieces.PiecewiseStep
+            kind = segments.PiecewiseStep
             waiting = generation.task is not None and not function.pieces.ready
         else:
             waiting = function.program is None and generation.task is not None
@@ -73,7 +73,7 @@ class Lifecycle:
             elif function.program is None or (not function.keeps_last and function.turnover.traces()):
                 runner.sync()
                 recurrent_layers.replace()
-                late_reads.replace(call_cache.running)
+                deferred_fetches.replace(call_cache.running)
                 step.mode = Tracer(step)
             else:
                 program, form, single_threaded = function.program, None, False
@@ -88,7 +88,7 @@ class Lifecycle:
         collect_rarely(step)
         step.came_from = location.begin_step()
         current_step.active = step
-        dispatch.install()
+        interception.install()
         tfi.note_drawn_seeds(step.drawn_seeds)
         tfi.flush_zeros_cache()
         if step.mode is None:
@@ -123,7 +123,7 @@ class Lifecycle:
             step.cursor.frame = None  # the frame would keep the step's tensors alive
         tfi.note_drawn_seeds(None)
         tfi.flush_zeros_cache()
-        dispatch.remove_if_idle()
+        interception.remove_if_idle()
 
     def end(self, step):
         """The function has returned."""
@@ -136,7 +136,7 @@ class Lifecycle:
         tfi.flush_zeros_cache()  # which would keep tensors of the step alive
         if step.error is not None:
             raise step.error
-        if isinstance(step, pieces.PiecewiseStep):
+        if isinstance(step, segments.PiecewiseStep):
             self._end_rolled(step)
             return
         mode = step.mode
@@ -163,12 +163,12 @@ class Lifecycle:
         if not step.traced:
             function._stats.coexecuted_steps += 1
             function.policy.coexecuted()
-            if step.operations <= recurring.LARGEST:
+            if step.operations <= structure_specialisation.LARGEST:
                 function.structures.path = step.path
                 if function.options.loops == "auto" and function.turnover.has_settled(step.path) and function.generation.task is None:
                     function.rolling.unroll_settled()
             if function.keeps_last:
-                function.last = pieces.LastPieces(step.kept)
+                function.last = segments.LastPieces(step.kept)
         else:
             function._stats.tracing_steps += 1
             if fell_back:
@@ -200,7 +200,7 @@ class Lifecycle:
         why = f"the step raised {type(error).__name__}"
         if step.fallback_reason is None and not isinstance(mode, PythonRunner):
             function.raised[why] = function.raised.get(why, 0) + 1
-        if isinstance(step, pieces.PiecewiseStep):
+        if isinstance(step, segments.PiecewiseStep):
             function._stats.tracing_steps += 1
             try:
                 step.abort()

@@ -6,7 +6,7 @@ import weakref
 
 from terra.options import Stats
 from terra.runtime.step_function import attached
-from terra.runtime.step_function.census import snapshot
+from terra.runtime.step_function.registry import snapshot
 
 GIVES_CLASSES = sys.version_info >= (3, 13)  # whether Python has a class method call its function with the class, and no longer asks the function to bind itself (`__get__`)
 

@@ -5,9 +5,9 @@ A loop is unrolled until it turns out to be a loss: because it runs another numb
 
 import logging
 
-from terra.runtime.fast_forward.sources import places
-from terra.runtime.loops import pieces, recurrent_layers
-from terra.runtime.step_function import recurring
+from terra.runtime.fast_forward.sources import normalised_locations
+from terra.runtime.loops import segments, recurrent_layers
+from terra.runtime.step_function import structure_specialisation
 
 log = logging.getLogger("terra")
 
@@ -26,7 +26,7 @@ class Rolling:
 
     def note(self, locations):
         """Remember how often the loops ran in a step that issued operations at these locations."""
-        for key, count in places.trip_counts(locations).items():
+        for key, count in normalised_locations.trip_counts(locations).items():
             self._trip_counts.setdefault(key, set()).add(count)
 
     def is_loss(self, counts, at_once=False):
@@ -49,7 +49,7 @@ class Rolling:
         """A whole step was traced, with operations at these locations: True if steps are cut into pieces from now on."""
         self.note(locations)
         varying = self._varying()
-        recursive = {here for here in locations if places.is_recursive(here)}
+        recursive = {here for here in locations if normalised_locations.is_recursive(here)}
         deeper = recursive - self._recursive  # layers inside of layers of their own class recurse, too, but always in the same way
         self._recursive |= recursive
         if not varying and not (deeper and self._function.store.n_traces >= FEW_TREES):
@@ -83,12 +83,12 @@ class Rolling:
         function = self._function
         if function.pieces is not None:
             function.generation.retired += function.pieces.programs
-        function.pieces = pieces.Pieces(varying)
+        function.pieces = segments.Pieces(varying)
         if function.recurrences is not None and function.recurrences.for_xla:
             function.recurrences = None  # XLA is not given pieces
         elif function.recurrences is not None:
             function.recurrences.computes_again = True  # what gradients need of a loop is no part of another piece
-        self._look_for_recurring(recurring.SHARE)
+        self._look_for_recurring(structure_specialisation.SHARE)
         function.note_rolled(len(varying))
         why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
         log.info("terra: %s is co-executed in pieces from now on: %d loops %s", function.policy.name, len(varying), why)
@@ -101,7 +101,7 @@ class Rolling:
         if function.pieces is not None:
             function.recurrences.computes_again = True
         elif function.located and not function.options.reduce_retracing:
-            self._look_for_recurring(recurring.SHARE_OF_WHOLE)
+            self._look_for_recurring(structure_specialisation.SHARE_OF_WHOLE)
         log.info("terra: the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", function.policy.name)
 
     def unroll_layers(self):
@@ -116,7 +116,7 @@ class Rolling:
     def _look_for_recurring(self, share):
         function = self._function
         if function.recurring is None and function.options.loops != "roll":
-            function.recurring = recurring.Recurring(function.structures.make, share)
+            function.recurring = structure_specialisation.Recurring(function.structures.make, share)
 
     def unroll_settled(self):
         """All loops have run equally often for long."""

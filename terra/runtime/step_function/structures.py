@@ -3,7 +3,7 @@
 import dataclasses
 import time
 
-from terra.runtime.step_function import recurring
+from terra.runtime.step_function import structure_specialisation
 
 
 class Structures:
@@ -16,7 +16,7 @@ class Structures:
     def step(self, args, kwargs):
         """A step in pieces, or one of the function for this structure of arguments."""
         whole = self._function
-        structure = recurring.structure_of(args, kwargs)
+        structure = structure_specialisation.structure_of(args, kwargs)
         if structure is None:
             return whole.one_step(args, kwargs)
         start, stats, known = time.perf_counter(), whole._stats, whole.recurring
@@ -45,7 +45,7 @@ class Structures:
         made = whole.another(dataclasses.replace(whole.options, loops="unroll", reduce_retracing=False))
         made._stats, made.counts, made.fallback_reasons = whole._stats, whole.counts, whole.fallback_reasons
         made.generation.registered = whole.generation.registered
-        made.policy = recurring.Trust(whole.policy.name)
+        made.policy = structure_specialisation.Trust(whole.policy.name)
         made.store.inherits = self._relaxed()
         return made
 

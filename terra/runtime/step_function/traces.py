@@ -6,7 +6,7 @@ from terra.graph import trace
 from terra.runtime.execution.step import Step
 from terra.runtime.step_function.tuning.early_start import EarlyStart
 from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 log = logging.getLogger("terra")
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import CellType, FunctionType
 
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant
 from terra.tf.private import runtime_functions

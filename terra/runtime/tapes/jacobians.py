@@ -6,7 +6,7 @@ eager tensors that it uses, activations among them, as constants. In a step they
 
 import threading
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _MOST_INTEGERS = 8  # of a vector that may be a shape
 

@@ -14,7 +14,7 @@ from terra.location import current_step
 from terra.runtime.tapes import backward, jacobians
 from terra.runtime.tensors.comparing import Same
 from terra.runtime.tensors.tensor import TerraTensor, record_on_tapes
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _OWN_REFERENCES = 2  # of a tape: the LazyTape, getrefcount's argument
 

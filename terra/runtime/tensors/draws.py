@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema, philox, samplers
 
 MOST_SHUFFLED = 4096  # rows whose order Python finds: for so many it takes about as long as TensorFlow's kernel, which is made anew for new seeds

@@ -1,7 +1,7 @@
 """What the host knows without running anything on data: shapes that are static, and arithmetic on small integers that Python itself has made."""
 
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, SMALL, elements
 from terra.tf.opschema import HOST_KNOWN_ENUMS, SHAPE_OPS

@@ -12,7 +12,7 @@ import sys
 from threading import get_ident
 
 from terra.runtime.tensors import size_readers
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _showing = []  # the threads on which gradient functions run, once for each
 

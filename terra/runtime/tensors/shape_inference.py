@@ -10,7 +10,7 @@ import numpy as np
 from terra.graph.trace import is_value
 from terra.runtime.tensors import shape_rules
 from terra.runtime.tensors.open_shapes import shape_of
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.private import runtime_functions, symbolic
 

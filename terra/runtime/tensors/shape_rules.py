@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from terra.graph.trace import is_value
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _INTEGERS = {tfi.dtypes.int32.as_datatype_enum: np.int32, tfi.dtypes.int64.as_datatype_enum: np.int64}
 _NOTHING = np.zeros(())

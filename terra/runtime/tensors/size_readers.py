@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import threading
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _UNSEEN = object()
 _rules = {}  # (end of the file's name, name of the function) -> {fingerprint: rule, or what it is known as}

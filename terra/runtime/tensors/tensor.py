@@ -17,7 +17,7 @@ import numpy as np
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.tensors import open_shapes, size_readers
 from terra.runtime.tensors.open_shapes import Unread
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import replacements
 
 EagerTensor = tfi.EagerTensor

@@ -12,12 +12,12 @@ import sys
 from types import ModuleType
 
 from terra import ours
-from terra.graph.harmless import CANNOT_FAIL, ON_INTEGERS, is_harmless, may_not_fit
+from terra.graph.nonfailing_ops import CANNOT_FAIL, ON_INTEGERS, is_harmless, may_not_fit
 from terra.graph.trace import CONST, VALUE
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracing import managers
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema, variable_use
 from terra.transform import convert, source
 from terra.transform.rewriting.names import TRIES

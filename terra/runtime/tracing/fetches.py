@@ -1,7 +1,7 @@
 """What stands for the reads of values among the operations of a trace."""
 
 from terra.graph.trace import CHECK, FETCH
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, VARIANT_ENUM
 

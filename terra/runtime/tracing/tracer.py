@@ -5,7 +5,7 @@ in co-execution, and every read of a value is seen (a fetch point). The tapes re
 operations are traced as they are executed.
 """
 
-from terra.graph.harmless import is_harmless
+from terra.graph.nonfailing_ops import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
 from terra.runtime.tensors.draws import seed_enum
 from terra.runtime.tensors.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
@@ -14,9 +14,9 @@ from terra.runtime.tensors.tensor import TerraTensor, make_tensor, record_on_tap
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.fetches import CHECK_INFOS, FETCH_INFOS
 from terra.runtime.tracing.flat_inputs import computed_sizes, enums_of, handles, value_positions
-from terra.runtime.tracing.repeated import is_repeated, known_event
+from terra.runtime.tracing.cse import is_repeated, known_event
 from terra.runtime.tracing.structures import flat_outputs, nest_outputs, with_values
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, const_key, is_small_constant, value_key
 from terra.tf.opschema import get_schema, op_info, schemas

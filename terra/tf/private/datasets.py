@@ -2,7 +2,7 @@
 
 import sys
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _ITERATOR_FRAMES = 10  # between `dataset_of_iterator` and the iterator's method, with some to spare
 

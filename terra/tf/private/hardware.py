@@ -3,7 +3,7 @@
 import functools
 import platform
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 
 @functools.lru_cache(maxsize=None)

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _hook_lock = threading.RLock()  # a signal handler may come in between
 _replaced = []  # the modules whose functions `replace_in` has replaced

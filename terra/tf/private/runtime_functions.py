@@ -4,7 +4,7 @@ import contextlib
 import functools
 import threading
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _execute_cancelable, _set_executor_for_thread = tfi.execute_cancelable, tfi.set_executor_for_thread
 

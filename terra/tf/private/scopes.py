@@ -1,7 +1,7 @@
 """Scopes that the calling thread may be in: AutoGraph's, and those of names."""
 
 from terra import ours
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 
 def is_autographs(frame):

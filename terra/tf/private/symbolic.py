@@ -1,6 +1,6 @@
 """Graphs that nothing runs, whose shape functions are asked, and what is known of gradients."""
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 
 def new_graph():

@@ -3,7 +3,7 @@
 import gast
 
 from terra.transform.rewriting.templates import expression
-from terra.transform.observing.parts import name_of, refuse_calls, starred, structure
+from terra.transform.observing.value_sources import name_of, refuse_calls, starred, structure
 
 __all__ = ["Assignments"]
 

@@ -13,7 +13,7 @@ import gast
 
 from terra.transform.observing.assignments import Assignments
 from terra.transform.observing.observed_match import MatchStatements
-from terra.transform.observing.parts import Unobservable, key_of, name_of, refuse_calls, returned, starred, structure
+from terra.transform.observing.value_sources import Unobservable, key_of, name_of, refuse_calls, returned, starred, structure
 from terra.transform.observing.questions import COMPARING, Questions
 from terra.transform.rewriting.analysis import own_nodes
 from terra.transform.rewriting.templates import expression, statements

@@ -2,7 +2,7 @@
 
 import gast
 
-from terra.transform.observing.parts import constant_key, is_of_integers
+from terra.transform.observing.value_sources import constant_key, is_of_integers
 from terra.transform.rewriting.templates import expression
 
 COMPARING = (gast.Eq, gast.NotEq, gast.Lt, gast.LtE, gast.Gt, gast.GtE)

@@ -10,7 +10,7 @@ import tf_keras
 from tensorflow.python.framework import config
 
 import terra
-from terra.runtime.fast_forward.guards import guards
+from terra.runtime.fast_forward.guards import guard_set
 
 X = tf.constant(np.random.default_rng(5).normal(size=(6, 4)).astype("float32"))
 LIBRARIES = [keras, tf_keras]
@@ -518,7 +518,7 @@ def test_shape_of_an_array():
         return lambda x: layer(x) * 1.0, change
     check(make, skipped=True)
     array = np.arange(12.0)
-    guard = guards.Guard(make_dense(array), ())
+    guard = guard_set.Guard(make_dense(array), ())
     assert guard.holds()
     array.shape = (3, 4)
     assert not guard.holds()

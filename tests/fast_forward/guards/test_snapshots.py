@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terra.runtime.fast_forward.guards import snapshots
+from terra.runtime.fast_forward.guards import container_guard
 from terra.tf import versions
 
 VALUES = [object(), object(), None, 1, 1.0, True, 0.0, -0.0, float("nan"), "a", (1, 2), 10 ** 30, 10 ** 30 + 1]
@@ -82,7 +82,7 @@ def test_against_a_plain_comparison(reads_memory, data):
         value = st.sampled_from(VALUES)
         made = data.draw(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(value, max_size=4)), min_size=1, max_size=8))
         containers = [make(kind, values) for kind, values in made]
-        snapshot = snapshots.Snapshot()
+        snapshot = container_guard.Snapshot()
         for container in containers:
             snapshot.add(container)
         before = [contents(container) for container in containers]
@@ -99,7 +99,7 @@ def test_against_a_plain_comparison(reads_memory, data):
 def test_a_change_between_the_note_and_the_first_look():
     for reads_memory in (True, False):
         attributes, values = {"a": 1}, [1]
-        snapshot = snapshots.Snapshot()
+        snapshot = container_guard.Snapshot()
         snapshot.add(attributes)
         snapshot.add(values)
         attributes["a"] = 2

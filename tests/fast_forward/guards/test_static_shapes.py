@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.fast_forward.cache import call_cache, regions
+from terra.runtime.fast_forward.cache import call_cache, call_records
 
 
 def floats(*shape, seed=0):
@@ -129,7 +129,7 @@ def test_what_is_recorded_where_calls_seldom_repeat():
 
 
 def test_small_regions_are_kept_for_more_shapes():
-    region = regions.Region()
+    region = call_records.Region()
     for size, most in ((10, 1000), (200, 250), (5000, 64)):
         known = call_cache.Known()
         region.entries = [None] * size

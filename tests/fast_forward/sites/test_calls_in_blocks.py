@@ -11,10 +11,10 @@ import tensorflow as tf
 import tf_keras
 
 import terra
-from terra.frameworks import stock
+from terra.frameworks import framework_objects
 from terra.frontends import gradient_tape, script
 from terra.frontends.gradient_tape import blocks
-from terra.runtime.step_function import census
+from terra.runtime.step_function import registry
 from tests.frontends.test_gradient_tape import TerraTape
 
 X = np.random.default_rng(0).normal(size=(28, 8, 5)).astype("f")
@@ -419,7 +419,7 @@ def test_what_looks_for_blocks_is_still_the_framework_s(K):
     train(K, TerraTape)
     layer = K.layers.Dense(3)
     assert layer.__call__.__name__ == "__call__" and layer.__call__.__doc__ == vars(K.layers.Layer)["__call__"].__wrapped__.__doc__
-    assert not stock.is_foreign(vars(K.layers.Layer)["__call__"])
+    assert not framework_objects.is_foreign(vars(K.layers.Layer)["__call__"])
     traced = tf.function(lambda x: layer(x))
     np.testing.assert_array_equal(traced(X[0]), layer(X[0]))
     with pytest.raises((ValueError, TypeError)) as error:
@@ -632,14 +632,14 @@ def test_threads_at_work_in_one_block():
     expected, actual = {}, {}
     for k in range(3):
         work(k, tf.GradientTape, expected)
-    before = set(census.instances)
+    before = set(registry.instances)
     threads = [threading.Thread(target=work, args=(k, TerraTape, actual, together.wait)) for k in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert actual == expected
-    stats = [function.stats() for function in set(census.instances) - before]
+    stats = [function.stats() for function in set(registry.instances) - before]
     assert len(stats) == 3 and sum(s.coexecuted_steps for s in stats) > 0
 
 

@@ -13,7 +13,7 @@ from tensorflow.python.ops import gen_math_ops
 import terra
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.sites import fast_calls
-from terra.tf import internals, versions
+from terra.tf import private_names, versions
 
 STATES = [0] * 12 + [1, 0, 1, 1, 0, 0, 1] + [0] * 6 + [1] * 4
 HAVE_VERSIONS = versions.address_of_version({}) is not None
@@ -419,7 +419,7 @@ def test_jumps_by_the_entry_behind_a_node(monkeypatch):
         drawn.append(len(drawn))
         y = x + 1.0 - zeros
         y = y * y
-        y = y + w if internals.promotes() else y - w
+        y = y + w if private_names.promotes() else y - w
         y = tf.nn.relu(y * constant)
         return y[1:]
 
@@ -434,7 +434,7 @@ def test_jumps_by_the_entry_behind_a_node(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(fast_calls, "attempt", lambda runner, function, *given: looked_up.append(function) or call_cache.attempt_function(runner, function, *given))
         step(tf.constant(X))  # `glance` does without
-    assert looked_up == ([] if HAVE_VERSIONS else [tf.Tensor.__add__ if internals.promotes() else tf.Tensor.__sub__])
+    assert looked_up == ([] if HAVE_VERSIONS else [tf.Tensor.__add__ if private_names.promotes() else tf.Tensor.__sub__])
     assert [entry.jumps - jumps for entry, jumps in zip(entries, before)] == [1] * len(entries)
     program.forget_regions()
     assert all(node.express is None for node in program._nodes)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.fast_forward.steps import express_steps, prepared_steps
+from terra.runtime.fast_forward.steps import step_cache, detached_step
 from tests import harness
 
 RNG = np.random.default_rng(5)
@@ -497,7 +497,7 @@ def run(kind, wrap):
 @pytest.fixture
 def expecting(monkeypatch):
     """Steps are expected to branch as before, without a trial."""
-    monkeypatch.setattr(express_steps.Express, "_expects", lambda express, number: True)
+    monkeypatch.setattr(step_cache.Express, "_expects", lambda express, number: True)
 
 
 @pytest.mark.parametrize("kind, trial", [(kind, False) for kind in CASES] + [(kind, True) for kind in (If, Elif, Counting, GeneratorOfTensorflow, Optimizer)])
@@ -580,7 +580,7 @@ def test_values_that_never_come_again(expecting):
 
 def test_values_that_hardly_come_again(expecting, monkeypatch):
     """What is expected in vain is expected no more."""
-    given_up, asked = set(), express_steps.Prepared.is_surprised
+    given_up, asked = set(), step_cache.Prepared.is_surprised
 
     def is_surprised(prepared):
         assert id(prepared) not in given_up
@@ -591,7 +591,7 @@ def test_values_that_hardly_come_again(expecting, monkeypatch):
         return found
 
     kept = []
-    monkeypatch.setattr(express_steps.Prepared, "is_surprised", is_surprised)
+    monkeypatch.setattr(step_cache.Prepared, "is_surprised", is_surprised)
 
     def make():
         case = Case()
@@ -608,14 +608,14 @@ def test_values_that_hardly_come_again(expecting, monkeypatch):
 
 def test_the_way_that_is_slower_is_left(monkeypatch):
     """A trial decides whether steps are expected to branch as before."""
-    class Slower(express_steps.TrialOfMeans):
+    class Slower(step_cache.TrialOfMeans):
         def is_faster(self, form, than=None):
             return False
 
     class Longer(If):
         turns = If.turns + [0] * 40
 
-    monkeypatch.setattr(express_steps, "TrialOfMeans", Slower)
+    monkeypatch.setattr(step_cache, "TrialOfMeans", Slower)
     seen, step = run(Longer, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert seen == run(Longer, lambda step: step)[0]
     assert 0 < step.stats().express_steps < 50
@@ -624,10 +624,10 @@ def test_the_way_that_is_slower_is_left(monkeypatch):
 
 def test_it_is_tried_again(monkeypatch):
     """After many runs in vain."""
-    monkeypatch.setattr(express_steps, "AGAIN", 3)
+    monkeypatch.setattr(step_cache, "AGAIN", 3)
     trials = []
 
-    class Always(express_steps.TrialOfMeans):
+    class Always(step_cache.TrialOfMeans):
         def __init__(self):
             super().__init__()
             trials.append(self)
@@ -635,7 +635,7 @@ def test_it_is_tried_again(monkeypatch):
         def choose(self, now, follows=True):
             return True
 
-    monkeypatch.setattr(express_steps, "TrialOfMeans", Always)
+    monkeypatch.setattr(step_cache, "TrialOfMeans", Always)
     seen, step = run(If, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert seen == run(If, lambda step: step)[0]
     assert len(trials) > 2 and step.program.express.expecting is trials[-1]
@@ -646,8 +646,8 @@ def test_steps_that_take_turns_are_predicted(expecting, monkeypatch):
     class Turns(If):
         turns = [0, 0, 0, 1] * 25
 
-    ran, run_graph = [], prepared_steps.runner.run
-    monkeypatch.setattr(prepared_steps.runner, "run", lambda *args: ran.append(1) or run_graph(*args))
+    ran, run_graph = [], detached_step.runner.run
+    monkeypatch.setattr(detached_step.runner, "run", lambda *args: ran.append(1) or run_graph(*args))
     seen, step = run(Turns, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert seen == run(Turns, lambda step: step)[0]
     express = step.stats().express_steps

@@ -116,7 +116,7 @@ def test_in_blocks():
         step, model = make(tape_class)
         seen.append([[step(*given(i)) for i in range(40)], [v.numpy().tolist() for v in model.variables]])
     assert seen[0] == seen[1]
-    stats = [f.stats() for f in terra.runtime.step_function.census.instances if "test_expected_reads.py" in f.policy.name]
+    stats = [f.stats() for f in terra.runtime.step_function.registry.instances if "test_expected_reads.py" in f.policy.name]
     assert len(stats) == 1 and stats[0].coexecuted_steps > 28 and stats[0].fast_forwards < 40 * 40
     assert stats[0].fetches > 4 * stats[0].coexecuted_steps, "the step ended in the middle of the optimizer, at the first condition behind an update"
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 import terra
 from terra.location import current_step
 from terra.runtime.execution.graph_runner import runner
-from terra.runtime.fast_forward.steps.prepared_steps import Ran
+from terra.runtime.fast_forward.steps.detached_step import Ran
 from terra.tf.private import replacements
 from tests import harness
 from tests.unwaited import unwaited

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.location.unobserved import Unobserved
+from terra.location.null_observer import Unobserved
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.transform.observing import observed
 from tests import harness

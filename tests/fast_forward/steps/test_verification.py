@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import terra
 from terra.location import current_step
-from terra.runtime.fast_forward.guards import guards
+from terra.runtime.fast_forward.guards import guard_set
 from terra.tf.private import runtime_functions
 from tests.harness import differ
 
@@ -127,9 +127,9 @@ def test_programs_pass(name):
 def test_steps_without_code_that_must_run_are_compared_as_a_whole(monkeypatch):
     compared = []
     from terra.runtime.fast_forward.cache import verification
-    from terra.runtime.fast_forward.steps import whole_calls
+    from terra.runtime.fast_forward.steps import pure_functions
     original = verification.compare
-    monkeypatch.setattr(whole_calls.verification, "compare", lambda *args: (compared.append(len(args)), original(*args)))
+    monkeypatch.setattr(pure_functions.verification, "compare", lambda *args: (compared.append(len(args)), original(*args)))
     trainer = Trainer()
 
     def step(x):
@@ -159,7 +159,7 @@ def test_a_guard_that_fails_to_see_a_change_is_found(monkeypatch):
         step = wrap(trainer.step)
         assert not differences_of(step)
         trainer.dropout.rate = 0.25
-        monkeypatch.setattr(guards.Guard, "holds", lambda self: True)
+        monkeypatch.setattr(guard_set.Guard, "holds", lambda self: True)
         errors = differences_of(step)
         return trainer.state(), errors
 
@@ -180,7 +180,7 @@ def test_a_call_that_does_something_else_on_a_known_path_is_found(monkeypatch):
         layer.activation = activation
         assert not differences_of(step, 15)
     fallbacks = step.stats().fallbacks
-    monkeypatch.setattr(guards.Guard, "holds", lambda self: True)
+    monkeypatch.setattr(guard_set.Guard, "holds", lambda self: True)
     errors = []
     for activation in (keras.activations.tanh, keras.activations.sigmoid):
         layer.activation = activation

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import terra
 from terra.transform import convert
-from terra.transform.observing.parts import Unobservable
+from terra.transform.observing.value_sources import Unobservable
 from tests.harness import check_skipped
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 3), tf.float32) for k in range(3)]

@@ -246,14 +246,14 @@ def test_other_iterators(make):
 
 
 def test_an_element_that_was_put_back_comes_as_an_optional_too():
-    from terra.runtime.fast_forward.sources import live_calls
+    from terra.runtime.fast_forward.sources import residual_calls
 
     it = iter(tf.data.Dataset.range(5))
     first = next(it)
-    live_calls.put_back(it, first)
+    residual_calls.put_back(it, first)
     assert int(it.get_next_as_optional().get_value()) == 0
-    live_calls.put_back(it, first)
-    live_calls.put_back(it, None, ValueError("again"))
+    residual_calls.put_back(it, first)
+    residual_calls.put_back(it, None, ValueError("again"))
     with pytest.raises(ValueError, match="again"):
         next(it)
     assert [int(x) for x in it] == [0, 1, 2, 3, 4]

@@ -1,10 +1,10 @@
 """Inputs that are compared by value: numbers of Python's, constants, small tensors that decide shapes."""
 
 from terra.graph.trace import CONST, is_relaxed
-from terra.runtime.execution.values import flat_template
+from terra.runtime.execution.placeholders import flat_template
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.tracer import real
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.constants import const_key, is_small_constant
 
 EagerTensor = tfi.EagerTensor

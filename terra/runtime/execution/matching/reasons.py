@@ -1,7 +1,7 @@
 """Why an operation matches no node that can follow."""
 
 from terra.graph.trace import CONST
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant
 

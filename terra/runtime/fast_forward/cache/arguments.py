@@ -6,13 +6,13 @@ from types import FunctionType
 
 import numpy as np
 
-from terra.frameworks import keras, numpys, stock
+from terra.frameworks import keras, numpys, framework_objects
 from terra.frameworks.keras import is_embedding
 from terra.frameworks.tensorflow import CLASSES, INDICES
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
-from terra.runtime.tensors.kinds import PLAIN, TENSORS, is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 EagerTensor = tfi.EagerTensor
 _MOST_BYTES = 1_000  # of an array among the arguments, which is compared by value
@@ -48,8 +48,8 @@ def tensors_for(step, x):
 def _number_converted(callee):
     """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
     module = type(callee).__module__
-    package = stock.stock_package(module)
-    if package != "metrics" and not stock.is_stock_object(callee):
+    package = framework_objects.stock_package(module)
+    if package != "metrics" and not framework_objects.is_stock_object(callee):
         return 0
     if keras.is_of_tf_keras(type(callee)):
         return int(package not in ("losses", "metrics"))  # those treat arrays and tensors differently
@@ -88,7 +88,7 @@ def describe(runner, value, found, keep, inputs):
         for x in tfi.composite_parts(value):
             inputs.enclosed.add(id(x))
             describe(runner, x, found, keep, inputs)
-    elif kind in _variable_kinds or tfi.is_variable(value) or stock.is_seed_generator(kind):
+    elif kind in _variable_kinds or tfi.is_variable(value) or framework_objects.is_seed_generator(kind):
         _variable_kinds.add(kind)
         found.append(id(value))
         keep.append(value)

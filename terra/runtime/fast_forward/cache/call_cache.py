@@ -23,21 +23,21 @@ What must hold for a jump (else the call simply runs, and every operation is val
 from types import FunctionType
 from typing import Any, Callable, NamedTuple
 
-from terra.frameworks import stock
+from terra.frameworks import framework_objects
 from terra.location import current_step
 from terra.runtime.fast_forward.cache import call_watch, verification
 from terra.runtime.fast_forward.cache.arguments import describe, unread
-from terra.runtime.fast_forward.cache.jumps import jump
-from terra.runtime.fast_forward.cache.quick_entries import fits, learn, walk
-from terra.runtime.fast_forward.cache.quick_entries import jump as jump_quickly
+from terra.runtime.fast_forward.cache.replay_record import jump
+from terra.runtime.fast_forward.cache.inline_cache import fits, learn, walk
+from terra.runtime.fast_forward.cache.inline_cache import jump as jump_quickly
 from terra.runtime.fast_forward.cache.recording import Recording
-from terra.runtime.fast_forward.cache.regions import FELL_BACK, MISSED, Alternatives, CallContext, Inputs
-from terra.runtime.fast_forward.guards import added_losses, guards, replaced
+from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, Alternatives, CallContext, Inputs
+from terra.runtime.fast_forward.guards import added_losses, guard_set, patch_guard
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.tensor import make_tensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _context_changes = tfi.context_changes
 MOST_SIGNATURES = 64  # kept per place: so many combinations of shapes
@@ -67,7 +67,7 @@ def running():
         return None  # a tape that records at once would miss what is skipped; one that is stopped must not be told of it
     if not runner.modules_checked:
         runner.modules_checked = True
-        program, version = runner.program, replaced.modules.look()
+        program, version = runner.program, patch_guard.modules.look()
         if program.modules_version != version:  # somebody has replaced a function of the framework
             program.modules_version = version
             program.forget_regions()
@@ -275,7 +275,7 @@ def _record(runner, place, known, call):
     program, owner, inputs = runner.program, call.owner, call.inputs
     recording, users = Recording(runner), []
     try:
-        guard = guards.Guard(owner, call.keep[1:], users)
+        guard = guard_set.Guard(owner, call.keep[1:], users)
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
@@ -305,7 +305,7 @@ def _record(runner, place, known, call):
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
-        may_be_empty = call.may_be_empty or stock.may_do_nothing(owner)
+        may_be_empty = call.may_be_empty or framework_objects.may_do_nothing(owner)
         region = recording.region(
             result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque)
         region.guard, region.keep, region.context = guard, call.keep, context.changes

@@ -5,12 +5,12 @@ import logging
 import sys
 import warnings
 
-from terra.runtime.fast_forward.guards import lasting
+from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.guards.asked import Asked
 from terra.runtime.interpreter import profilers
 from terra.runtime.tapes import jacobians
 from terra.transform import convert, policy
-from terra.transform.observing.parts import Unobservable
+from terra.transform.observing.value_sources import Unobservable
 
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
@@ -110,7 +110,7 @@ def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None
 
     result, lasted = profilers.watched(call, profile if asks is None else profile_both)
     if asks is not None and asks.found:
-        lasting.note_asked(asks.found)
+        attribute_filter.note_asked(asks.found)
         wanted += sorted(name for _, name in asks.found)
     if not lasted:  # nobody knows what was called since
         note(sys._getframe())

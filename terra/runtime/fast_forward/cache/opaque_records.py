@@ -2,8 +2,8 @@
 
 from typing import Any, Callable
 
-from terra.runtime.fast_forward.cache.regions import RESULT
-from terra.runtime.fast_forward.sources.late_reads import Late, LateCalculation, Received
+from terra.runtime.fast_forward.cache.call_records import RESULT
+from terra.runtime.fast_forward.sources.deferred_fetches import Late, LateCalculation, Received
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, OpaqueCall
 from terra.runtime.tensors.comparing import Unskippable
 

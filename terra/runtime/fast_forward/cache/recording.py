@@ -7,21 +7,21 @@ import numpy as np
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE
 from terra.runtime.fast_forward.cache import opaque_records
 from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
-from terra.runtime.fast_forward.sources.late_reads import Late, LateCalculation, LateReads, Received
+from terra.runtime.fast_forward.sources.deferred_fetches import Late, LateCalculation, LateReads, Received
 from terra.runtime.tapes.backward import Record
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, mask_of
 from terra.runtime.tensors.draws import rows_of
-from terra.runtime.tensors.kinds import is_output, is_record
+from terra.runtime.tensors.object_kinds import is_output, is_record
 from terra.runtime.tensors.open_shapes import Unread
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import random_state
-from terra.runtime.fast_forward.cache.regions import (
+from terra.runtime.fast_forward.cache.call_records import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds,
 )
 from terra.runtime.execution.slicing import Assign
-from terra.runtime.fast_forward.sources.varying import NOTHING_VARIES, may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import NOTHING_VARIES, may_vary
 from terra.runtime.tensors.tensor import TerraTensor, is_unread
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real

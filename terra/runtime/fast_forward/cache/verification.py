@@ -15,18 +15,18 @@ import numpy as np
 
 from terra import errors
 from terra.location import location
-from terra.runtime.execution import endings
+from terra.runtime.execution import completion
 from terra.runtime.execution.graph_runner import has_done
 from terra.runtime.execution.slicing import Assign
 from terra.runtime.fallback.replay import snapshot
 from terra.runtime.fast_forward.cache.recording import Recording
-from terra.runtime.fast_forward.cache.regions import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, is_expected
+from terra.runtime.fast_forward.cache.call_records import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, is_expected
 from terra.runtime.fast_forward.sources.opaque_calls import Held
-from terra.runtime.fast_forward.sources.late_reads import Late
+from terra.runtime.fast_forward.sources.deferred_fetches import Late
 from terra.runtime.tapes.backward import Record
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.value_key import ValueKey
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.constants import value_key
 from terra.tf.opschema import get_schema
 
@@ -264,4 +264,4 @@ def _short(value):
     return np.array2string(np.asarray(value), threshold=6, edgeitems=2).replace("\n", "")
 
 
-endings.verifier = sys.modules[__name__]
+completion.verifier = sys.modules[__name__]

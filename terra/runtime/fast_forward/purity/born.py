@@ -8,7 +8,7 @@ cannot be: they are held until the run is over or turns out to be impure. Until 
 import weakref
 from typing import Any, Iterator
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 
 class Born(dict):

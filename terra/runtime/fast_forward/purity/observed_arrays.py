@@ -8,11 +8,11 @@ import numpy as np
 
 from terra import ours
 from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_fixed, never_raises, strictly, warned, writes
-from terra.runtime.fast_forward.sources.live_calls import kind_of
-from terra.runtime.fast_forward.sources.parts import Kept, Nested, Part
-from terra.runtime.fast_forward.sources.varying import KINDS
+from terra.runtime.fast_forward.sources.residual_calls import kind_of
+from terra.runtime.fast_forward.sources.value_sources import Kept, Nested, Part
+from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.tensors.tensor import holds_numbers
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _NOT_KNOWN = object()
 _NUMPYS = (np.ndarray, np.generic, int, float, complex)

@@ -11,15 +11,15 @@ from types import (
 
 import numpy as np
 
-from terra.frameworks import numpys, stock
-from terra.runtime.fast_forward.guards import replaced
+from terra.frameworks import numpys, framework_objects
+from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.sites import skipping
-from terra.runtime.fast_forward.sources import live_calls
+from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import METHODS
 from terra.runtime.fast_forward.sources.effects import GROWING, held_in
 from terra.runtime.tensors.comparing import Unskippable
-from terra.tf import internals as tfi
-from terra.runtime.tensors.kinds import (
+from terra.tf import private_names as tfi
+from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin,
     is_named_tuple, is_record,
 )
@@ -63,7 +63,7 @@ class Attributes:
         if self._is_librarys_attribute(it, kind, name):
             value = self._of_librarys_object(it, name) if kind is not super else self._of_super(it, name)
             return it if type(value) is MethodType else answer(name, value)
-        computed = name in _COMPUTED and stock.is_stock_kind(kind)
+        computed = name in _COMPUTED and framework_objects.is_stock_kind(kind)
         if (kind in TENSORS or kind in PLAIN or is_librarys(kind)) and not computed:
             return self._plainly(it, name)
         found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
@@ -139,7 +139,7 @@ class Attributes:
                 self.impure(f"asks an object of type {kind.__name__} for {name}")
         elif id(it) in self._born and is_plain_class(kind):
             self._attribute_of_own(it, kind, name)
-        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or live_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
+        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and is_librarys(kind)):
             self._module_attribute(it, name)
@@ -235,7 +235,7 @@ class Attributes:
         for cls in mro:
             space = cls.__dict__
             if is_librarys(cls):
-                replaced.modules.watch(cls)
+                patch_guard.modules.watch(cls)
             elif name in space:
                 self.reads.entry(space, name, space[name], cls)
             elif not is_fixed(cls):

@@ -9,16 +9,16 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from terra import ours
-from terra.frameworks import methods, numpys, stock
+from terra.frameworks import methods, numpys, framework_objects
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
-from terra.runtime.fast_forward.sources import live_calls
+from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.fast_forward.sources.effects import GROWING, Append
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.tf import private_names as tfi
 from terra.tf.random_state import random_state
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
@@ -57,7 +57,7 @@ class Builtins:
             return made
         if isinstance(owner, (ModuleType, type)):
             return self.opaque.calling(callee, f"calls {callee.__qualname__}")
-        if live_calls.is_live(owner, callee.__name__):
+        if residual_calls.is_live(owner, callee.__name__):
             return functools.partial(self._live, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
             return functools.partial(self._append, callee)
@@ -79,12 +79,12 @@ class Builtins:
     def _live(self, owner, name, /, *args, **kwargs):
         """Make a call that is to be made each time, see `live_calls`."""
         recording, step = self.recording, self.runner.step
-        takes = live_calls.takes_element(owner, name)
-        if recording is None and not takes and live_calls.draws(owner, name, args, kwargs):
+        takes = residual_calls.takes_element(owner, name)
+        if recording is None and not takes and residual_calls.draws(owner, name, args, kwargs):
             return self.opaque.make(getattr(owner, name), args, kwargs, f"calls {type(owner).__name__}.{name}")
         if self.opaque.draws:
             self.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
-        if recording is None or not (takes or live_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
+        if recording is None or not (takes or residual_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
             self.impure(f"calls {type(owner).__name__}.{name}")
             return getattr(owner, name)(*args, **kwargs)
         for x in (*args, *kwargs.values()):
@@ -96,7 +96,7 @@ class Builtins:
             step.resume()
         if not takes:
             recording.random = random_state()
-        given = live_calls.flat(value)
+        given = residual_calls.flat(value)
         if not given:
             self.impure(f"calls {type(owner).__name__}.{name}, which gives an object of type {type(value).__name__}")
             return value
@@ -104,8 +104,8 @@ class Builtins:
 
     def _drawn(self, value, owner, name, args, kwargs):
         """A live call gave `value`: what stands for that."""
-        call = live_calls.Call(owner, name, args, tuple(kwargs.items()), live_calls.kind_of(value))
-        made = live_calls.rebuilt(value, iter(self._varying.drawn(call, live_calls.flat(value))))
+        call = residual_calls.Call(owner, name, args, tuple(kwargs.items()), residual_calls.kind_of(value))
+        made = residual_calls.rebuilt(value, iter(self._varying.drawn(call, residual_calls.flat(value))))
         self._bear(made)
         return made
 
@@ -236,7 +236,7 @@ class Builtins:
     @ours.calling
     def _on_one(self, callee, /, *args):
         """Call len, iter, repr and the like."""
-        if callee is next and len(args) == 1 and live_calls.takes_element(args[0], "__next__"):
+        if callee is next and len(args) == 1 and residual_calls.takes_element(args[0], "__next__"):
             return self._live(args[0], "__next__")
         if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
             self.looks_at_shape(args[0])
@@ -343,7 +343,7 @@ class Builtins:
             return form
         if is_record(callee):
             return functools.partial(self._make_record, callee)
-        if observed_libraries.derives_from_librarys(callee) and not stock.is_stock_kind(callee):
+        if observed_libraries.derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
             return functools.partial(self._make_derived, callee)
         if is_plain_class(callee):
             return functools.partial(self._make_object, callee)

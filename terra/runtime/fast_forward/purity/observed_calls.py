@@ -13,18 +13,18 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 import numpy as np
 
 from terra import ours
-from terra.frameworks import keras, quiet_functions, stock, tensorflow
+from terra.frameworks import keras, effect_free, framework_objects, tensorflow
 from terra.location import location
 from terra.runtime.fast_forward.cache import arguments, call_cache
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.purity import observed_libraries
-from terra.runtime.fast_forward.sites import fast_calls, fast_forward, skipping, user_layers
-from terra.runtime.fast_forward.sources import live_calls
+from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers
+from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.interpreter import profilers
-from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.transform import convert, wrappers
 from terra.transform.observing.observed import Unobservable
 from terra.transform.rewriting.instrumenter import SETS_TRACE
@@ -54,7 +54,7 @@ class Calls:
         if (type(callee) is FunctionType or type(callee) is MethodType) and getattr(callee, "__name__", None) == SETS_TRACE:
             self.impure("starts a debugger")
             return callee
-        form = fast_forward.form_of(callee)
+        form = substitution.form_of(callee)
         return form if self._is_over() else self._callee(callee, form, False)
 
     def _callee(self, callee, form, instrumented):
@@ -74,15 +74,15 @@ class Calls:
             if is_frameworks(callee):
                 if callee is tfi.tf.custom_gradient or callee is tfi.tf.recompute_grad:
                     return functools.partial(self._with_own_gradient, callee)
-                if quiet_functions.only_calls(callee):
+                if effect_free.only_calls(callee):
                     return functools.partial(self._calling, callee)
-                if quiet_functions.branches(callee):
+                if effect_free.branches(callee):
                     return functools.partial(self._branching, callee)
-                if quiet_functions.vectorizes(callee):
+                if effect_free.vectorizes(callee):
                     return functools.partial(self._vectorizing, callee)
-                if quiet_functions.is_loop(callee):
+                if effect_free.is_loop(callee):
                     return functools.partial(self._loop, callee)
-                if quiet_functions.is_setting(callee):
+                if effect_free.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None:
                 if self._varying.numbers and callee in tensorflow.CONVERTING:
@@ -90,7 +90,7 @@ class Calls:
                 return functools.partial(self._framework, callee, form)
             if id(callee) in FUNCTIONS:
                 return functools.partial(self._on_plain, callee)
-            if is_frameworks(callee) and quiet_functions.follows_from_arguments(callee):  # of an older namespace, such as tf_keras.backend
+            if is_frameworks(callee) and effect_free.follows_from_arguments(callee):  # of an older namespace, such as tf_keras.backend
                 return functools.partial(self._framework, callee, form)
             if callee is dataclasses.replace:
                 return self._replaced
@@ -105,7 +105,7 @@ class Calls:
             return self._class(callee, form)
         if kind is functools.partial:
             return self._partial(callee, form, instrumented)
-        if stock.is_derived_object(callee) and self._covers(callee):
+        if framework_objects.is_derived_object(callee) and self._covers(callee):
             return functools.partial(self._within, callee)
         if type(form) is skipping.Skipping:
             return functools.partial(self._framework, None, form)
@@ -129,7 +129,7 @@ class Calls:
             return self._bound(call, callee, form, instrumented)
         if type(call) is tfi.PolymorphicFunction:
             return functools.partial(self._framework, None, skipping.Skipping(call.__get__(callee, kind)))
-        if quiet_functions.is_scoped(call) and self.reason is None:
+        if effect_free.is_scoped(call) and self.reason is None:
             return functools.partial(self._scoped, callee, call.__wrapped__)
         return self.opaque.calling(callee, f"calls an object of type {kind.__name__}")
 
@@ -140,7 +140,7 @@ class Calls:
                 self.reads.asked(part, callee, part(callee))
             self._look_into(callee.keywords)
         if form is callee:  # what it calls is not instrumented
-            instrumented, inner = False, fast_forward.form_of(callee.func)
+            instrumented, inner = False, substitution.form_of(callee.func)
         else:
             inner = form.func
         return functools.partial(self._callee(callee.func, inner, instrumented), *callee.args, **callee.keywords)
@@ -251,12 +251,12 @@ class Calls:
         function, owner = callee.__func__, callee.__self__
         if type(function) is FunctionType and function is not tapes_own(function) and owner._step is None:  # else the tape is that of a step
             callee = MethodType(tapes_own(function), owner)
-            function, form = callee.__func__, fast_forward.form_of(callee)
-        if self._covers(owner) and fast_forward.substitute(callee) is not None:
+            function, form = callee.__func__, substitution.form_of(callee)
+        if self._covers(owner) and substitution.substitute(callee) is not None:
             return functools.partial(self._within, callee)
         if function is tfi.tape_gradient_method and self.differentiates and id(owner) in self._born:
             return functools.partial(self._gradient, callee)
-        if function is tfi.tape_gradient_method or fast_forward.substitute(callee) is not None:
+        if function is tfi.tape_gradient_method or substitution.substitute(callee) is not None:
             if self._varying.numbers and function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
                 return functools.partial(self._assigning, owner, form)
             return functools.partial(self._framework, None, form)
@@ -266,12 +266,12 @@ class Calls:
             return functools.partial(self._anew, form)
         if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and id(owner) in self._born:
             return functools.partial(self._gradient, form)
-        if live_calls.is_live(owner, function.__name__):
+        if residual_calls.is_live(owner, function.__name__):
             return functools.partial(self._live, owner, function.__name__)
         if type(function) is FunctionType and is_frameworks(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self._adding, callee)
-            if type(owner) is tfi.tf.TensorArray and id(owner) in self._born and function.__name__ in quiet_functions.OF_ARRAYS:
+            if type(owner) is tfi.tf.TensorArray and id(owner) in self._born and function.__name__ in effect_free.OF_ARRAYS:
                 return functools.partial(self._of_array, callee)
             if function.__name__ == "numpy" and self._is_own(owner):
                 return functools.partial(self.late.read_array, self.runner, owner)
@@ -311,12 +311,12 @@ class Calls:
             self._bear(result)
         elif len(self.runner.log) != length or len(self.jumped) != jumps:
             self.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
-        elif callee is None or not quiet_functions.follows_from_arguments(callee) or not arguments.holds_plain_only((args, kwargs)):
+        elif callee is None or not effect_free.follows_from_arguments(callee) or not arguments.holds_plain_only((args, kwargs)):
             why = self.opaque.note_constant(callee, args, kwargs, result) if type(callee) is FunctionType and self.reason is None else ""
             if why is not None:
                 self.impure(f"calls {_name(form)}, of the framework's, which runs no operation{f' and {why}' if why else ''}", callee is None)
         else:
-            if quiet_functions.looks_at_values(callee):
+            if effect_free.looks_at_values(callee):
                 self.values((args, kwargs))
             if type(result) in LISTS and not any(result is x for x in (*args, *kwargs.values())):
                 self.fresh(result)

@@ -3,12 +3,12 @@
 import numpy as np
 
 from terra.frameworks import keras
-from terra.location.unobserved import OPERATORS
-from terra.runtime.fast_forward.guards import lasting
+from terra.location.null_observer import OPERATORS
+from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
-from terra.runtime.fast_forward.sources.varying import KINDS, Becomes
-from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
-from terra.tf import internals as tfi
+from terra.runtime.fast_forward.sources.dynamic_values import KINDS, Becomes
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
+from terra.tf import private_names as tfi
 
 _UNKNOWN = object()
 _COUNTING = frozenset(["Add", "Sub"])
@@ -46,7 +46,7 @@ class Changes:
         """The attribute `name` of `it` is set."""
         if name == "learning_rate" and not self._is_over() and is_librarys(type(it)):
             return _Settable(self, it)
-        lasting.note_left(it, name)
+        attribute_filter.note_left(it, name)
         if self._sets_own(it, name):
             return it
         if self.reason is None and self.may_set(it, name):
@@ -152,7 +152,7 @@ class Changes:
         """`owner.name += it` and the like (also of a global variable, and of one of a function around). A counter is not read: what it is afterwards does not matter to the run."""
         if type(owner) in WITH_ITEMS:
             return it if self.reason is not None else self._inplace_place(it, owner, name, operator)
-        lasting.note_left(owner, name)
+        attribute_filter.note_left(owner, name)
         if self.reason is not None:
             return it
         if self._sets_own(owner, name):

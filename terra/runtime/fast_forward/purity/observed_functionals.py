@@ -13,12 +13,12 @@ import numpy as np
 
 from terra import ours
 from terra.location import location
-from terra.runtime.fast_forward.guards import guards
+from terra.runtime.fast_forward.guards import guard_set
 from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources.effects import so_far
 from terra.runtime.tensors.comparing import Unskippable
-from terra.runtime.tensors.kinds import PLAIN, TENSORS, is_tapes
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_tapes
+from terra.tf import private_names as tfi
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 _DECORATED = attrgetter("_f")
@@ -81,7 +81,7 @@ class Functionals:
                 self.impure(f"calls {form.__qualname__} where it cannot be skipped")
         elif owner is not None:
             try:
-                return guards.Guard(owner, ())
+                return guard_set.Guard(owner, ())
             except Unskippable as error:
                 self.impure(f"calls what {error}" if str(error) else f"calls a {type(owner).__name__}")
         return None

@@ -13,12 +13,12 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 import numpy as np
 
 from terra import ours
-from terra.frameworks import libraries, stock
+from terra.frameworks import libraries, framework_objects
 from terra.runtime.fast_forward.cache import call_watch
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown, answer
 from terra.runtime.interpreter import profilers
-from terra.runtime.tensors.kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
+from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
 _MOST_HELD = 3_000  # objects
@@ -40,7 +40,7 @@ def calls_library(callee):
     if kind is FunctionType or isinstance(callee, type):
         return policy.is_pure((within_scope(callee) or callee).__module__)
     decorated = libraries.is_decorated(kind)
-    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not stock.is_stock_kind(kind)
+    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not framework_objects.is_stock_kind(kind)
 
 
 def parts_of_super(it):
@@ -94,7 +94,7 @@ class Libraries:
         if kind is super:
             found = next((vars(base)[name] for base in parts_of_super(it)[0] if name in vars(base)), None)
             return type(found) is property and calls_library(found.fget)
-        if stock.is_stock_kind(kind):  # layers are looked at as Keras' and the user's are
+        if framework_objects.is_stock_kind(kind):  # layers are looked at as Keras' and the user's are
             return False
         if policy.is_pure(kind.__module__):
             return True

@@ -11,11 +11,11 @@ import operator
 from types import FunctionType, MethodWrapperType
 
 from terra import ours
-from terra.location.unobserved import OPERATORS
+from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
+from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 
 _MAKE_CONTEXT = contextlib.contextmanager(lambda: None).__code__  # of what contextlib makes of a generator function

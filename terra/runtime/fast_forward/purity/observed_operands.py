@@ -14,13 +14,13 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 import numpy as np
 
 from terra.frameworks import numpys
-from terra.location.unobserved import OPERATORS
+from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
 from terra.runtime.tensors.open_shapes import Unread
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")

@@ -7,10 +7,10 @@ from types import CellType, ModuleType
 
 from terra import ours
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Question, held_in, space_of
-from terra.runtime.fast_forward.sources.varying import SHARED
+from terra.runtime.fast_forward.sources.dynamic_values import SHARED
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.kinds import TENSORS, defined, is_librarys_container
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container
+from terra.tf import private_names as tfi
 
 _UNKNOWN = object()
 _ANSWERS = {True: object(), False: object()}

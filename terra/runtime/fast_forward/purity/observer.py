@@ -16,9 +16,9 @@ from terra import ours
 from terra.frameworks.settings import settings
 from terra.location import location
 from terra.location.observed_patterns import Patterns
-from terra.runtime.fast_forward.guards import added_losses, lasting, snapshots
-from terra.runtime.fast_forward.guards.reads import Reads
-from terra.runtime.fast_forward.guards.unnoted import Unnoted
+from terra.runtime.fast_forward.guards import added_losses, attribute_filter, container_guard
+from terra.runtime.fast_forward.guards.read_set import Reads
+from terra.runtime.fast_forward.guards.null_read_set import Unnoted
 from terra.runtime.fast_forward.purity.born import Born
 from terra.runtime.fast_forward.purity.observed_arrays import Arrays, Indexed, Known
 from terra.runtime.fast_forward.purity.observed_attributes import Attributes
@@ -34,12 +34,12 @@ from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Unknown
 from terra.runtime.fast_forward.sites import fast_calls, user_layers
 from terra.runtime.fast_forward.sources.effects import Carried, holds_tensors, so_far, space_of
-from terra.runtime.fast_forward.sources.late_reads import LateReads
-from terra.runtime.fast_forward.sources.varying import NOTHING_VARIES
+from terra.runtime.fast_forward.sources.deferred_fetches import LateReads
+from terra.runtime.fast_forward.sources.dynamic_values import NOTHING_VARIES
 from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
-from terra.runtime.tensors.kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.transform import convert
 from terra.transform.source import globals_read
@@ -171,12 +171,12 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             else:
                 self.added.append((held, needed))
         for effect in self.effects.values():
-            if not effect.was_read(self.reads) or (lasting.is_left(effect.owner, effect.name) and not self.reads.has_entry(effect.owner, effect.name)):
+            if not effect.was_read(self.reads) or (attribute_filter.is_left(effect.owner, effect.name) and not self.reads.has_entry(effect.owner, effect.name)):
                 continue  # (of what the user's code leaves in a layer, guards of the framework's calls compare only of what kind it is)
             if effect.is_relative:
                 self.impure("looks at what it adds to")
-            elif self.reads.has_contents(space_of(effect.owner)) and not lasting.is_left(effect.owner, effect.name) \
-                    and not snapshots.equal((effect.value(),), (effect.before,)):
+            elif self.reads.has_contents(space_of(effect.owner)) and not attribute_filter.is_left(effect.owner, effect.name) \
+                    and not container_guard.equal((effect.value(),), (effect.before,)):
                 self.impure("changes what the framework, or a look at all of it, finds there", True)  # it found another thing before
             elif self.reason is None and _carries(self.reads.attribute(effect.owner, effect.name), effect.value()):
                 self.carries.append(Carried(effect.owner, effect.name))

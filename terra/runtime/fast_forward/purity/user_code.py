@@ -12,8 +12,8 @@ from terra.runtime.fast_forward.cache.call_watch import ASKS_FOR, look_out, note
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable
-from terra.runtime.tensors.kinds import is_librarys
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import is_librarys
+from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
 

@@ -10,11 +10,11 @@ import sys
 from threading import get_ident
 
 from terra import ours
-from terra.frameworks import keras, stock
+from terra.frameworks import keras, framework_objects
 from terra.location import current_step, location
 from terra.runtime.fast_forward.sites import fast_calls, skipping
 from terra.runtime.interpreter import frames
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _waiting = [*keras.ENTRIES]  # for their modules to be imported
 _variables = [tfi.ResourceVariable]  # until they are prepared
@@ -41,7 +41,7 @@ def _stock_classes(cls):
     found, kinds = set(), [] if cls is None else [cls]
     while kinds:
         kind = kinds.pop()
-        if kind not in found and stock.stock_package(kind.__module__) is not None:
+        if kind not in found and framework_objects.stock_package(kind.__module__) is not None:
             found.add(kind)
             kinds += kind.__subclasses__()
     return found
@@ -49,9 +49,9 @@ def _stock_classes(cls):
 
 def _replace(cls, name, function, make):
     """Put what `make` makes of the framework's `function` in its place, if nobody else has."""
-    if not stock.is_foreign(function):
+    if not framework_objects.is_foreign(function):
         made = functools.wraps(function)(make(function))
-        stock.stand_in(made, function)
+        framework_objects.stand_in(made, function)
         setattr(cls, name, made)
 
 
@@ -90,7 +90,7 @@ def _callable(function):
         view = current_step.active
         if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one
             return function(self, *args, **kwargs)
-        if stock.is_stock_object(self):
+        if framework_objects.is_stock_object(self):
             args = view.with_batches(args)
         return view.call(location.call_here, self, args, kwargs)
 

@@ -1,7 +1,7 @@
 """Fast-forward of single functions: `tf.matmul(x, w)`, `keras.ops.relu(x)`, `x * y`, `x[:, 0]`, `variable.assign(x)`.
 
 Around one operation or a few, the framework runs some 20 us of Python: dispatch, name scopes, conversions. Such calls are tried one by one, by
-`terra.runtime.fast_forward.cache.quick_entries`. Here is which, and what is called in their place.
+`terra.runtime.fast_forward.cache.inline_cache`. Here is which, and what is called in their place.
 
 Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables;
 and the functions that compute an operation's gradient, where a gradient as a whole is not skipped (`terra.runtime.fast_forward.sites.gradient_functions`). A function of
@@ -16,17 +16,17 @@ from types import FunctionType
 import numpy as np
 
 from terra import ours
-from terra.frameworks import keras, stock, tensorflow
+from terra.frameworks import keras, framework_objects, tensorflow
 from terra.location import current_step
-from terra.runtime.execution import dispatch, slicing
+from terra.runtime.execution import interception, slicing
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.cache.call_cache import attempt_function as attempt
-from terra.runtime.fast_forward.cache.quick_entries import NONE, glance
-from terra.runtime.tensors.kinds import VARIABLE_METHODS, defined, is_frameworks
+from terra.runtime.fast_forward.cache.inline_cache import NONE, glance
+from terra.runtime.tensors.object_kinds import VARIABLE_METHODS, defined, is_frameworks
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.structures import is_tensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.constants import SMALL
 
 _OPERATORS = tuple(
@@ -75,7 +75,7 @@ def skipping_variable_method(function):
 
 def substitute_method(callee):
     """What to call in place of the function of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their classes; else None."""
-    function, owner = stock.original(callee.__func__), callee.__self__
+    function, owner = framework_objects.original(callee.__func__), callee.__self__
     made = _replacements.get(function)
     if made is None and type(function) is FunctionType:
         if type(owner) is tfi.ResourceVariable:
@@ -205,7 +205,7 @@ _making_sparse_tensors = _skipping(_sparse_tensor, may_be_empty=True)
 
 def _operator(base, name):
     """The operator of a subclass of `base`: that of `base`, but jumping where it can."""
-    known = (getattr(base, name), dispatch._getitem if name == "__getitem__" and base is tfi.EagerTensorBase else None)
+    known = (getattr(base, name), interception._getitem if name == "__getitem__" and base is tfi.EagerTensorBase else None)
     converts = name in _CONVERTING
 
     @ours.calling
@@ -268,7 +268,7 @@ _held = None  # the operators of these classes, when they were first looked at
 
 def operators_are_original():
     """Whether nobody has replaced an operator of tensors, ragged and sparse ones, or variables."""
-    return all(now is held or now is dispatch._getitem for now, held in zip(_operators(), _held))
+    return all(now is held or now is interception._getitem for now, held in zip(_operators(), _held))
 
 
 def _operators():
@@ -285,7 +285,7 @@ def install():
         original = vars(tfi.tf.RaggedTensor).get(name)
         if type(original) is FunctionType and is_frameworks(original):
             made = _skipping(original)
-            stock.stand_in(made, original)
+            framework_objects.stand_in(made, original)
             setattr(tfi.tf.RaggedTensor, name, made)
     global _held
     _held = _operators()

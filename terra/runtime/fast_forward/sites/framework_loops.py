@@ -13,13 +13,13 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 
-from terra.frameworks import keras, stock
+from terra.frameworks import keras, framework_objects
 from terra.location import current_step, location
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.tapes import jacobians
-from terra.runtime.tensors.kinds import PLAIN, TENSORS, is_frameworks, is_librarys
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_frameworks, is_librarys
+from terra.tf import private_names as tfi
 from terra.tf.private import replacements
 from terra.transform import convert, source
 
@@ -178,7 +178,7 @@ def calls_stock_cell(function):
     if type(function) is not FunctionType or function.__module__ != keras.RNN_LAYER:
         return False
     held = closure(function)
-    return {"self", "cell_kwargs"} <= held.keys() and stock.is_stock_object(held["self"].cell_contents.cell)
+    return {"self", "cell_kwargs"} <= held.keys() and framework_objects.is_stock_object(held["self"].cell_contents.cell)
 
 
 def closure(function):

@@ -5,11 +5,11 @@ function of each recorded operation. Each such call is tried on its own (see `qu
 """
 
 from terra.location import current_step
-from terra.runtime.fast_forward.cache import call_cache, quick_entries
-from terra.runtime.tensors import kinds, open_shapes
+from terra.runtime.fast_forward.cache import call_cache, inline_cache
+from terra.runtime.tensors import object_kinds, open_shapes
 from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.runtime.tracing.structures import is_tensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import symbolic
 
 
@@ -19,14 +19,14 @@ def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, 
         return tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope)
 
     function = symbolic.registered_gradient(op) if current_step.active is not None else None
-    if function is None or not kinds.is_frameworks(function):
+    if function is None or not object_kinds.is_frameworks(function):
         return call()
     runner = call_cache.running()
 
     def compute():
         if runner is None or not runner.takes_gradients_by_function:
             return call()
-        return call_cache.attempt_function(runner, function, (attrs, inputs, outputs, gradients, skipped), quick_entries.NONE, call, True)
+        return call_cache.attempt_function(runner, function, (attrs, inputs, outputs, gradients, skipped), inline_cache.NONE, call, True)
 
     if not any(map(has_open_shape, (*(inputs or ()), *(outputs or ()), *gradients))):  # without those that the function has no use for
         return compute()

@@ -1,13 +1,13 @@
 """What is called in the place of the framework's methods and objects: it jumps where it can."""
 
-from terra.frameworks import stock
+from terra.frameworks import framework_objects
 from terra.frameworks.keras import is_embedding, scales_losses
 from terra.location import current_step
 from terra.runtime.fast_forward.cache.arguments import with_tensors
 from terra.runtime.fast_forward.cache.call_cache import attempt, attempt_at, enter, running
-from terra.runtime.fast_forward.cache.regions import MOST_REGIONS
+from terra.runtime.fast_forward.cache.call_records import MOST_REGIONS
 from terra.runtime.fast_forward.sites import loss_scaling
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 Generator = tfi.tf.random.Generator
 _JACOBIAN, _BATCH_JACOBIAN = tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian
@@ -21,7 +21,7 @@ def skipping(function):
         if converts and current_step.active is not None:
             args, kwargs = with_tensors(current_step.active, self, args, kwargs)
         runner = running()
-        if runner is None or not (stock.is_stock_kind(type(self)) or type(self) is Generator):
+        if runner is None or not (framework_objects.is_stock_kind(type(self)) or type(self) is Generator):
             return enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once

@@ -11,14 +11,14 @@ import sys
 from operator import is_
 
 from terra import ours
-from terra.frameworks import keras, stock
+from terra.frameworks import keras, framework_objects
 from terra.location import current_step
 from terra.runtime.fast_forward.cache import arguments, call_cache
-from terra.runtime.fast_forward.guards import replaced
+from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.sites import skipping
-from terra.runtime.tensors.kinds import is_librarys
+from terra.runtime.tensors.object_kinds import is_librarys
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private.scopes import enter_name_scope, leave_name_scope
 from terra.transform import policy
 
@@ -41,7 +41,7 @@ class _Class:
         return self.globals.GLOBAL_STATE_TRACKER
 
     def holds(self, cls):
-        return self.version == replaced.modules.version and cls.__call__ is self.wrapper and all(
+        return self.version == patch_guard.modules.version and cls.__call__ is self.wrapper and all(
             len(space) == len(held) and all(map(is_, space.values(), held)) for space, held in self.held)
 
 
@@ -134,7 +134,7 @@ def _look_at(kind):
     module = sys.modules.get(keras.BASE_LAYER)
     layer = getattr(module, "Layer", None)
     known = None
-    if layer is not None and layer in kind.__mro__ and stock.stock_package(kind.__module__) is None and not policy.is_pure(_caller(kind).__module__) \
+    if layer is not None and layer in kind.__mro__ and framework_objects.stock_package(kind.__module__) is None and not policy.is_pure(_caller(kind).__module__) \
             and _is_simple(kind, layer):
         known = _Class()
         known.wrapper = kind.__call__
@@ -143,8 +143,8 @@ def _look_at(kind):
         known.globals = sys.modules[keras.GLOBAL_STATE]
         for cls in kind.__mro__[:-1]:
             if is_librarys(cls):
-                replaced.modules.watch(cls)
-        known.version = replaced.modules.version
+                patch_guard.modules.watch(cls)
+        known.version = patch_guard.modules.version
         known.held = [(vars(cls), tuple(vars(cls).values())) for cls in kind.__mro__[:-1] if not is_librarys(cls)]
         known.policies = {}
     _classes[kind] = known
@@ -162,7 +162,7 @@ def _is_simple(kind, layer):
     for name in keras.OF_CALLS:
         for cls in kind.__mro__[:-1]:
             if name in vars(cls):
-                if not is_librarys(cls) or stock.is_foreign(vars(cls)[name]):
+                if not is_librarys(cls) or framework_objects.is_foreign(vars(cls)[name]):
                     return False
                 break
     return kind.compute_mask is layer.compute_mask

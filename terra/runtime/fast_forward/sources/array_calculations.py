@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime.fast_forward.sources.late_reads import Late, LateCalculation
-from terra.runtime.fast_forward.sources.parts import Drawn, Given, Kept, Nested, Part, Varies
+from terra.runtime.fast_forward.sources.deferred_fetches import Late, LateCalculation
+from terra.runtime.fast_forward.sources.value_sources import Drawn, Given, Kept, Nested, Part, Varies
 from terra.runtime.interpreter import frames
 
 _FIXED = frozenset([int, float, bool, complex, type(None), str, type, type(Ellipsis)])

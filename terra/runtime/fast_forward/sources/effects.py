@@ -12,7 +12,7 @@ import functools
 from types import CellType
 from typing import NamedTuple
 
-from terra.runtime.tensors.kinds import TENSORS, is_librarys_container, plain
+from terra.runtime.tensors.object_kinds import TENSORS, is_librarys_container, plain
 
 CONTENTS = "cell_contents"  # the name of what a cell holds, for which a closure has a name of its own
 GROWING = frozenset([list, collections.deque])

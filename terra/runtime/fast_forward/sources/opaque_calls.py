@@ -15,8 +15,8 @@ from typing import Any, Callable, NamedTuple
 
 from terra import ours
 from terra.runtime.tensors.comparing import SCALARS, scalar
-from terra.runtime.tensors.kinds import PLAIN
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import PLAIN
+from terra.tf import private_names as tfi
 from terra.tf.constants import is_small_constant, value_key
 
 

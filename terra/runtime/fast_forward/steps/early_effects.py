@@ -2,7 +2,7 @@
 
 from typing import Any, Callable
 
-from terra.runtime.fast_forward.cache.regions import RESULT
+from terra.runtime.fast_forward.cache.call_records import RESULT
 from terra.runtime.fast_forward.sources.opaque_calls import OpaqueCall
 
 # Marks, in how a result is made: an argument that the step gives back; a number that varies; what a live call, or an opaque one, has given; what is calculated in the end.

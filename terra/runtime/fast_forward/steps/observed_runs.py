@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.fast_forward.cache.recording import Recording
-from terra.runtime.fast_forward.cache.regions import Inputs
+from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
-from terra.runtime.fast_forward.sources.varying import Place, Varying, may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import Place, Varying, may_vary
 from terra.runtime.tensors.comparing import Unskippable
 
 

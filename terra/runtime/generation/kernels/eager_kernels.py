@@ -7,7 +7,7 @@ import math
 
 from terra.graph.trace import CONST
 from terra.runtime.generation.functiondef import FunctionBuilder, attr, dtype, func, type_list
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.private import hardware
 

@@ -2,7 +2,7 @@
 
 from terra.runtime.generation.functiondef import attr, dtype, type_list
 from terra.runtime.generation.kernels.eager_kernels import const_ints, constant_proto
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
 BOOL, INT32, INT64, UINT32, UINT64, FLOAT, DOUBLE = (getattr(tfi.types_pb2, "DT_" + name) for name in ("BOOL", "INT32", "INT64", "UINT32", "UINT64", "FLOAT", "DOUBLE"))

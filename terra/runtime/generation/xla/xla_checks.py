@@ -2,7 +2,7 @@
 
 from terra.runtime.generation.functiondef import add_node, attr, dtype
 from terra.runtime.generation.xla import xla_ops
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
 INT32, BOOL = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_BOOL

@@ -2,7 +2,7 @@
 
 from terra.runtime.generation.functiondef import add_node, attr, func, type_list
 from terra.runtime.generation.xla import xla_order
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.fingerprints import COMPILED
 
 WHOLE = "whole"  # in place of a cluster's number

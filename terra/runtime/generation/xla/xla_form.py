@@ -16,7 +16,7 @@ from terra.runtime.generation.xla import inlining, xla_ops
 from terra.runtime.generation.xla.clusters import ALONG, NO, YES, find_clusters
 from terra.runtime.generation.xla.xla_checks import BOOL, Checks
 from terra.runtime.generation.xla.xla_cluster import WHOLE, Cluster, XlaForm, add_call
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.private import hardware, runtime_functions
 
 SMALLEST = 8  # operations in a cluster: calling a compiled function takes as long as a few of them

@@ -5,7 +5,7 @@ something else (`_LEFT_OUT`). Three that are too frequent for that, and whose ke
 that the ordinary kernel makes (`GUARDED`): if it fails, the step fails and is replayed imperatively, which raises what eager execution raises.
 """
 
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 from terra.tf.opschema import get_schema
 from terra.tf.private import hardware, runtime_functions
 

@@ -7,7 +7,7 @@ one: an LSTM cell's steps took 1.36 ms in the one and 1.50 ms in the other, thos
 
 from terra.runtime.generation.functiondef import node_of
 from terra.runtime.generation.xla import xla_ops
-from terra.tf import internals as tfi
+from terra.tf import private_names as tfi
 
 _PRODUCT = 50  # as long as so many other operations
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from terra import ours
 from terra.frameworks import effect_free_calls
-from terra.runtime.fast_forward.sources import live_calls
+from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OpaqueCall, Result, identity, is_plain, outcomes
-from terra.runtime.fast_forward.sources.varying import KINDS
+from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
-from terra.runtime.tensors.kinds import TENSORS, is_frameworks, is_tapes
-from terra.tf import internals as tfi
+from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks, is_tapes
+from terra.tf import private_names as tfi
 
 _WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
 _MOST_CALLS = 1000  # in one run
@@ -145,7 +145,7 @@ class Opaque:
         varies = key in observer.runner.program.unsteady and not dropped
         if varies and observer.recording is not None and type(value) in KINDS and (place := _where(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
             return observer._drawn(value, *place, args, kwargs)
-        if live_calls.is_live(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
+        if residual_calls.is_live(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self.draws = True
             if observer.recording is not None and observer._varying.calls:
                 observer.impure("draws random numbers, after functions that do so inside of calls")

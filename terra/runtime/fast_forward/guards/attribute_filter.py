@@ -1,0 +1,125 @@
+"""Which attributes of an object guards compare: all but those that are others after each step, and that nothing of the framework's reads.
+
+That is what Keras' loops and metrics leave in a model for themselves; and what the user's own code leaves in a layer or model of a class of the user's, as in `self.loss = loss` or
+`self.steps += 1`. Of the latter the guard of a call of the framework's compares of what kind it is: a tensor, a number, lists of these. Code of the user's that reads them is
+noticed by the observer. The framework's code is seen while it is recorded (see `asked`): what it asks for is compared like the other attributes from then on.
+"""
+
+import functools
+import inspect
+import weakref
+from itertools import chain
+from types import FunctionType
+
+from terra.frameworks import keras
+from terra.runtime.fast_forward.guards import asked
+from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.object_kinds import TENSORS, is_librarys
+from terra.transform.source import codes_within
+
+_MOST_DESCRIBED = 200  # words of a description: what holds more is compared as it is
+
+_GONE = object()
+
+_left = {}  # id of an object -> (weak reference to it, names of the attributes that the user's code leaves something in, those of them that the framework's code asks for)
+
+
+def note_left(owner, name):
+    """The user's code sets the attribute `name` of an object."""
+    kind = type(owner)
+    key = id(owner)
+    known = _left.get(key)
+    if known is not None and (name in known[1] or name in known[2]) and known[0]() is owner:
+        return
+    librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
+    if not librarys or any(_has(cls, name) for cls in librarys):
+        return
+    if known is None or known[0]() is not owner:
+        try:
+            known = _left[key] = weakref.ref(owner, lambda _: _left.pop(key, None)), set(), set()
+        except TypeError:  # there are no weak references to it
+            return
+    known[1].add(name)
+
+
+def is_left(owner, name):
+    """Whether guards compare of the attribute only of what kind it is."""
+    known = _left.get(id(owner))
+    return known is not None and known[0]() is owner and name in known[1]
+
+
+def note_asked(found):
+    """The framework's code asks for these attributes: [(id of an object, name)]."""
+    for key, name in found:
+        _, left, wanted = _left.get(key, (None, set(), set()))
+        left.discard(name)
+        wanted.add(name)
+
+
+class Lasting:
+    """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others."""
+
+    __slots__ = ("held", "left", "owner", "passing")
+
+    def __init__(self, held, passing, left, owner):
+        self.held, self.left, self.owner = held, left, owner
+        self.passing = frozenset((*passing, *left))
+
+    def __len__(self):
+        return 2 * (len(self.held) - sum(name in self.held for name in self.passing) + len(self.left))
+
+    def __iter__(self):
+        passing, held = self.passing, self.held
+        kept = (item for item in held.items() if item[0] not in passing)
+        return chain.from_iterable(chain(kept, ((name, _described(held.get(name, _GONE))) for name in self.left)) if self.left else kept)
+
+
+def attributes(owner):
+    """What of the attributes of `owner` is to be compared."""
+    kind, held = type(owner), vars(owner)
+    if "_call_result" in held and any(map(keras.is_of_tf_keras, kind.__mro__)):
+        passing = keras.OF_RESULTS
+    else:
+        passing = keras.OF_LOOPS if hasattr(kind, "fit") and hasattr(kind, "train_step") else ()
+    known = _left.get(id(owner))
+    left = tuple(known[1]) if known is not None and known[0]() is owner else ()
+    return Lasting(held, passing, left, id(owner)) if passing or left else held
+
+
+def _described(value):
+    """What `value` is, as text, if it is tensors and plain values, or lists, tuples and dicts of these; else itself."""
+    words = []
+    return " ".join(words) if _describe(value, words) else value
+
+
+def _describe(value, words):
+    kind = type(value)
+    if kind in TENSORS:
+        words.append("tensor")
+    elif kind in SCALARS:
+        words.append(kind.__name__)
+    elif kind is tuple or isinstance(value, (list, dict)):
+        words.append(f"{kind.__name__}(")
+        if len(words) > _MOST_DESCRIBED or not all(_describe(x, words) for x in (value.values() if isinstance(value, dict) else value)):
+            return False
+        words.append(")")
+    else:
+        return False
+    return True
+
+
+@functools.lru_cache(None)
+def _has(cls, name):
+    """Whether a class of the framework's has such an attribute, or its methods and properties ask their own object for it."""
+    return name in vars(cls) or any(asked.asks_its_own(code, name) for code in _codes_of(cls))
+
+
+@functools.lru_cache(None)
+def _codes_of(cls):
+    """The code of all methods and properties of a class of the framework's."""
+    codes = []
+    for value in vars(cls).values():
+        for function in (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),):
+            if type(function) is FunctionType:
+                codes += codes_within(inspect.unwrap(function).__code__)
+    return codes

@@ -1,0 +1,76 @@
+"""Guards of fast-forward: whether anything that a framework object's code reads has changed since its call was recorded.
+
+When a call is recorded, the containers that it may read are listed: the attributes of the object and, recursively, of the framework objects that it is made of;
+the contents of lists, tuples, sets and dicts; the methods of the classes involved. With each goes what it held. Later it must hold the same objects, or
+equal scalars of one type; that is a few nanoseconds for each entry, and no recursion. Global settings are compared by value.
+Whatever could run code of the user's (a subclass, a function) makes the object unskippable.
+"""
+
+import sys
+from types import FunctionType
+
+from terra.frameworks.settings import settings
+from terra.frameworks.framework_objects import root_of_class, root_of_function
+from terra.runtime.fast_forward.guards.container_guard import Snapshot, contents, equal
+from terra.runtime.fast_forward.guards.guard_builder import Walk
+from terra.runtime.tensors.object_kinds import is_librarys
+from terra.tf import private_names as tfi
+
+
+class Guard:
+    """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
+
+    users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
+    """
+
+    __slots__ = ("containers", "arrays", "root", "settings", "reads")
+
+    def __init__(self, owner, variables, users=None):
+        self.reads = None
+        self.containers = Snapshot()
+        self.arrays = []  # (array, its contents)
+        plain = type(owner) is FunctionType  # it depends on its arguments alone
+        self.root = root_of_function(owner, variables) if plain else root_of_class(type(owner))
+        self.settings = settings(self.root)
+        walk = Walk(self.containers, self.arrays, reading=plain, users=users)
+        if not plain:
+            if users is not None and not is_librarys(type(owner)):
+                users.append(type(owner))
+            if type(owner) is not tfi.PolymorphicFunction:  # which, once traced, looks at its arguments only
+                walk.object(owner)
+            variables = variables or getattr(owner, "_trainable_variables", ())
+        for variable in variables:
+            walk.variable(variable)
+
+    def holds_any(self, ids):
+        """Whether an object of one of these ids is among what the call read."""
+        return self.containers.holds_any(ids) or (self.reads is not None and self.reads.holds_any(ids))
+
+    def holds(self):
+        """Whether nothing has changed."""
+        if not self.containers.holds():
+            return False
+        for array, held in self.arrays:
+            if contents(array) != held:
+                return False
+        if self.root is None:
+            device, eagerly = self.settings
+            if tfi.device_name() != device or tfi.eager_function_run.RUN_FUNCTIONS_EAGERLY is not eagerly:
+                return False
+        elif not equal(settings(self.root), self.settings):
+            return False
+        return self.reads is None or (not is_traced() and self.reads.holds())
+
+    def only_version(self):
+        """What changes whenever the guard may cease to hold, the device apart: see `Snapshot.only_version`."""
+        return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None
+
+
+_monitoring = getattr(sys, "monitoring", None)
+
+
+def is_traced():
+    """Whether a debugger or a coverage tool follows the program's lines: the user's code must run then."""
+    if sys.gettrace() is not None:
+        return True
+    return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None

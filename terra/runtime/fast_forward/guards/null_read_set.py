@@ -1,0 +1,44 @@
+"""What an impure run has read: nothing is noted of it, so that nothing is kept alive."""
+
+from terra.runtime.fast_forward.guards.read_set import Reads
+from terra.runtime.fast_forward.guards.container_guard import Snapshot
+
+
+class Unnoted(Reads):
+    """Takes the place of the `Reads` of a run that has turned out impure: it answers, and holds nothing."""
+
+    def entry(self, space, key, value, owner=None):
+        pass
+
+    def forget(self, space, key):
+        pass
+
+    def absent(self, space, key, owner=None):
+        pass
+
+    def asked(self, function, argument, value):
+        pass
+
+    def object(self, it, kind, attributes=None):
+        pass
+
+    def contents(self, container, owner=None):
+        return Snapshot().add(container, owner)
+
+    def array(self, array):
+        pass
+
+    def parts(self, owner, name):
+        pass
+
+    def variable(self, variable):
+        pass
+
+    def layers_class(self, known, cls):
+        pass
+
+    def guard(self, guard, before):
+        pass
+
+    def settings(self, root):
+        pass

@@ -1,0 +1,412 @@
+"""What a run of user code has read of the world around it, and whether that is still the same.
+
+Each read is noted with what it gave: an entry of a dict (attributes, globals, what a class defines) by the object itself or, if it is a scalar, by
+value; the contents of lists and dicts; cells and slots; the classes of objects, and which dicts they keep their attributes in. Nothing is walked when it is
+compared.
+"""
+
+import collections
+import collections.abc
+import functools
+import inspect
+import sys
+import weakref
+from operator import attrgetter, is_, itemgetter
+from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+
+import numpy as np
+
+from terra.frameworks import keras, framework_objects
+from terra.frameworks.settings import settings
+from terra.runtime.fast_forward.guards import container_guard, guard_builder
+from terra.runtime.fast_forward.sources.effects import CONTENTS, Question, space_of
+from terra.runtime.fast_forward.sources.dynamic_values import KINDS, Place
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
+from terra.runtime.tensors.object_kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_librarys, is_named_tuple
+from terra.tf import private_names as tfi
+from terra.tf import versions
+from terra.transform import convert, policy
+from terra.transform.source import codes_within
+
+_code = attrgetter("__code__")
+_defaults = attrgetter("__defaults__")
+_kwdefaults = attrgetter("__kwdefaults__")
+_contents = attrgetter("cell_contents")
+_attributes = attrgetter("__dict__")
+
+
+def _is_empty(cell):
+    try:
+        _contents(cell)
+    except ValueError:
+        return True
+    return False
+
+
+_mro = type.__dict__["__mro__"].__get__
+# What Python itself asks of an object that is searched, compared or put into a set.
+_ASKED = frozenset("__getattribute__ __getattr__ __eq__ __hash__ __bool__ __len__ __iter__ __getitem__".split())
+_CONTAINERS = frozenset([dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.Counter])
+_SEARCHED = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.MappingView)  # by `tf.nest`
+
+
+class _Parts(guard_builder.Walk):
+    """Visits what the property `name` of the framework's may look at. Raises Unskippable where the user's code would run."""
+
+    def __init__(self, reads, name):
+        super().__init__(container_guard.Snapshot(), [], reading=True)
+        self.reads = reads
+        self.strict = name not in keras.QUIET_PROPERTIES  # nothing of the user's is to be there
+        self.asks_metrics = name == "metrics"
+        self.classes = set()
+        self.skipped = set()
+
+    def _attributes(self, owner):
+        kind = type(owner)
+        if not is_librarys(kind):
+            self._users(kind)
+        if not self.strict and any(framework_objects.stock_package(cls.__module__) is not None for cls in kind.__mro__):
+            self.skipped.update(id(x) for x in vars(owner).values() if type(x) is weakref.WeakKeyDictionary)  # tf_keras' notes; Keras does not search attributes
+        super()._attributes(owner)
+        if self.strict:
+            for losses in self.containers.added_losses.values():
+                self.containers.add(losses)
+        self.reads.object(owner, kind, vars(owner))
+
+    def _value(self, value):
+        kind = type(value)
+        if not (kind in SCALARS or kind in _CONTAINERS or is_description(kind) or is_librarys(kind) or id(value) in self.skipped):
+            self._unknown(value, kind)
+        super()._value(value)
+        if issubclass(kind, tfi.tf.Module) and not tfi.is_variable(value) and id(value) not in self.seen:
+            self.seen.add(id(value))
+            self._attributes(value)
+
+    def _unknown(self, value, kind):
+        if kind in TENSORS:
+            return
+        if kind is FunctionType or kind is MethodType:
+            if self.strict and not is_frameworks(getattr(value, "__func__", value)):
+                raise Unskippable
+        elif issubclass(kind, (dict, list, tuple, set)):
+            if not is_named_tuple(kind):
+                raise Unskippable  # what it does when it is searched is its own affair
+        elif not issubclass(kind, (type, np.ndarray, np.generic, range, BuiltinFunctionType, ModuleType)):
+            derived = any(map(is_librarys, kind.__mro__))
+            if policy.is_pure(kind.__module__) and not derived:
+                return  # its code does nothing but compute
+            if issubclass(kind, _SEARCHED) or any(defined(kind, name) is not None for name in ("__attrs_attrs__", "__tf_flatten__", "__getattr__")) \
+                    or type(defined(kind, "__class__")) is not GetSetDescriptorType or type(defined(kind, "__getattribute__")) is FunctionType and not derived \
+                    or self.strict and (derived or defined(kind, "__call__") is not None):
+                raise Unskippable
+            if derived:
+                self._users(kind)
+
+    def _users(self, kind):
+        """A class of the user's that derives from one of the framework's must not change what the framework's properties ask for."""
+        if kind in self.classes:
+            return
+        self.classes.add(kind)
+        if self.strict and not policy.is_pure(kind.__module__):
+            raise Unskippable
+        self.reads.bases(kind)
+        librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
+        for cls in kind.__mro__:
+            if not is_librarys(cls) and not is_fixed(cls):
+                self.reads.contents(vars(cls), cls)
+                if policy.is_pure(cls.__module__):
+                    continue
+                for name, value in vars(cls).items():
+                    replaced = next((vars(base)[name] for base in librarys if name in vars(base)), None)
+                    if (name in _ASKED and value is not None) or (name == "__class__") or not (
+                            replaced is None or (name == "metrics" and not self.asks_metrics) or _is_quiet(name, value, replaced, tuple(librarys))):
+                        raise Unskippable
+
+
+def _is_quiet(name, value, replaced, librarys):
+    """Whether the framework's properties do not notice that a class defines `name` as `value`, in place of what its bases `librarys`, the framework's, have."""
+    if _is_function(value):
+        return _is_function(replaced) and (not name.startswith("_") or name.endswith("__") or name not in _asked_for(librarys))
+    return defined(type(value), "__get__") is None or name in ("__dict__", "__weakref__")
+
+
+@functools.lru_cache(None)
+def _asked_for(librarys):
+    """All names that the code behind these properties mentions, in these classes of the framework's and in its models, of which they may be parts."""
+    roots = {cls.__module__.split(".", 1)[0] for cls in librarys} - {"tensorflow"}
+    classes = {*librarys, *[cls for root in roots for cls in getattr(sys.modules.get(root), "Model", object).__mro__]}
+    names, todo = set(), list(keras.QUIET_PROPERTIES)
+    while todo:
+        name = todo.pop()
+        if name not in names:
+            names.add(name)
+            for value in [vars(cls)[name] for cls in classes if name in vars(cls)]:
+                function = inspect.unwrap(value.fget if type(value) is property else getattr(value, "__func__", value))
+                if type(function) is FunctionType:
+                    for code in codes_within(function.__code__):
+                        todo += code.co_names
+                        todo += [x for x in code.co_consts if type(x) is str and x.isidentifier()]  # perhaps for `getattr`
+    return names
+
+
+def _is_function(value):
+    return type(value) in (FunctionType, staticmethod, classmethod) or (is_librarys(type(value)) and callable(value))
+
+
+class Reads:
+    """Collects reads; after `seal()`, `holds()` compares them.
+
+    `numbers`: identities of the places (see `varying.Place`) whose values count as arguments.
+    """
+
+    def __init__(self, numbers=()):
+        self._numbers = numbers
+        self._entries = {}  # id of a dict -> (the dict, {key: what it gave})
+        self._absent = {}  # (id of a dict, key) -> the dict
+        self._asked = {}  # (function, id of its argument) -> (argument, what it gave)
+        self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
+        self._arrays = {}  # id -> (array, its contents)
+        self._walk = guard_builder.Walk(container_guard.Snapshot(), [], reading=True)
+        self._parts = {}  # how properties look at parts -> _Parts
+        self._settings = []
+        self._classes = {}  # id -> (what `user_layers` knows of a class, the class)
+
+    # -- what is noted ---------------------------------------------------------------------------------------------------------
+
+    def entry(self, space, key, value, owner=None):
+        """`space[key]` was `value`. `owner`: the class whose namespace `space` is."""
+        if (id(space), key) in self._numbers:
+            return
+        self._entries.setdefault(id(owner or space), (space, {}))[1].setdefault(key, value)
+
+    def entries_of(self, space):
+        """The entries of a dict that were read: {key: what it gave}."""
+        return self._entries.get(id(space), (space, {}))[1]
+
+    def forget(self, space, key):
+        """That an entry was read does not matter."""
+        entries = self._entries[id(space)][1]
+        del entries[key]
+        if not entries:
+            del self._entries[id(space)]
+
+    def absent(self, space, key, owner=None):
+        """`space` has no `key`."""
+        self._absent[id(owner or space), key] = space
+
+    def asked(self, function, argument, value):
+        """`function(argument)`, a look without side effects, gave `value`."""
+        self._asked.setdefault((function, id(argument)), (argument, value))
+
+    def object(self, it, kind, attributes=None):
+        """`it` was of the class `kind`, and had its attributes in this dict."""
+        if attributes is not None or id(it) not in self._objects:
+            self._objects[id(it)] = it, kind, attributes
+
+    def bases(self, cls):
+        """The class `cls` was searched, with what it derives from."""
+        self.asked(_mro, cls, _mro(cls))
+
+    def contents(self, container, owner=None):
+        """The list, dict or set was looked into, or the namespace of the class `owner`; returns what it held."""
+        return self._walk.containers.add(container, owner)
+
+    def array(self, array):
+        """The numpy array was used. Raises Unskippable if it is large."""
+        self._arrays[id(array)] = container_guard.noted(array)
+
+    def parts(self, owner, name):
+        """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
+        how = name if name == "metrics" else name in keras.QUIET_PROPERTIES
+        if how not in self._parts:
+            self._parts[how] = _Parts(self, name)
+        self._parts[how].object(owner)
+
+    def variable(self, variable):
+        self._walk.variable(variable)
+
+    def layers_class(self, known, cls):
+        """The class `cls` of a user's layers is as `user_layers` knows it."""
+        self._classes[id(cls)] = known, cls
+
+    def cell(self, cell):
+        """It was read what a cell holds."""
+        if (id(cell), CONTENTS) not in self._numbers:
+            try:
+                self.asked(_contents, cell, cell.cell_contents)
+            except ValueError:  # an empty cell
+                self.asked(_is_empty, cell, True)
+
+    def function(self, function, globals_read, shown):
+        """A user's function was called: its code and defaults, the globals of these names, what its cells hold; but not those of the names `shown`."""
+        self.asked(_code, function, function.__code__)
+        self.asked(_defaults, function, function.__defaults__)
+        self.asked(_kwdefaults, function, function.__kwdefaults__)
+        if function.__kwdefaults__:
+            self.contents(function.__kwdefaults__)
+        space, builtins = function.__globals__, function.__builtins__ if hasattr(function, "__builtins__") else {}
+        for name in globals_read:
+            if name in shown:
+                pass
+            elif name in space:
+                self.entry(space, name, space[name])
+            else:
+                self.absent(space, name)
+                if name in builtins:
+                    self.entry(builtins, name, builtins[name])
+                else:
+                    self.absent(builtins, name)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            if name not in shown:
+                self.cell(cell)
+
+    def plain_numbers(self):
+        """(`Place`, value) of the numbers that were read where another one can be put."""
+        for space, entries in self._entries.values():
+            if type(space) is dict or type(space) is list:
+                for key, value in entries.items():
+                    if type(value) is int or type(value) in KINDS:
+                        yield Place(space, key, type(value)), value
+        for (function, _), (cell, value) in self._asked.items():
+            if function is _contents and (type(value) is int or type(value) in KINDS):
+                yield Place(cell, CONTENTS, type(value)), value
+
+    def guard(self, guard, before):
+        """What a skipped call depended on; `before`: the effects that there were until then."""
+        self._walk.containers.update(guard.containers)
+        self._arrays.update((id(array), (array, held)) for array, held in guard.arrays)
+        if guard.reads is not None:
+            self._merge(guard.reads, before)
+        self.settings(guard.root)
+
+    def has_attribute(self, owner, name):
+        """Whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
+        return self.has_entry(owner, name) or (type(owner) is not CellType and self._walk.containers.covers(space_of(owner)))
+
+    def has_entry(self, owner, name):
+        """Whether that was read by itself, not with all others."""
+        if type(owner) is CellType:
+            return (_contents, id(owner)) in self._asked
+        return name in self._entries.get(id(space_of(owner)), ((), ()))[1]
+
+    def attribute(self, owner, name):
+        """What it was, if that was read by itself; else None."""
+        if type(owner) is CellType:
+            return self._asked.get((_contents, id(owner)), (owner, None))[1]
+        return self._entries.get(id(space_of(owner)), ((), {}))[1].get(name)
+
+    def has_contents(self, container):
+        """Whether it was read what is in a container."""
+        return self._walk.containers.covers(container)
+
+    def settings(self, root):
+        """The settings of the framework `root` matter, the call context among them."""
+        if root not in (None, "tensorflow", *[root for root, _ in self._settings]):  # TensorFlow has no settings but those that all look at
+            self._settings.append((root, None))
+
+    def _merge(self, other, before):
+        for key, (space, entries) in other._entries.items():
+            self._entries.setdefault(key, (space, {}))[1].update(entries)
+        self._absent.update(other._absent)
+        for (function, argument), answer in other._asked.items():
+            if before and type(function) is Question:
+                function = function.after(before)
+            self._asked[function, argument] = answer
+        for it, kind, attributes in other._objects.values():
+            self.object(it, kind, attributes)
+        self._arrays.update(other._arrays)
+        self._classes.update(other._classes)
+        self._walk.containers.update(other._walk.containers)
+        self._settings += [pair for pair in other._settings if pair[0] is not None and pair[0] not in [root for root, _ in self._settings]]
+
+    # -- what is compared ------------------------------------------------------------------------------------------------------
+
+    def values(self):
+        """All objects that were read."""
+        for _, entries in self._entries.values():
+            yield from entries.values()
+        for _, value in self._asked.values():
+            yield value
+
+    def holds_any(self, ids):
+        """Whether an object of one of these ids was read."""
+        return not self.ids().isdisjoint(ids)
+
+    def ids(self):
+        """The ids of all objects that were read."""
+        values = list(self.values())
+        for value in values:
+            if type(value) is tuple:
+                values += value
+        return set(map(id, values)) | self._walk.containers.ids()
+
+    def seal(self, settings):
+        """Nothing more will be noted; `settings` are those ({root: value}) at the beginning of the run."""
+        self._settings = [(root, settings[root]) for root in [root for root, _ in self._settings] or [None]]
+        self._groups = [
+            (space, itemgetter(*entries, next(iter(entries))), (*entries.values(), next(iter(entries.values()))))
+            for space, entries in self._entries.values()]
+        self._gaps = [(space, key) for (_, key), space in self._absent.items()]
+        answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
+        self._answers = [answer for answer in answers if type(answer[0]) is not Question]
+        self._questions = [(question, answer) for question, _, answer in answers if type(question) is Question]
+        self._held_arrays = list(self._arrays.values())
+        self._known = list(self._classes.values())
+        words, others = {}, []
+        for it, kind, attributes in self._objects.values():
+            found = versions.words_of_header(it, kind, attributes)
+            words.update(found)
+            if not found:
+                others.append((it, kind, attributes))
+        self._headers = versions.Words(list(words)) if words else None
+        self._held_headers = np.array(list(words.values()), np.uint64).tobytes()
+        self._kinds = [it for it, _, _ in others], [kind for _, kind, _ in others]
+        owners = [(it, attributes) for it, _, attributes in others if attributes is not None]
+        self._owners = [it for it, _ in owners], [attributes for _, attributes in owners]
+        for parts in self._parts.values():
+            self._walk.containers.update(parts.containers)
+        self._containers = self._walk.containers
+
+    def holds(self):
+        """Whether all that was read is still the same."""
+        return self.hold_after_the_run() and (not self._questions or all(question(None) is answer for question, answer in self._questions))
+
+    def hold_after_the_run(self):
+        """The same but for the questions: the run itself may have counted on."""
+        for space, get, held in self._groups:
+            try:
+                now = get(space)
+            except (KeyError, IndexError):
+                return False
+            if not all(map(is_, now, held)) and not container_guard.equal(now, held):
+                return False
+        for space, key in self._gaps:
+            if key in space:
+                return False
+        if self._headers is not None and self._headers.read() != self._held_headers:
+            return False
+        if not all(map(is_, map(type, self._kinds[0]), self._kinds[1])):
+            return False
+        try:
+            if not all(map(is_, map(_attributes, self._owners[0]), self._owners[1])):
+                return False
+        except AttributeError:
+            return False
+        for function, argument, value in self._answers:
+            try:
+                now = function(argument)
+            except (ValueError, AttributeError):  # an empty cell or slot
+                return False
+            if now is not value and not (type(now) in SCALARS and container_guard.equal((now,), (value,))):
+                if function is _defaults or function is _kwdefaults:
+                    convert.refresh_form(argument)
+                return False
+        for known, cls in self._known:
+            if not known.holds(cls):
+                return False
+        if not self._containers.holds():
+            return False
+        for array, held in self._held_arrays:
+            if container_guard.contents(array) != held:
+                return False
+        return all(container_guard.equal(settings(root), held) for root, held in self._settings)

@@ -1,0 +1,488 @@
+"""What a step is given that is another one each time without being a tensor: arrays among its arguments, and numbers.
+
+A run of the step's code that gives an array to nothing but calls that make a tensor of it first thing, and with a number does nothing but to calculate, until it is an operand of a tensor,
+would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `whole_calls`).
+
+A number is a float, Python's or NumPy's, or a large integer: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
+float, but each calculation makes a new object: before a run that is observed, each number is replaced by an object of its own with the same value, so that it is known again
+wherever the run uses it; and so are those that are calculated of it. An integer is large if Python makes objects of its own for it, too.
+"""
+
+from types import CellType, MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from terra.runtime.fast_forward.sources.effects import held_in
+from terra.runtime.fast_forward.sources.value_sources import Drawn, Given, Varies
+from terra.runtime.tensors.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
+from terra.tf import private_names as tfi
+
+A_NUMBER = object()  # in a signature, in the place of a number's value
+_TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
+KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
+SHARED = 257  # Python has one object for each integer below, from which it cannot be told where it came from
+_LARGEST = 1 << 62  # integer of which a tensor is made without an error
+_OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
+
+
+class Place:
+    """Where a number of this kind is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds (`key` is that of
+    `effects.CONTENTS`)."""
+
+    __slots__ = ("holder", "key", "kind")
+
+    def __init__(self, holder, key, kind):
+        self.holder, self.key, self.kind = holder, key, kind
+
+    @property
+    def identity(self):
+        return id(self.holder), self.key
+
+    def __eq__(self, other):
+        return type(other) is Place and self.holder is other.holder and self.key == other.key and self.kind is other.kind
+
+    __hash__ = None
+
+    def label(self, parameters):
+        """What the program calls it; `parameters`: the names of those of the step's function."""
+        if self.holder is None:
+            return parameters[self.key] if self.key < len(parameters) else f"argument {self.key + 1}"
+        if type(self.holder) is CellType:
+            return "what a closure holds"
+        return self.key if type(self.key) is str else f"[{self.key!r}]"
+
+    def value(self, given):
+        """What is there now; None if there is nothing. `given`: the step's arguments, in order."""
+        try:
+            if type(self.holder) is CellType:
+                return self.holder.cell_contents
+            return (given if self.holder is None else self.holder)[self.key]
+        except (KeyError, IndexError, ValueError):
+            return None
+
+    def holds_number(self, given):
+        value = self.value(given)
+        return type(value) is self.kind and (self.kind is not int or _is_large(value))
+
+    def put(self, value):
+        if type(self.holder) is CellType:
+            self.holder.cell_contents = value
+        else:
+            self.holder[self.key] = value
+
+
+class Fixed(NamedTuple):
+    """A number that stays the same."""
+
+    kind: type
+    number: object
+
+
+class Count(NamedTuple):
+    """An integer that is found as attribute or item `name` of an object, and how much more it is then than at the beginning of the run."""
+
+    owner: object
+    name: object
+    more: int
+
+    def __eq__(self, other):
+        return type(other) is Count and self.owner is other.owner and self.name == other.name and self.more == other.more
+
+    __hash__ = None
+
+    def value(self, given):
+        value = held_in(self.owner, self.name)
+        return value + self.more if type(value) is int else None
+
+
+class Calculated:
+    """A number that `function`, without side effects, calculates of others: of those at these places in a list, or `Fixed` ones."""
+
+    __slots__ = ("function", "parts", "kind")
+
+    def __init__(self, function, parts, kind=float):
+        self.function, self.parts, self.kind = function, parts, kind
+
+    def __eq__(self, other):  # functions of observed code are made anew in each run
+        return type(other) is Calculated and self.parts == other.parts and self.kind is other.kind and _code(self.function) == _code(other.function)
+
+    __hash__ = None
+
+
+class Answer(Calculated):
+    """What is told of numbers, and has to be told again."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, function, parts, answer):
+        super().__init__(function, parts)
+        self.answer = answer
+
+    def __eq__(self, other):
+        return type(other) is Answer and self.parts == other.parts and self.answer is other.answer and _code(self.function) == _code(other.function)
+
+    __hash__ = None
+
+
+def _code(function):
+    return getattr(function, "__code__", function)
+
+
+class Itself(NamedTuple):
+    """A live call that gives one of these arrays as it is."""
+
+    given: Given
+    kind: tuple
+    size = 1
+    takes = draws = False
+
+    def make(self, values, arrays, number):
+        return arrays[self.given.index]
+
+
+def may_vary(value):
+    """Whether it is a number of a kind that is followed wherever it is given to."""
+    return type(value) in KINDS or _is_large(value)
+
+
+def _is_large(value):
+    return type(value) is int and not -6 < value < SHARED
+
+
+def number_at(place, sources, given, drawn):
+    """What one of these numbers is, as `evaluate` tells it; something else, or an error, where that tells that there is none."""
+    source = sources[place]
+    if type(source) is Drawn:
+        return drawn[source.place]
+    if type(source) is Place or type(source) is Count:
+        return source.value(given)
+    return source.function(*[number_at(part, sources, given, drawn) if type(part) is int else part.number for part in source.parts])
+
+
+def evaluate(sources, given, drawn):
+    """What these numbers are, a list of a `Place`, `Count`, `Drawn`, `Calculated` or `Answer` each, where the step has the arguments `given`, and live calls have given `drawn`; None if one of
+    them is no number, an answer is another one, or the run would raise."""
+    values = []
+    for source in sources:
+        if type(source) is Drawn:
+            value = drawn[source.place]
+        elif type(source) is Place or type(source) is Count:
+            value = source.value(given)
+        else:
+            try:
+                value = source.function(*[values[part] if type(part) is int else part.number for part in source.parts])
+            except (ArithmeticError, ValueError, TypeError):
+                return None
+        if type(source) is Answer:
+            if value is not source.answer:
+                return None
+        elif type(source) is not Drawn and type(value) is not (int if type(source) is Count else source.kind):
+            return None
+        elif type(value) is int and not -_LARGEST <= value <= _LARGEST:
+            return None
+        values.append(value)
+    return values
+
+
+class Becomes:
+    """The right operand of an assignment in place whose result is known: it gives that to whatever number is on the left."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def __radd__(self, other):
+        return self.value
+
+    __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __radd__
+
+
+class _Nothing:
+    """No arrays and no numbers."""
+
+    numbers = places = integers = MappingProxyType({})
+    has_arrays = False
+
+    def part_for(self, x):
+        return None
+
+    def __contains__(self, array):
+        return False
+
+    def is_place(self, holder, key):
+        return False
+
+    def is_looked_at(self, ids):
+        return False
+
+    def looked_at(self, ids):
+        return []
+
+    def counts(self, function, asked):
+        return None
+
+    def counter(self, owner, name, value, more):
+        return None
+
+    def why_needed(self):
+        return None
+
+
+NOTHING_VARIES = _Nothing()
+
+
+def tensor_for(use, tensors, numbers, drawn):
+    """The tensor of an entry of `Varying.repeated`."""
+    if type(use) is int:
+        return tensors[use]
+    if type(use) is Drawn:
+        x = drawn[use.place]
+        return x if type(x) is tfi.EagerTensor else tfi.eager_constant(x, None)
+    of, dtype = use
+    return tfi.eager_constant(drawn[of.place] if type(of) is Drawn else numbers[of], dtype)
+
+
+class Varying:
+    """What varies of one call of the step's function, and the tensors that stand for it.
+
+    Each use has a tensor of its own: there are as many for an array, or a number, as the run uses it times.
+
+    `numbers`: {identity: Place} of those that are known to vary, `integers`: the same of integers; `given`: the arguments.
+    """
+
+    def __init__(self, step, inputs, numbers, integers, given):
+        self._step, self._inputs = step, inputs
+        self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
+        self._used = set()  # these places, of those that were used already
+        self.repeated = []  # for each further use one of these, or `Drawn`, or (`Drawn` or the place of a number among the sources, type of the tensor)
+        self.calls = []  # the live ones
+        self._n_drawn = 0  # how much they have given
+        self._drawn = {}  # id of an array that they have given -> (it, `Drawn`)
+        self.given = 0  # times that the run has given an array to something that may make a tensor of it
+        self._converted = 0  # times that it did
+        self._given = given
+        self.places = {identity: place for identity, place in numbers.items() if place.holds_number(given)}
+        self.integers = integers
+        self.numbers = {}  # id of a float that varies -> (it, its place among the sources)
+        self.sources = []  # a `Place` or `Calculated` for each, and each `Count` that they are calculated of
+        self._made = []  # (tensor, place of the number among the sources) of those of numbers
+
+    def __contains__(self, array):
+        return id(array) in self._tensors or id(array) in self._drawn
+
+    def ids(self):
+        return set(self._tensors)
+
+    @property
+    def has_arrays(self):
+        """Whether arrays vary."""
+        return bool(self._tensors or self._drawn)
+
+    def arrays(self):
+        """The arrays among the arguments, each once."""
+        return [array for array, _, _ in self._tensors.values()]
+
+    def part_for(self, x):
+        """What an array, or a number, that varies is in a calculation; None if it is none."""
+        if id(x) in self._drawn:
+            return self._drawn[id(x)][1]
+        if id(x) in self._tensors:
+            return Given(list(self._tensors).index(id(x)))
+        known = self.numbers.get(id(x))
+        if known is None:
+            return None
+        source = self.sources[known[1]]
+        return source if type(source) is Drawn else Varies(known[1])
+
+    def describe(self, runner, array, found):
+        known = self._tensors.get(id(array))
+        if known is not None:
+            found.append(("again", known[2]))
+            return
+        made = self._step.hold_data(tensor_of(array))
+        self._tensors[id(array)] = array, made, len(self._inputs.foreign)
+        self._inputs.describe(runner, made, found)
+
+    def repeat(self, uses, numbers, drawn):
+        """Have the inputs what a run had that used the arrays, these numbers, and what live calls have given, in these ways."""
+        foreign = self._inputs.foreign
+        del foreign[len(foreign) - len(self.repeated):]
+        self.repeated = list(uses)
+        self._inputs.numbers, self._inputs.drawn, self._inputs.arrays = numbers, drawn, self.arrays()
+        for use in uses:
+            made = tensor_for(use, foreign, numbers, drawn)
+            foreign.append(alias_of(made) if type(use) is int else self._step.hold_data(noted(made)))
+
+    def tensor_of(self, array, dtype=None):
+        """A tensor that stands for an array; None if the array is none of these, or its contents have changed. `dtype`: a floating type, if it is to have that."""
+        if id(array) in self._tensors and dtype is not None:
+            self.drawn(Itself(Given(list(self._tensors).index(id(array))), (np.ndarray, array.dtype, array.shape)), [array])
+        if id(array) in self._drawn:
+            self._converted += 1
+            use = self._drawn[id(array)][1]
+            made = self._stand_in(tfi.eager_constant(array, dtype), use if dtype is None else (use, dtype))
+            self._made.append((made, None))
+            return made
+        known = self._tensors.get(id(array))
+        if known is None:
+            return None
+        self._converted += 1
+        _, made, place = known
+        if made._value._numpy_internal().tobytes() != array.tobytes():
+            return None  # a tensor that is made of it now makes the run one of its own
+        if place in self._used:
+            made = self._step.hold_data(alias_of(made))
+            self._inputs.foreign.append(made)
+            self.repeated.append(place)
+        self._used.add(place)
+        return made
+
+    # -- numbers ---------------------------------------------------------------------------------------------------------------
+
+    def renewed(self):
+        """The arguments, with numbers that are objects of their own; those elsewhere are replaced where they are."""
+        given = list(self._given)
+        for place in self.places.values():
+            number = self._number(place.value(given), place)
+            if place.holder is None:
+                given[place.key] = number
+            else:
+                place.put(number)
+        return given
+
+    def _number(self, value, source):
+        """An object of its own for a number."""
+        number = value * 1.0 if type(value) is float else -(-value) if type(value) is int else value.copy()
+        self.numbers[id(number)] = number, len(self.sources)
+        self.sources.append(source)
+        return number
+
+    def _part(self, x):
+        """What a number is calculated of; None if it is not known to be one."""
+        known = self.numbers.get(id(x)) if type(x) is float or type(x) is int else None
+        return known[1] if known is not None else Fixed(type(x), x) if type(x) is float or type(x) is int else None
+
+    def calculates(self, function, parts):
+        """What `function`, without side effects, gives for these numbers, if some of them vary, and it is a number; else None."""
+        if not any(id(x) in self.numbers for x in parts):
+            return None
+        known = tuple(map(self._part, parts))
+        if None in known:
+            return None
+        try:
+            value = function(*parts)
+        except (ArithmeticError, ValueError, TypeError):
+            return None  # it will be raised again
+        return self._number(value, Calculated(function, known, type(value))) if type(value) is float or _is_large(value) else None
+
+    def answers(self, function, parts):
+        """What `function` tells of these numbers, if one of them varies and it is True or False; else None."""
+        if not any(id(x) in self.numbers for x in parts):
+            return None
+        known = tuple(map(self._part, parts))
+        answer = function(*parts) if None not in known else None
+        if type(answer) is not bool:
+            return None
+        self.sources.append(Answer(function, known, answer))
+        return answer
+
+    def counter(self, owner, name, value, more):
+        """A number that stands for what a counter is now, which is handed on; None if it cannot be told from others."""
+        return self._number(value, Count(owner, name, more)) if _is_large(value) else None
+
+    def is_place(self, holder, key):
+        """Whether a number that varies is there."""
+        return (id(holder), key) in self.places or (id(holder), key) in self.integers
+
+    def counts(self, function, asked):
+        """What `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float or a large integer; else None."""
+        parts, counts = [], []
+        for value, place in asked:
+            if place is None:
+                parts.append(self._part(value))
+            elif place[2] is None:
+                parts.append(self._part(value))  # it stands there itself
+            else:
+                counts.append(Count(*place))
+                parts.append(len(self.sources) + len(counts) - 1)
+        try:
+            value = function(*[value for value, _ in asked])
+        except (ArithmeticError, ValueError, TypeError):
+            return None
+        if type(value) is not float and not _is_large(value):
+            return None
+        self.sources += counts
+        return self._number(value, Calculated(function, tuple(parts), type(value)))
+
+    def beside(self, name, left, right):
+        """The operands of the operator `name`, with a tensor in the place of a number beside one."""
+        if name in _OF_TENSORS:
+            if id(left) in self.numbers:
+                left = self._beside(left, right)
+            elif id(right) in self.numbers:
+                right = self._beside(right, left)
+        return left, right
+
+    def _beside(self, number, x):
+        """What to make of a number that is an operand of `x`."""
+        return self.tensor(number, x.dtype) if type(x) in _TENSORS or type(x) is tfi.ResourceVariable else number
+
+    def tensor(self, number, dtype):
+        """A tensor of this type that stands for a number that varies; anything else is given back."""
+        known = self.numbers.get(id(number))
+        if known is None or not dtype.is_floating or tfi.promotes():
+            return number
+        made = self._stand_in(tfi.eager_constant(number, dtype), (known[1], dtype))
+        self._made.append((made, known[1]))
+        return made
+
+    def _stand_in(self, tensor, use):
+        made = self._step.hold_data(noted(tensor))
+        self._inputs.foreign.append(made)
+        self.repeated.append(use)
+        return made
+
+    def drawn(self, call, given):
+        """A live call gave these values: what stands for them."""
+        self.calls.append(call)
+        parts = []
+        for x in given:
+            place = Drawn(self._n_drawn)
+            self._n_drawn += 1
+            if type(x) in KINDS:
+                x = self._number(x, place)
+            elif type(x) is tfi.EagerTensor:
+                x = self._stand_in(x, place)
+                self._made.append((x, None))
+            else:
+                self._drawn[id(x)] = x, place
+            parts.append(x)
+        return parts
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def is_looked_at(self, ids):
+        """Whether it matters what a number is, or what is in an element: Python has looked at these objects, or at a tensor of one."""
+        return not ids.isdisjoint(self.numbers) or not all(is_unread(made) for made, _ in self._made)
+
+    def looked_at(self, ids):
+        """Places of the numbers that matter."""
+        found = []
+        todo = [k for key, (_, k) in self.numbers.items() if key in ids] + [k for made, k in self._made if k is not None and not is_unread(made)]
+        while todo:
+            source = self.sources[todo.pop()]
+            if type(source) is Place:
+                found.append(source)
+            elif type(source) is Calculated:
+                todo += [part for part in source.parts if type(part) is int]
+        return found
+
+    def why_needed(self):
+        """Why it matters what is in the arrays, or what a number is worth; None if it does not."""
+        if self.given != self._converted:
+            return "uses an array that is an argument other than as a tensor"
+        if not all(is_unread(made) for _, made, _ in self._tensors.values()):  # aliases have the same owner
+            return "reads the value of a tensor made of an array that is an argument"
+        return None

@@ -1,0 +1,446 @@
+"""Fast-forward of the user's own code: calls of pure functions, and whole steps.
+
+A user's function runs in the skeleton, as it must: it may do anything. But where an `Observer` has seen it do nothing but compute, there is nothing that
+the program could miss: the next call at the same node of the program, with the same arguments, while all that was read still holds, is jumped over like one
+of the framework's. A training step without prints, counters and reads of values then costs a few comparisons.
+
+The step's own function comes first. Only where that is not pure, the functions and layers that it calls are tried. What has turned out impure is
+observed again a few times, further and further apart: a step that prints at every tenth call is pure at the others.
+"""
+
+import contextlib
+import dis
+import functools
+import inspect
+import weakref
+from operator import is_
+from types import FunctionType, MethodType
+
+import numpy as np
+
+from terra import ours
+from terra.frameworks import framework_objects
+from terra.location import current_step
+from terra.runtime.execution import dynamic_arguments
+from terra.runtime.execution.step import Step
+from terra.runtime.fast_forward.cache import arguments, call_cache, inline_cache, verification
+from terra.runtime.fast_forward.cache.replay_record import jump
+from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, Alternatives, Inputs
+from terra.runtime.fast_forward.guards import guard_set
+from terra.runtime.fast_forward.sites import user_layers
+from terra.runtime.fast_forward.sources import residual_calls
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
+from terra.runtime.fast_forward.sources.dynamic_values import A_NUMBER, SHARED, Varying, evaluate
+from terra.runtime.fast_forward.steps.observed_runs import Described, observe, run_with_outcomes
+from terra.runtime.interpreter import frames
+from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
+from terra.runtime.tensors.object_kinds import is_librarys_container, plain
+from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
+from terra.tf import private_names as tfi
+from terra.transform import instrument, policy
+
+
+_MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
+_MOST_VARIED = 4  # times that numbers are found to vary without a jump in between: those of objects that are made anew always are others
+_MOST_TRIALS = 10_000  # places and shapes that are remembered
+_MOST_OWNERS = 4  # layers that are called at one place
+_FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
+_DEEPEST = 100  # of the containers in an argument
+_NO_INPUTS = Inputs()
+_GROWING = 4  # calls in a row with growing integers, after which that is believed
+_forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
+
+
+class Attempts:
+    """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
+
+    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
+                 "given", "growing")
+
+    def __init__(self, called):
+        self.parameters = called.__code__.co_varnames[:called.__code__.co_argcount] if type(called) is FunctionType else ()
+        self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
+        self.visits = 0
+        self.next = 2  # the first visit records what the framework does
+        self.tries = 0
+        self.reason = None  # why the last run was impure
+        self.regions = {}  # signature -> regions
+        self.jumps = 0
+        self.carried = {}  # (id of an object, name) -> `effects.Carried`, whose contents are arguments, too
+        self.numbers = {}  # identity -> `varying.Place` of the numbers that vary, which are arguments, too
+        self.integers = {}  # the same of integers, which are not: only what is asked about, or calculated of, them counts
+        self.constants = set()  # identities of numbers that were looked at: each value is another call
+        self.seen = {}  # identity -> (`Place`, value) of the numbers that the last run which was observed was given, or has read
+        self.varied = 0  # how often numbers were found to vary since the last jump
+        self.given = []  # integers among the arguments of the last call
+        self.growing = 0  # calls in a row of which each was given a larger integer than the one before, but none that could be told from others: it is too early to look at them
+        self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
+
+    @property
+    def given_up(self):
+        return self.tries >= _MOST_TRIES
+
+    def is_due(self, arguments):
+        self.visits += 1
+        if self.given_up:
+            return False
+        before, self.given = self.given, [x for x in arguments if type(x) is int]
+        self.growing = self.growing + 1 if len(before) == len(self.given) and any(a < b < SHARED for a, b in zip(before, self.given)) else 0
+        return self.visits >= self.next and self.growing < _GROWING
+
+    def _tried(self):
+        self.tries += 1
+        if self.given_up:
+            self.regions.clear()
+            self.quick = None
+
+    def changed(self, numbers):
+        """[(Place, value)] of the numbers that were others the last time, or that the run itself has changed, if it is not known that they vary.
+
+        `numbers`: those that a run was given, or has read, [(Place, value)].
+        """
+        if self.varied >= _MOST_VARIED:
+            return []
+        known, self.seen = self.seen, {place.identity: (place, value) for place, value in numbers}
+        return [
+            (place, value) for identity, (place, value) in self.seen.items()
+            if identity not in self.constants and identity not in self.numbers and identity not in self.integers
+            and ((identity in known and known[identity][1] != value) or (place.holder is not None and place.value(()) != value))]
+
+    def vary(self, numbers):
+        """Have these numbers count as arguments from now on."""
+        for place, value in numbers:
+            (self.integers if type(value) is int and place.holder is not None else self.numbers)[place.identity] = place
+        self.varied += 1
+        self.regions.clear()
+        self.quick, self.tries, self.next = None, 0, self.visits + 1
+
+    def take_for_constants(self, places):
+        """Numbers that a run has looked at."""
+        for place in places:
+            self.constants.add(place.identity)
+            self.numbers.pop(place.identity, None)
+
+    def failed(self, observer):
+        self.reason = observer.reason
+        if observer.carries:
+            self.carried.update((carried.key, carried) for carried in observer.carries)
+            self.regions.clear()
+            self.quick = None
+        if observer.too_early:
+            self.next = self.visits + observer.too_early
+            return
+        self._tried()
+        # What is passing is recorded in between, which may take a while.
+        self.next = self.visits + (2 if observer.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
+
+    def learned(self, signature, region):
+        self.next = self.visits + 1
+        alternatives = self.regions.setdefault(signature, Alternatives())
+        alternatives.learn(region)
+        if not region.depends_on_values:
+            self._tried()
+        if alternatives.is_hopeless:
+            self.tries = _MOST_TRIES
+        if len(self.regions) > call_cache.MOST_SIGNATURES:
+            del self.regions[next(iter(self.regions))]
+
+    def alternatives(self):
+        return self.regions.values()
+
+    def jumped(self):
+        self.jumps += 1
+        self.tries = self.varied = 0
+
+
+@ours.calling
+def run_step(step, function, args, kwargs):
+    """The result of the step's function, whose code is jumped over if that is possible."""
+    if step.opened:
+        args, kwargs = dynamic_arguments.open_arguments(step, args, kwargs)
+    if type(function) is MethodType and is_keras_step(function):
+        result, skipped = run_keras_step(function.__func__, function.__self__, args, kwargs)
+        step.counts.whole_steps += skipped
+        return result
+    runner = call_cache.running()
+    if runner is None or type(step) is not Step or not step.function.located or step.function.options.fast_forward == "framework" or guard_set.is_traced():
+        return function(*args, **kwargs)
+    if type(function) is MethodType:
+        function, args = function.__func__, (function.__self__, *args)
+    if type(function) is not FunctionType or function.__code__.co_flags & _SUSPENDED:
+        return function(*args, **kwargs)
+    return _attempt(runner, function, function, args, kwargs, function, 1)
+
+
+def is_keras_step(method):
+    """Whether it is the `train_step`, say, of a Keras model, not one of the user's; or one of a library's that does nothing but compute."""
+    function = method.__func__
+    return getattr(function, "__name__", None) in framework_objects.STEPS and (framework_objects.stock_package(function.__module__) in ("backend", "engine") or policy.is_pure(function.__module__))
+
+
+def run_keras_step(form, model, args, kwargs):
+    """A step of Keras' own, which is a call of the framework's like others, on batches of arrays or tensors: (its result, whether it was skipped). `form`: what it is if it
+    is not."""
+    step = current_step.active
+    if step is not None and any(map(arguments.holds_array, args)) and step.takes_tensors() and _is_stock_throughout(step.function, model):
+        args = arguments.with_tensors(step, model, args, {})[0]
+    runner = call_cache.running()
+    if runner is None or not (framework_objects.is_stock_object(model) or framework_objects.is_derived_object(model)):
+        return form(model, *args, **kwargs), False
+    calls = []
+    call = functools.partial(_noted, calls, form, model, args, kwargs)
+    return call_cache.attempt(runner, form, model, args, kwargs, call), not calls
+
+
+@ours.calling
+def _noted(calls, form, model, args, kwargs):
+    calls.append(form)
+    return form(model, *args, **kwargs)
+
+
+def _is_stock_throughout(function, model):
+    """Whether no code of the program's can see the arrays that the model is given: none is in its layers, losses and metrics."""
+    parts = [model, getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)]
+    known, guard = function.batches_of
+    if not all(map(is_, parts, known)) or (guard is not None and not guard.containers.holds()):
+        guard = None
+        if framework_objects.is_stock_object(model):
+            with contextlib.suppress(Unskippable):
+                guard = guard_set.Guard(model, ())
+        function.batches_of = parts, guard
+    return guard is not None
+
+
+def keras_step(function):
+    """What to call in place of a step of Keras' own, where the user's step does."""
+    form = instrument(function)
+
+    def method(model, *args, **kwargs):
+        return run_keras_step(form, model, args, kwargs)[0]
+
+    return method
+
+
+def of_function(there, callee, form):
+    """What a call site at the location `there` calls in place of the instrumented `form` of the user's function or method `callee`."""
+    if type(callee) is FunctionType:
+        function = form
+    elif type(form) is MethodType and type(callee) is MethodType:
+        function = form.__func__
+    else:
+        return form
+    if type(function) is not FunctionType or function.__closure__ is not None or function.__code__.co_flags & _SUSPENDED \
+            or frames.looks_at_frames(function.__code__) or _lets_go(function.__code__):
+        return form  # a closure may be made anew at each step
+    made = _wrap(function)
+    if there.target is function:
+        there.target = made
+    return made if type(callee) is FunctionType else MethodType(made, form.__self__)
+
+
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # functions whose code does not run when they are called
+_DELETES, _STORES = frozenset(["DELETE_FAST", "DELETE_DEREF"]), frozenset(["STORE_FAST", "STORE_DEREF"])
+
+
+@functools.lru_cache(maxsize=1000)
+def _lets_go(code):
+    """Whether a function drops an argument of its own, by `del` or None: it may ask whether that is gone, and what calls it must not hold it."""
+    parameters = set(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount])
+    before = None
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        drops = name in _DELETES or (name in _STORES and before is not None and before.opname == "LOAD_CONST" and before.argval is None)
+        if drops and instruction.argval in parameters:
+            return True
+        before = instruction
+    return False
+
+
+def _wrap(form):
+    """What to call in place of an instrumented form: it jumps where it can."""
+    made = _forms.get(form)
+    if made is None:
+        reference = weakref.ref(form)
+
+        @ours.calling
+        def call(*args, **kwargs):
+            function = reference()
+            runner = call_cache.running()
+            if runner is None or function in runner.attempted or not _is_inner(runner) or guard_set.is_traced():
+                return function(*args, **kwargs)  # within a call of itself, more frames would count
+            runner.attempted.add(function)
+            try:
+                return _attempt(runner, function, function, args, kwargs, function, _FEWEST_JUMPS)
+            finally:
+                runner.attempted.discard(function)
+
+        call.__name__, call.__qualname__, call.__wrapped__ = form.__name__, form.__qualname__, form
+        made = _forms[form] = call
+    return made
+
+
+def call_layer(runner, wrapped, args, kwargs):
+    """Jump over the call of a user's layer whose wrapper does nothing; or make it."""
+    if not _is_inner(runner) or guard_set.is_traced():
+        return user_layers.call_directly(wrapped, args, kwargs)
+    return _attempt(
+        runner, id(wrapped.layer), wrapped, args, kwargs, lambda *args, **kwargs: user_layers.call_directly(wrapped, args, kwargs), _FEWEST_JUMPS,
+        wrapped.layer)
+
+
+def _is_inner(runner):
+    """Whether parts of the step are to be tried: its function as a whole is known to be impure, or it is a block, and has none."""
+    step = runner.step
+    if runner.observer is not None or step.function.options.fast_forward == "framework":
+        return False
+    if type(step) is not Step:
+        return step.in_block
+    whole = runner.program.whole
+    return whole is not None and whole.tries > 1 and not whole.regions
+
+
+@ours.calling
+def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
+    """Jump over a call of the user's function or layer `called`, or make it, `call`, and observe it where that may help."""
+    program = runner.program
+    place = (runner.node, name, runner.cursor.current, runner.step.shapes())
+    trial = program.trials.get(place)
+    if trial is None:
+        trial = _first_attempt(program, place, called, owner)
+    if fewest == 1:
+        program.whole = trial
+    if trial.given_up:
+        return call(*args, **kwargs)
+    missed = False
+    if trial.quick is not None:
+        n, pattern, names, region, alternatives = trial.quick
+        given = (*args, *kwargs.values())
+        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and inline_cache.alike(runner, pattern, given, None) \
+                and region.fits(runner, _NO_INPUTS):
+            result = _jump(trial, runner, region, _NO_INPUTS, alternatives, fewest, call, called, args, kwargs)
+            if result is not MISSED:
+                return result
+            missed = True
+    inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
+    arguments = (*args, *kwargs.values())
+    varying = Varying(runner.step, inputs, trial.numbers, trial.integers, arguments) if fewest == 1 else None
+    skippable = True
+    try:
+        for k, x in enumerate(arguments):
+            if varying is not None and (id(None), k) in varying.places:
+                found.append(A_NUMBER)
+            else:
+                _describe(runner, x, found, keep, inputs, given, varying)
+        if varying is not None:
+            found += [(identity, place.kind) for identity, place in varying.places.items()]  # those that are numbers now
+        n = len(found)
+        for carried in trial.carried.values():
+            _describe(runner, carried.value(), found, keep, inputs, given, None)
+    except Unskippable:
+        skippable = False
+    if not skippable:  # (what the user's code raises would have the exception as its context, were it called above)
+        return call(*args, **kwargs)
+    held = found[n:]
+    found += runner.fed_signature()
+    found += runner.step.args_signature()
+    signature, expected = tuple(found), None
+    alternatives = trial.regions.get(signature, ())
+    for region in () if missed else alternatives:
+        made = residual_calls.NOTHING_MADE
+        if varying is not None:
+            if region.calls and not region.guard.holds():
+                continue  # nothing is to be taken in vain
+            now = residual_calls.make_for(region, arguments, varying.arrays())
+            if now is None:
+                continue
+            made, numbers = now
+            varying.repeat(region.repeated, numbers, made.values)
+            if region.opaque and numbers:
+                inputs.evaluate = functools.partial(evaluate, region.numbers, arguments, made.values)
+        if region.fits(runner, inputs):
+            if runner.step.verifies:
+                made.undo()
+                expected = verification.candidates(runner, region, alternatives, inputs)
+                break
+            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls or region.takes_arrays or region.opaque):
+                try:
+                    pattern = [inline_cache.pattern(runner, x) for x in (*args, *kwargs.values())]
+                    trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
+                except LookupError:
+                    pass
+            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made)
+            if result is not MISSED:
+                return result
+            missed = not outcomes.pending
+        made.undo()
+        if missed:
+            break
+    if expected is None and not missed and not outcomes.pending and not trial.is_due(arguments):
+        return call(*args, **kwargs)
+    return observe(runner, trial, called, args, kwargs, fewest, Described(arguments, signature, inputs, keep, held, given, varying), expected)
+
+
+def _first_attempt(program, place, called, owner):
+    if len(program.trials) >= _MOST_TRIALS:
+        program.trials.clear()
+        program.tried.clear()
+    trial = program.trials[place] = Attempts(called)
+    if owner:
+        _forget_others(program, place)
+    return trial
+
+
+def _forget_others(program, place):
+    """What is recorded keeps the layer, so there is a limit for layers that are called at one place in turn."""
+    node, name, location, _ = place
+    names = program.tried.setdefault((node, location), [])
+    if name not in names:
+        names.append(name)
+    if len(names) > _MOST_OWNERS:
+        gone = names.pop(0)
+        for other in [other for other in program.trials if other[0] is node and other[1] == gone and other[2] is location]:
+            del program.trials[other]
+
+
+def _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made=residual_calls.NOTHING_MADE):
+    result = jump(runner, region, inputs, alternatives)
+    if result is FELL_BACK:
+        made.undo()
+        return call(*args, **kwargs) if not outcomes.pending else run_with_outcomes(runner, called, args, kwargs)
+    if result is MISSED:
+        return MISSED
+    trial.jumped()
+    runner.step.counts.whole_steps += fewest == 1
+    return result
+
+
+def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
+    """Append what identifies an argument of the user's function; ids of containers go to `given`, arrays of numbers to `arrays`, if that is not None."""
+    kind = type(value)
+    if kind is np.ndarray and arrays is not None and holds_numbers(value):
+        arrays.describe(runner, value, found)
+        return
+    if kind is list or kind is tuple or kind is dict or is_librarys_container(kind):
+        if depth > _DEEPEST:
+            raise Unskippable  # perhaps it contains itself
+        given.add(id(value))
+        found.append((kind, len(value)))
+        if kind is not tuple:
+            value = plain(value)
+            kind = type(value)
+        if kind is dict:
+            for x in value:
+                found.append(scalar(x) if type(x) in SCALARS else id(x))  # comparing other keys may run the user's code
+                keep.append(x)
+        for x in value.values() if kind is dict else value:
+            _describe(runner, x, found, keep, inputs, given, arrays, depth + 1)
+        return
+    if tfi.is_composite(kind):
+        given.add(id(value))
+    try:
+        arguments.describe(runner, value, found, keep, inputs)
+    except Unskippable:
+        if kind is TerraTensor or kind is tfi.EagerTensor or issubclass(kind, np.ndarray):
+            raise
+        found.append(id(value))
+        keep.append(value)
