@@ -7,7 +7,7 @@ from terra.runtime.fast_forward.sites import substitution  # noqa: F401  (`at_ex
 from terra.runtime.fast_forward.steps import pure_functions  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.execution import interception  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.frontends.gradient_tape import raise_late_error
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
 
@@ -32,6 +32,6 @@ def to_code(function):
 def sync():
     """Wait for all graph work in flight. An error of a step that is in flight is raised here if nothing has raised it before."""
     interception.end_open_step()
-    runner.sync()
+    GRAPH_RUNNER.sync()
     interception.remove_if_idle()
     raise_late_error()

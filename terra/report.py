@@ -74,34 +74,34 @@ def _explain(function):
     ]
     if full:
         lines.append(f"max_traces ({function.options.max_traces}) is reached: no path is added any more, unless the step uses other variables.")
-    if function.pieces is not None:
-        table = function.pieces.table.values()
-        nodes = sum(len(piece.store.graph) for piece in table)
+    if function.segments is not None:
+        table = function.segments.table.values()
+        nodes = sum(len(segment.store.graph) for segment in table)
         why = f"{stats.rolled_loops} loops run another number of times each time or branch anew in each iteration" if stats.rolled_loops else "functions are recursive"
-        lines.append(f"Steps are cut into pieces, because {why}: {len(table)} pieces with {nodes} nodes in all, {len(function.pieces.programs)} of them with a graph.")
+        lines.append(f"Steps are cut into pieces, because {why}: {len(table)} pieces with {nodes} nodes in all, {len(function.segments.programs)} of them with a graph.")
     elif function.program is not None:
         if function.program.early:
             skipped = " Steps that are skipped, and only give back what they read, run it at once and read in the end." if function.program.deferred else ""
             lines.append("The graph starts with the step, because Python reads values in the middle." + skipped)
         else:
             lines.append(function.early_start.describe() or "The graph is dispatched when the skeleton is done, because Python reads no value in the middle.")
-        lines += filter(None, [function.program.express and function.program.express.describe(), function.single_threaded.describe()])
-    if function.turnover.narrowed:
+        lines += filter(None, [function.program.step_cache and function.program.step_cache.describe(), function.single_threaded.describe()])
+    if function.eviction.narrowed:
         lines.append("Paths that had not been taken for long were forgotten.")
     if stats.recurrent_layers:
         why = "XLA may compile them so" if function.recurrences.for_xla else "the lengths of sequences vary"
         lines.append(f"The loops over time of {stats.recurrent_layers} RNN layers are one operation each, because {why}.")
-    lines += function.opening.describe()
-    own = [] if function.recurring is None else [made for made in function.recurring.functions.values() if made is not None and made.program is not None]
+    lines += function.dynamic_arguments.describe()
+    own = [] if function.specialisation is None else [made for made in function.specialisation.functions.values() if made is not None and made.program is not None]
     if own:
         lines.append(f"{len(own)} structures of arguments came again and again, and have a graph of their own: it ran {stats.recurring_steps} steps.")
     if function.compiled is not None:
         lines.append(function.compiled.describe())
-    programs = [p for p in ([function.program] if function.pieces is None else function.pieces.programs) if p is not None]
+    programs = [p for p in ([function.program] if function.segments is None else function.segments.programs) if p is not None]
     if in_the_way():
         lines.append(f"Calls were not recorded, so that they are not skipped, while the profiler {' or '.join(in_the_way())} looked on: start it when the steps have run some 20 times.")
     lines += _own_code(function, stats, programs)
-    lines += _assumptions([function.store] if function.pieces is None else [piece.store for piece in function.pieces.table.values()], programs)
+    lines += _assumptions([function.store] if function.segments is None else [segment.store for segment in function.segments.table.values()], programs)
     fetches, checks = ([n for n in graph.nodes if n.payload.event.info.op_type == kind] for kind in (FETCH, CHECK))
     feeds = [n for n in graph.nodes if any(k[0] == "f" for k in n.payload.kinds)]
     lines += _places("Values that Python reads in the middle of the step", fetches)
@@ -131,7 +131,7 @@ def _explain(function):
 
 def _effects(whole):
     """What the step's own code does besides computing, which is done when it is skipped, too."""
-    effects = [effect for regions in whole.alternatives() for region in regions for effect in region.effects] if whole is not None else []
+    effects = [effect for records in whole.all_variants() for record in records for effect in record.effects] if whole is not None else []
     names = {"set": [], "count": [], "append to": []}
     for effect in effects:
         how = "append to" if isinstance(effect, Append) else "set" if effect.added is None else "count"
@@ -141,21 +141,21 @@ def _effects(whole):
 
 def _own_code(function, stats, programs):
     """Whether the step's own Python is skipped, and which calls are not; and why not."""
-    whole = function.program.whole if function.program is not None and function.pieces is None else None
+    whole = function.program.whole if function.program is not None and function.segments is None else None
     lines = []
     if stats.whole_steps:
         also = "".join(f", {text}" for text in _effects(whole))
         lines.append(f"The step's own code was skipped in {stats.whole_steps} steps: it does nothing but compute{also}, and nothing that it reads had changed.")
-    if whole is not None and whole.regions:
+    if whole is not None and whole.variants:
         if whole.numbers:
             lines.append(f"Numbers that vary, and count as arguments: {', '.join(sorted(place.label(whole.parameters) for place in whole.numbers.values()))}.")
         return lines
     if whole is not None and whole.reason is not None:
         lines.append(f"The step's own code runs at each step, because it {whole.reason}.")
     theirs = [(f"{trial.name}{_at(place[2])}", trial.reason) for program in programs for place, trial in program.trials.items()
-              if trial is not program.whole and trial.reason is not None and not trial.regions]
+              if trial is not program.whole and trial.reason is not None and not trial.variants]
     frameworks = [(f"{place[1].__qualname__}{_at(place[-1])}", why) for program in programs for place, (_, why) in program.unskippable.items()
-                  if why and not program.regions.get(place)]
+                  if why and not program.call_sites.get(place)]
     for title, found in (("Functions of the program's own that run at each step", theirs), ("Calls of the framework that run operation by operation", frameworks)):
         counts = Counter(f"{name}, because it {why}" for name, why in found)
         if counts:

@@ -24,11 +24,11 @@ class Maxout(keras.layers.Layer):
 
     def __init__(self, units, pieces=5, **kwargs):
         super().__init__(**kwargs)
-        self.units, self.pieces = units, pieces
+        self.units, self.segments = units, pieces
         self.dense = keras.layers.Dense(units * pieces)
 
     def call(self, inputs):
-        return tf.reduce_max(tf.reshape(self.dense(inputs), (-1, self.units, self.pieces)), axis=-1)
+        return tf.reduce_max(tf.reshape(self.dense(inputs), (-1, self.units, self.segments)), axis=-1)
 
 
 class Trainer:

@@ -60,7 +60,7 @@ def is_derived_object(callee):
     known = _derived_kinds.get(kind)
     if known is None:
         call = getattr(kind, "__call__", None)
-        known = _derived_kinds[kind] = hasattr(kind, "call") and isinstance(call, FunctionType) and is_frameworks(call) and any(
+        known = _derived_kinds[kind] = hasattr(kind, "call") and isinstance(call, FunctionType) and is_frameworks_own(call) and any(
             stock_package(cls.__module__) in _CALLABLE_PACKAGES and hasattr(cls, "call") for cls in kind.__mro__)
     return known
 
@@ -97,7 +97,7 @@ def original(function):
     return getattr(function, "terra_stands_for", function)
 
 
-def is_frameworks(function):
+def is_frameworks_own(function):
     function = original(getattr(function, "__func__", function))
     if not isinstance(function, FunctionType):
         return False
@@ -109,7 +109,7 @@ def is_foreign(value):
     if isinstance(value, property):
         return any(is_foreign(function) for function in (value.fget, value.fset) if function is not None)
     value = getattr(value, "__func__", value)
-    return type(value) is FunctionType and not is_frameworks(value)
+    return type(value) is FunctionType and not is_frameworks_own(value)
 
 
 def root_of_class(kind):

@@ -70,7 +70,7 @@ OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"]) 
 QUIET_PROPERTIES = frozenset(
     "variables trainable_variables non_trainable_variables weights trainable_weights non_trainable_weights layers trainable name path dtype built "
     "iterations dtype_policy compute_dtype variable_dtype input_dtype supports_masking quantization_mode input_spec metrics".split())
-# What of a layer's class must be Keras' own. (The class attributes of Keras are looked at by `replaced.modules`.)
+# What of a layer's class must be Keras' own. (The class attributes of Keras are looked at by `patch_guard.modules`.)
 OF_CALLS = (
     "__call__", "__getattribute__", "__getattr__", "__eq__", "_assert_input_compatibility", "_call_context_args", "_check_super_called", "_clear_losses",
     "_get_call_context", "_maybe_build", "_maybe_reset_call_context", "_open_name_scope", "_resolve_and_populate_arg", "_set_mask_metadata",

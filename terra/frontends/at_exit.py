@@ -6,7 +6,7 @@ import sys
 from terra import errors
 from terra.frontends.gradient_tape import raise_late_error
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.interpreter import tracebacks
 
 
@@ -30,7 +30,7 @@ def wait():
     """Finish the steps that have begun."""
     try:
         interception.end_open_step()
-        runner.sync()
+        GRAPH_RUNNER.sync()
         raise_late_error()
     except Exception as error:
         tracebacks.clean(error)

@@ -21,7 +21,7 @@ from terra import ours
 from terra.graph.trace import RESOURCE
 from terra.location import current_step, location
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.process.garbage import collect_as_before
 from terra.runtime.execution.process.cross_thread import View
@@ -139,10 +139,10 @@ class BlockFunction(Coexecuted):
         finally:
             self.lifecycle.leave(step)
         if step.verifies:
-            runner.limit(0)
+            GRAPH_RUNNER.limit(0)
             verification.finish(step)
         elif step.fallback_reason is None and self.options.run_ahead == 0:
-            runner.limit(0)
+            GRAPH_RUNNER.limit(0)
 
     def give_up(self, step, error):
         """The block raised: what it did before is done, as in eager execution."""

@@ -10,7 +10,7 @@ from threading import get_ident
 
 from terra.location import current_step
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import has_done, runner
+from terra.runtime.execution.graph_runner import has_done, GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import leave_graph, running_step
 from terra.runtime.tapes import lazy_tape
 from terra.tf import helper_threads
@@ -25,7 +25,7 @@ def _before():
     """The process forks: let no work of Terra's be under way. An error of a step in flight stays where it is, for the parent to raise."""
     leave_graph("the process forks")
     helper_threads.join_all()
-    for flight in list(runner.flights):
+    for flight in list(GRAPH_RUNNER.flights):
         if flight.outputs is not None:
             has_done(flight.outputs)
 
@@ -41,7 +41,7 @@ def _in_child():
         step.pause()  # for good: the rest of it is no operation of the step's
     else:
         current_step.active = None
-    _left_behind.append(runner.forked())
+    _left_behind.append(GRAPH_RUNNER.forked())
     log.info("terra: this process was forked, which TensorFlow's threads do not survive: steps run imperatively in it")
 
 

@@ -7,7 +7,7 @@ imperatively from then on. The functions of TensorFlow's that begin or await suc
 import functools
 from threading import get_ident
 
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import leave_graph, running_step
 from terra.tf import private_names as tfi
 from terra.tf.private import replacements
@@ -19,11 +19,11 @@ def _wrap(name, original):
     @functools.wraps(original)
     def function(*args, **kwargs):
         step = running_step()
-        if tfi.executing_eagerly() and (runner.flights if step is None else step.thread == get_ident()):
+        if tfi.executing_eagerly() and (GRAPH_RUNNER.flights if step is None else step.thread == get_ident()):
             left = leave_graph(f"{name} runs the program's code on other threads")
             if left is not None:
                 left.function.policy.never(f"{name} runs code of the program's on other threads, which would not see what the step has updated")
-            runner.sync()
+            GRAPH_RUNNER.sync()
         return original(*args, **kwargs)
 
     return function

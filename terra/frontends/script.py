@@ -27,7 +27,7 @@ from terra import ours
 from terra.frontends import gradient_tape
 from terra.options import Options
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
@@ -285,5 +285,5 @@ def _run(code, **attributes):
 def finish():
     """End the step that may be open, wait for what is in flight, and raise what was not raised yet."""
     interception.end_open_step()
-    runner.sync()
+    GRAPH_RUNNER.sync()
     gradient_tape.raise_late_error()

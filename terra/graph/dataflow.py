@@ -82,7 +82,7 @@ class Item:
 
 
 @dataclass
-class Plan:
+class DataflowPlan:
     """`slot_of[node, k]` is the key where `node` finds its k-th value input."""
 
     items: list[Item]
@@ -117,7 +117,7 @@ def make_plan(
     switch_cases: list[SwitchCase],
     live_out: Iterable[tuple[Node, int]] = (),
     extra_slots: Iterable[ExtraSlot] = (),
-) -> Plan:
+) -> DataflowPlan:
     """The plan of the function that executes `switch_cases` one after another."""
     extra_slots = list(extra_slots)
     live_at_end = {Value(node, out) for node, out in live_out}
@@ -168,7 +168,7 @@ def make_plan(
                 if (entry.exposed[i] or (output and passed)) and first is not None and first < entry.items[i]:
                     item.inputs.append(key)
             live = entry.exposed[i] or passed
-    return Plan(items, slot_of, defined)
+    return DataflowPlan(items, slot_of, defined)
 
 
 def _first_assigned(entry: _Mentions, initial: bool) -> Optional[int]:

@@ -79,7 +79,7 @@ class RawTrace:
         self.creates_variables = False
 
 
-class Site:
+class NodePayload:
     """Payload of a TraceGraph node: the event that made it, the kinds of its inputs, and the output shapes seen so far."""
 
     __slots__ = ("event", "kinds", "shapes", "fixed")
@@ -170,7 +170,7 @@ class TraceStore:
                 else:
                     kinds.append(ref)
                     identity.append((RESOURCE, id(ref[1])))
-            site = Site(event, tuple(kinds))
+            site = NodePayload(event, tuple(kinds))
             ops.append(TraceOp((signature, tuple(identity)), tuple(sources), site))
         return ops
 

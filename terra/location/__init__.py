@@ -5,7 +5,7 @@ operations come from one location exactly if they hold the same node. This packa
 
 * `location`: the tree, the cursor of each thread, and what an instrumented call site asks.
 * `suspension`: generators and coroutines, which leave their place and come back to it.
-* `growth`: trees that grow with each step, and are forgotten.
-* `unobserved`, `observed_patterns`: the observer that lets everything pass, which a thread has by default.
+* `pruning`: trees that grow with each step, and are forgotten.
+* `null_observer`, `observed_patterns`: the observer that lets everything pass, which a thread has by default.
 * `current_step`: the step that runs now, of which the process has one at a time.
 """

@@ -26,9 +26,9 @@ from types import MethodType
 from typing import NamedTuple, Optional
 
 from terra import ours
-from terra.location.pruning import Growth
+from terra.location.pruning import Pruner
 from terra.location.suspension import Activation, Each, LazyEach
-from terra.location.null_observer import NOBODY
+from terra.location.null_observer import NULL_OBSERVER
 
 __all__ = ["Location", "Cursor", "Site", "ROOT", "OUTSIDE", "tls", "begin_step", "end_step", "register_site", "site"]
 
@@ -62,7 +62,7 @@ def site(site_id) -> Optional[Site]:
     return _sites.get(site_id)
 
 
-_growth = Growth()
+_pruner = Pruner()
 
 
 class Location:
@@ -80,7 +80,7 @@ class Location:
         self.counter = counter
         self.children = {}
         self.next = None
-        _growth.made += 1
+        _pruner.made += 1
         self.callee = self.target = _NOTHING
         self._stacks = None
 
@@ -100,8 +100,8 @@ class Location:
     def grow(self):
         """Makes the location of the next iteration; generated code says ``loc.next or loc.grow()``."""
         counter = self.counter + 1
-        if _growth.made > _growth.limit:
-            _growth.prune(ROOT)
+        if _pruner.made > _pruner.limit:
+            _pruner.prune(ROOT)
         self.next = self.parent.children.setdefault((self.id, counter), Location(self.parent, self.id, counter))
         return self.next
 
@@ -238,7 +238,7 @@ def set_resolver(resolve):
     _resolve = resolve
 
 
-def form_at(there, callee):
+def target_at(there, callee):
     """What to call at a location in place of `callee`, as an instrumented call site there would."""
     return there.target if callee is there.callee else _resolve(there, callee)
 
@@ -246,7 +246,7 @@ def form_at(there, callee):
 @ours.calling
 def call_here(callee, args, kwargs):
     """A call at the current location, as an instrumented call site makes it."""
-    return form_at(tls.cursor.current, callee)(*args, **kwargs)
+    return target_at(tls.cursor.current, callee)(*args, **kwargs)
 
 
 class Cursor:
@@ -332,7 +332,7 @@ class _ThreadLocations(threading.local):
 
     def __init__(self):
         self.cursor = Cursor()
-        self.observer = NOBODY  # what the observed forms of functions show their operands to
+        self.observer = NULL_OBSERVER  # what the observed forms of functions show their operands to
 
     @property
     def current(self):
@@ -380,5 +380,5 @@ def begin_step():
 def end_step(saved):
     """Moves the current thread back to where it was before the step."""
     tls.cursor.current = saved
-    if _growth.made > _growth.limit:
-        _growth.prune(ROOT)
+    if _pruner.made > _pruner.limit:
+        _pruner.prune(ROOT)

@@ -12,7 +12,7 @@ OPERATORS = {
     "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge}
 
 
-class Unobserved(Patterns):
+class NullObserver(Patterns):
     """Stands in for an `terra.runtime.fast_forward.purity.observer.Observer`."""
 
     def _same(self, it, *more):
@@ -55,4 +55,4 @@ class Unobserved(Patterns):
         return cursor.enter(call_id, callee)
 
 
-NOBODY = Unobserved()
+NULL_OBSERVER = NullObserver()

@@ -9,12 +9,12 @@ itself refers to are dropped (0.5 us each); if such a place is executed again, i
 import sys
 import threading
 
-__all__ = ["Growth"]
+__all__ = ["Pruner"]
 
 _FEW = 200_000  # nodes: some 50 MB
 
 
-class Growth:
+class Pruner:
     """Counts nodes and prunes their tree. ``made`` may miss some when threads race; it need not be exact."""
 
     def __init__(self):

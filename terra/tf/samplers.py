@@ -1,7 +1,7 @@
 """Which classes TensorFlow's candidate samplers draw with given seeds: those that `tf.nn.nce_loss` and `tf.nn.sampled_softmax_loss` compare labels with.
 
 Their kernels (range_sampler.cc) draw one class after another from Philox' numbers. With `unique`, classes that were drawn before are drawn again; from the
-number of tries that this took follows how often each class is expected among the candidates, which the graph calculates (see `graph.sampled`).
+number of tries that this took follows how often each class is expected among the candidates, which the graph calculates (see `graph.candidate_sampling`).
 """
 
 import math

@@ -116,7 +116,7 @@ class Factory:
             try:
                 transformer = Observed(self._prefix, self.tls_name, self._class_name(), self.original.co_freevars)
                 self._observed = self._compile(transformer.observe(copy.deepcopy(self.tree)))
-                self.shown = frozenset(map(transformer.mangled, transformer.shown))  # see `Reads.function`
+                self.shown = frozenset(map(transformer.mangled, transformer.shown))  # see `ReadSet.function`
             except Unobservable as error:
                 self._observed = str(error)  # the error itself would keep the frames alive that it was raised in
         if type(self._observed) is str:

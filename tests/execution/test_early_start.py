@@ -57,7 +57,7 @@ def both(build, calls, **options):
 class Program:
     def __init__(self, early=False):
         self.early = early
-        self.generated, self.early_form, self.compiled, self.express = "late", None, None, None
+        self.generated, self.early_form, self.compiled, self.step_cache = "late", None, None, None
 
 
 def drive(start, program, steps, skeleton, waited, graph_early=0.0, number=1, now=0.0):
@@ -95,7 +95,7 @@ def test_steps_that_do_not_follow_each_other_tell_nothing():
 
 def test_where_steps_hardly_have_a_skeleton_it_is_not_wanted():
     start, program = EarlyStart(), Program()
-    program.express = types.SimpleNamespace(prepared=[object()])
+    program.step_cache = types.SimpleNamespace(detached=[object()])
     drive(start, program, 5 * STEPS, 1.0, 1.0)
     assert not start.wanted
 

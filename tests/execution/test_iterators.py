@@ -6,7 +6,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.tf import iterators
 
 BIG = tf.constant(np.random.RandomState(0).standard_normal((300, 300)).astype("float32"))
@@ -41,7 +41,7 @@ class Job:
             self.step(tf.constant(float(k)))
         terra.sync()
         self.step(tf.constant(1.0))
-        assert len(runner.flights) == 1
+        assert len(GRAPH_RUNNER.flights) == 1
 
     def variables(self):
         return [self.v.numpy(), self.other.numpy()]
@@ -130,11 +130,11 @@ def test_next_leaves_the_step_in_the_air(name):
     iterator = iter(PURE[name](job))
     next(iterator)
     job.in_the_air()
-    flight = runner.flights[0]
+    flight = GRAPH_RUNNER.flights[0]
     next(iterator)
-    assert list(runner.flights) == [flight] and not flight.done
+    assert list(GRAPH_RUNNER.flights) == [flight] and not flight.done
     iterator.get_next_as_optional()
-    assert list(runner.flights) == [flight] and not flight.done
+    assert list(GRAPH_RUNNER.flights) == [flight] and not flight.done
     terra.sync()
     assert flight.done
 
@@ -146,7 +146,7 @@ def test_next_waits_for_what_it_may_meet(name):
     next(iterator)
     job.in_the_air()
     next(iterator)
-    assert not runner.flights
+    assert not GRAPH_RUNNER.flights
 
 
 def test_a_new_iterator_does_not_wait():
@@ -155,7 +155,7 @@ def test_a_new_iterator_does_not_wait():
     job.in_the_air()
     iterator = iter(dataset)
     next(iterator)
-    assert len(runner.flights) == 1
+    assert len(GRAPH_RUNNER.flights) == 1
 
 
 def test_tables_and_queues_do_not_wait():
@@ -165,7 +165,7 @@ def test_tables_and_queues_do_not_wait():
     assert int(lookup.lookup(tf.constant(3))) == 6
     queue.enqueue(2.0)
     assert float(queue.dequeue()) == 2.0
-    assert len(runner.flights) == 1
+    assert len(GRAPH_RUNNER.flights) == 1
 
 
 def test_variables_of_no_step_do_not_wait():
@@ -173,9 +173,9 @@ def test_variables_of_no_step_do_not_wait():
     job.in_the_air()
     job.other.assign_add(1.0)
     assert float(job.other) == 11.0
-    assert len(runner.flights) == 1
+    assert len(GRAPH_RUNNER.flights) == 1
     assert job.v.numpy() == 8.0
-    assert not runner.flights
+    assert not GRAPH_RUNNER.flights
 
 
 def test_an_iterator_that_is_not_known_waits():

@@ -234,7 +234,7 @@ def test_functions_that_outlive_the_run_in_which_they_were_observed(kind, thread
 def test_whatever_an_observed_form_calls_is_there_when_nobody_observes():
     called = set(re.findall(r'_shown?\("(\w+)"', inspect.getsource(observed)))
     assert len(called) > 15
-    assert all(hasattr(null_observer.NOBODY, name) and hasattr(observer.Observer, name) for name in {*called, "modulo", "enter"})
+    assert all(hasattr(null_observer.NULL_OBSERVER, name) and hasattr(observer.Observer, name) for name in {*called, "modulo", "enter"})
 
 
 def adding(meta=type):

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 
 ROOT = pathlib.Path(__file__).parents[2]
 BIG = tf.random.stateless_uniform([400, 400], [1, 2]) / 200.0
@@ -268,7 +268,7 @@ def test_another_thread_replays_a_failed_step(next_is):
     for k in range(6):
         step(tf.constant(k % 2), ONE)
     terra.sync()
-    failures, raised = runner.failures, []
+    failures, raised = GRAPH_RUNNER.failures, []
     from unwaited import unwaited  # not at the top: a program of this file's imports it as part of a package
 
     result = unwaited(step, tf.constant(7), tf.constant(100.0))
@@ -281,7 +281,7 @@ def test_another_thread_replays_a_failed_step(next_is):
 
     thread = threading.Thread(target=read)
     thread.start()
-    while runner.failures == failures:
+    while GRAPH_RUNNER.failures == failures:
         time.sleep(0.001)
     if next_is == "a step":
         step(tf.constant(0), ONE)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import terra
 from terra import trial
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.step_function import generation
 from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, LEARNED
@@ -160,11 +160,11 @@ def pooled(x):
                          ids=["function", "branch", "pooling"])
 def test_not_where_it_calls_functions(step):
     x = tf.constant(numbers(8, 32, 32, 16))
-    coexecuted, before = made(step), runner.failures
+    coexecuted, before = made(step), GRAPH_RUNNER.failures
     for k in range(14):
         np.testing.assert_array_equal(coexecuted(x, k).numpy(), step(x, k).numpy())
     stats = coexecuted.stats()
-    assert stats.coexecuted_steps >= 6 and runner.failures == before
+    assert stats.coexecuted_steps >= 6 and GRAPH_RUNNER.failures == before
     if step(x, 0).shape.rank != 4 or hardware.has_onednn():
         assert stats.single_threaded_steps <= 4  # before the graph had a branch
         assert "calls functions" in coexecuted.single_threaded.reason and coexecuted.single_threaded.is_decided()
@@ -245,7 +245,7 @@ def test_it_is_not_found_out_again_once_a_step_has_failed(monkeypatch):
     decided, program = single_threaded.SingleThreaded(), SimpleNamespace(conditional=None, late_form="form", single_threaded_attrs=())
     for number in range(TRIAL + 10):
         decided.begins(program, "form", number, float(number))
-    monkeypatch.setattr(runner, "failures", runner.failures + 1)
+    monkeypatch.setattr(GRAPH_RUNNER, "failures", GRAPH_RUNNER.failures + 1)
     assert not any(decided.begins(program, "form", number, float(number)) for number in range(TRIAL + 10, TRIAL + 10 + 4 * single_threaded.AGAIN))
     assert decided.reason == "a step failed"
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 import terra
-from terra.runtime.execution.graph_runner import GraphRunner, runner
+from terra.runtime.execution.graph_runner import GraphRunner, GRAPH_RUNNER
 from terra.runtime.execution.step import Counts
 from tests import forks
 from tests.harness import differ, reset_seeds
@@ -42,7 +42,7 @@ def nothing_left_behind():
     assert entry_points_are_original()
     yield
     terra.sync()
-    assert not runner.flights
+    assert not GRAPH_RUNNER.flights
     assert entry_points_are_original()
 
 
@@ -74,7 +74,7 @@ def fly(step):
     """Call `step` so that it is in flight."""
     for _ in range(100):
         step()
-        if runner.flights:
+        if GRAPH_RUNNER.flights:
             return
     pytest.fail("no step was ever in flight")
 
@@ -417,7 +417,7 @@ def test_run_ahead_bounds_the_steps_in_flight():
         most = 0
         for _ in range(12):
             step()
-            most = max(most, len(runner.flights))
+            most = max(most, len(GRAPH_RUNNER.flights))
         assert most <= run_ahead
         assert float(v) == 16.0
 

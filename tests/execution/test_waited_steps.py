@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime.execution import graph_runner
-from terra.runtime.execution.graph_runner import ENOUGH, runner
+from terra.runtime.execution.graph_runner import ENOUGH, GRAPH_RUNNER
 
 
 @pytest.fixture(autouse=True)
@@ -125,9 +125,9 @@ def test_a_kernel_that_fails(run_ahead):
     expected = observe(*build())
     step, v = build()
     step = terra.coexecute(step, wait_for_graph=True, run_ahead=run_ahead)
-    failures = runner.failures
+    failures = GRAPH_RUNNER.failures
     assert observe(step, v) == expected
-    assert runner.failures == failures + 2 and step.stats().waited_steps > 3
+    assert GRAPH_RUNNER.failures == failures + 2 and step.stats().waited_steps > 3
 
 
 def test_another_program_is_in_flight():

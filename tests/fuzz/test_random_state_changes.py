@@ -481,7 +481,7 @@ skipped = []
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_steps(seed, writer, tmp_path, monkeypatch):
     if writer is OfBranches:
-        monkeypatch.setattr(step_cache.Express, "_expects", lambda express, number: True)
+        monkeypatch.setattr(step_cache.StepCache, "_expects", lambda express, number: True)
     path = tmp_path / "program.py"
     path.write_text(writer(seed).program())
     expected, _ = run(path, lambda step: step, f"{seed}_eager", writer.calls)

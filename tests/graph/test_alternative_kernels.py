@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.generation.kernels import rewrites, benchmark
 from terra.runtime.generation.kernels.eager_kernels import FLOAT
 from terra.tf import private_names as tfi
@@ -316,14 +316,14 @@ def make_multiplying(reads):
 def run_sizes(sizes, reads, wrap=lambda step: step):
     """Runs batches of these sizes; returns the step, and after each the number of fallbacks and whether the general form ran (None if it was not dispatched late)."""
     eager, step, seen = make_multiplying(reads), wrap(terra.coexecute(make_multiplying(reads), wait_for_graph=True)), []
-    start = runner.start
+    start = GRAPH_RUNNER.start
 
     def started(program, arguments, form, *rest):
         seen[-1][1] = form is program.general
         return start(program, arguments, form, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "start", started)
+        patch.setattr(GRAPH_RUNNER, "start", started)
         for k, size in enumerate(sizes):
             x = tf.constant(floats(size, 6, 8, seed=k))
             seen.append([0, None])
@@ -394,7 +394,7 @@ def test_pieces_have_none(taken):
     for k in range(30):
         x, n = tf.constant(floats(5, 5, seed=k)), int(random.randint(1, 12))
         assert step(x, n).numpy().tobytes() == made(x, n).numpy().tobytes()
-    programs = [piece.program for piece in made.pieces.table.values() if piece.program is not None]
+    programs = [piece.program for piece in made.segments.table.values() if piece.program is not None]
     assert programs and not any(program.generated.fixed for program in programs)
 
 
@@ -477,7 +477,7 @@ def test_steps_that_fall_back_again_and_again(taken):
     for node in step.program._nodes:
         if getattr(node, "fixed", False):
             node.shapes = {}
-    step.program.forget_regions()
+    step.program.forget_records()
     for _ in range(10):
         np.testing.assert_array_equal(step(x).numpy(), x.numpy().transpose(1, 0, 2))
     stats = step.stats()

@@ -62,10 +62,10 @@ def test_an_unread_operation_that_fails(name, inside_a_branch):
     before = made.stats().coexecuted_steps
     made(x, good, 1)
     assert made.stats().coexecuted_steps == before + 1
-    failures = terra.runtime.execution.graph_runner.runner.failures
+    failures = terra.runtime.execution.graph_runner.GRAPH_RUNNER.failures
     with pytest.raises(tf.errors.InvalidArgumentError):
         made(x, bad, 1)
-    assert terra.runtime.execution.graph_runner.runner.failures == failures + 1  # it was the graph that failed
+    assert terra.runtime.execution.graph_runner.GRAPH_RUNNER.failures == failures + 1  # it was the graph that failed
     assert float(v) == 10.0  # as eagerly, where the variable is updated first
 
 
@@ -294,11 +294,11 @@ def test_updates_wait_for_what_may_fail(place, how):
     (barrier,) = [node for node in graph.node_def if node.name.startswith("barrier")]
     waited = {name[1:].rpartition("_")[0].rpartition("__")[2] for name in barrier.input}
     assert "GatherV2" in waited and "Tanh" not in waited and "MatMul" not in waited
-    failures = terra.runtime.execution.graph_runner.runner.failures
+    failures = terra.runtime.execution.graph_runner.GRAPH_RUNNER.failures
     held, count = v.numpy(), float(w)
     with pytest.raises(tf.errors.InvalidArgumentError):
         made(x, bad)
-    assert terra.runtime.execution.graph_runner.runner.failures == failures + 1
+    assert terra.runtime.execution.graph_runner.GRAPH_RUNNER.failures == failures + 1
     # As eagerly: what came before the failing operation is done, once.
     assert (float(w) == count + 1.0) == (place == "after") and (v.numpy() != held).any() == (place == "after")
     again = tf.Variable(held)

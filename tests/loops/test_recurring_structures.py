@@ -77,7 +77,7 @@ def check(make, calls, **options):
 
 def functions(step):
     """Structure -> its function, or None, of a co-executed function (or method)."""
-    return step.__func__.instances.table[id(step.__self__)].recurring.functions if hasattr(step, "__self__") else step.recurring.functions
+    return step.__func__.instances.table[id(step.__self__)].specialisation.functions if hasattr(step, "__self__") else step.specialisation.functions
 
 
 def test_trees_come_again():
@@ -266,14 +266,14 @@ class Function:
 
     def __init__(self):
         self.generation = generation.Generation(self)
-        self.policy = structure_specialisation.Trust("a step")
+        self.policy = structure_specialisation.SpecialisationPolicy("a step")
         self.options = terra.options.Options()
 
 
 @pytest.mark.parametrize("pays", [False, True])
 def test_functions_that_do_not_pay(pays):
     """The first functions are compared with the pieces: if steps take as long as before, no further structure gets one."""
-    known, now = structure_specialisation.Recurring(Function), 0.0
+    known, now = structure_specialisation.StructureSpecialisation(Function), 0.0
     for _ in range(12):
         for structure in range(6):
             function = known.find(structure, now)
@@ -309,7 +309,7 @@ def in_turn(known, structures, rounds, in_pieces, alone):
 
 
 def test_few_functions_until_it_is_known_whether_they_pay():
-    known = structure_specialisation.Recurring(Function)
+    known = structure_specialisation.StructureSpecialisation(Function)
     in_turn(known, 30, 3 + 2, 1.0, 0.5)
     assert len(known.functions) == 8
     in_turn(known, 30, 12, 1.0, 0.5)
@@ -317,12 +317,12 @@ def test_few_functions_until_it_is_known_whether_they_pay():
 
 
 def test_a_function_whose_steps_take_longer_is_given_up():
-    known = structure_specialisation.Recurring(Function)
+    known = structure_specialisation.StructureSpecialisation(Function)
     left = in_turn(known, 2, 3 + 2 + 11, 1.0, 1.5)
     assert not left and len(known.functions) == 2
     left = in_turn(known, 2, 2, 1.0, 1.5)
     assert len(left) == 2 and set(known.functions.values()) == {None}
-    known = structure_specialisation.Recurring(Function)
+    known = structure_specialisation.StructureSpecialisation(Function)
     assert not in_turn(known, 2, 40, 1.0, 1.1) and None not in known.functions.values()
 
 
@@ -359,17 +359,17 @@ def test_large_steps_stay_in_pieces(monkeypatch):
 def test_structures_are_told_apart():
     known = {}
     for value in (1, 1.0, True, "1", b"1", None, (1,), [1], ((1,),), {"a": 1}, np.ones(1), np.ones(2), tf.ones(1), tf.ones(2), tf.ones(1, tf.int32), object()):
-        known[structure_specialisation.structure_of((value,), {})] = value
-        assert structure_specialisation.structure_of((value,), {}) == structure_specialisation.structure_of((value,), {})
+        known[structure_specialisation.structure_key((value,), {})] = value
+        assert structure_specialisation.structure_key((value,), {}) == structure_specialisation.structure_key((value,), {})
     assert len(known) == 16
-    assert structure_specialisation.structure_of((list(range(10_000)),), {}) is None
+    assert structure_specialisation.structure_key((list(range(10_000)),), {}) is None
     deep = circular = []
     for _ in range(950):
         deep = (deep, 1)
-    assert structure_specialisation.structure_of((deep,), {}) is not None
+    assert structure_specialisation.structure_key((deep,), {}) is not None
     circular.append(circular)
-    assert structure_specialisation.structure_of((circular,), {}) is None
-    assert structure_specialisation.structure_of((), {"a": 1}) != structure_specialisation.structure_of((), {"b": 1}) != structure_specialisation.structure_of((1,), {})
+    assert structure_specialisation.structure_key((circular,), {}) is None
+    assert structure_specialisation.structure_key((), {"a": 1}) != structure_specialisation.structure_key((), {"b": 1}) != structure_specialisation.structure_key((1,), {})
 
 
 # -- with the rest -------------------------------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ def test_a_structure_that_does_not_tell_the_path_gets_no_function_soon():
         made.append(len(taken))
         raise StopIteration
 
-    known, taken = structure_specialisation.Recurring(make), []
+    known, taken = structure_specialisation.StructureSpecialisation(make), []
     for path in [1, 2, 3, 1, 2, 3, 3, 3, 1] + [1] * 100:
         try:
             known.find("structure", 0.0)
@@ -458,7 +458,7 @@ def test_a_structure_that_does_not_tell_the_path_gets_no_function_soon():
         taken.append(path)
     assert made == [8 + (structure_specialisation.TIMES << 2)]
     for paths, graphs in (((None, None, 1, 1, 1, 1), [0] * 6), ((1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8), range(11))):  # with a new graph each time, paths have new names
-        known, taken = structure_specialisation.Recurring(make), []
+        known, taken = structure_specialisation.StructureSpecialisation(make), []
         with pytest.raises(StopIteration):
             for path, n in zip(paths, graphs):
                 known.find("structure", 0.0)

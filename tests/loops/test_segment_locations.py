@@ -59,7 +59,7 @@ def loop_ids(locations):
 
 def test_iterations_share_a_place_and_are_regions_of_their_own():
     seen = collect(loop, 5)
-    known = normalised_locations.Places(loop_ids(seen))
+    known = normalised_locations.NormalisedLocations(loop_ids(seen))
     found = [known(here) for here in seen]
     assert len({place for place, _ in found[:5]}) == 1
     assert len({region for _, region in found}) == 6
@@ -68,14 +68,14 @@ def test_iterations_share_a_place_and_are_regions_of_their_own():
 
 def test_a_loop_that_does_not_vary_keeps_its_counters():
     seen = collect(loop, 4)
-    found = [normalised_locations.Places()(here) for here in seen]
+    found = [normalised_locations.NormalisedLocations()(here) for here in seen]
     assert len({place for place, _ in found}) == 5
     assert len({region for _, region in found}) == 1
 
 
 def test_places_of_two_runs_are_the_same():
     first, second = collect(nested, [1, 2]), collect(nested, [3, 0, 4])
-    known = normalised_locations.Places(loop_ids(first))
+    known = normalised_locations.NormalisedLocations(loop_ids(first))
     assert {known(here)[0] for here in first} == {known(here)[0] for here in second}
 
 
@@ -86,7 +86,7 @@ def test_trip_counts():
 
 def test_recursion_is_cut_off_and_calls_in_arguments_are_none():
     seen = collect(tree, 4)
-    known = normalised_locations.Places()
+    known = normalised_locations.NormalisedLocations()
     assert any(normalised_locations.is_recursive(here) for here in seen)
     assert len({known(here)[0] for here in seen}) <= 4
     assert len({known(here)[0] for here in collect(tree, 6)} | {known(here)[0] for here in seen}) <= 4

@@ -322,7 +322,7 @@ def test_a_handler_reads_what_is_being_replayed():
     for k in range(6):
         step(tf.constant(k))
     terra.sync()
-    failures, read = graph_runner.runner.failures, []
+    failures, read = graph_runner.GRAPH_RUNNER.failures, []
 
     def handler(*_):
         try:
@@ -331,7 +331,7 @@ def test_a_handler_reads_what_is_being_replayed():
             read.append("failed")
 
     def interrupt():
-        while graph_runner.runner.failures == failures:
+        while graph_runner.GRAPH_RUNNER.failures == failures:
             time.sleep(0.0002)
         _thread.interrupt_main(signal.SIGVTALRM)
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.runtime.step_function.trace_eviction import Turnover
+from terra.runtime.step_function.trace_eviction import TraceEviction
 
 X = [np.random.default_rng(i).normal(size=(8, 3)).astype("float32") for i in range(4)]
 
@@ -107,7 +107,7 @@ def test_models_that_take_turns(run_length):
     step = terra.coexecute(train, wait_for_graph=True)
     assert run(step) == run(train)
     stats = step.stats()
-    assert stats.coexecuted_steps >= 38 and stats.traces == 3 and step.turnover.takes_turns
+    assert stats.coexecuted_steps >= 38 and stats.traces == 3 and step.eviction.takes_turns
     assert stats.graphs <= 5
 
 
@@ -146,7 +146,7 @@ def test_a_variable_that_all_have_in_common_is_no_model():
 
     losses, count, _ = run(lambda step: step)
     actual, counted, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert (actual, counted) == (losses, count) and step.stats().traces == 1 and not step.turnover.takes_turns
+    assert (actual, counted) == (losses, count) and step.stats().traces == 1 and not step.eviction.takes_turns
 
 
 def phases(wrap, change, steps, *at):
@@ -175,7 +175,7 @@ def test_a_phase_that_is_over_is_forgotten():
     assert actual == expected
     stats = step.stats()
     assert stats.traces == 1 and not any(case.n_choices > 1 for case in step.trace_graph.switch_cases())
-    assert step.turnover.narrowed == 1 and stats.coexecuted_steps > 245 and stats.fallbacks == 1
+    assert step.eviction.narrowed == 1 and stats.coexecuted_steps > 245 and stats.fallbacks == 1
     assert "forgotten" in terra.explain(step)
 
 
@@ -191,7 +191,7 @@ def test_a_phase_that_comes_back(wait):
     actual, step = phases(lambda step: terra.coexecute(step, wait_for_graph=wait), freeze, 620, *at)
     assert actual == eager_phases(620, *at)
     stats = step.stats()
-    assert step.turnover.narrowed == 1 and stats.traces <= (2 if wait else 3)
+    assert step.eviction.narrowed == 1 and stats.traces <= (2 if wait else 3)
     assert stats.coexecuted_steps > (600 if wait else 300) and (stats.fallbacks <= 3 or not wait)
 
 
@@ -216,7 +216,7 @@ def test_a_narrower_graph_has_what_varies_as_feeds():
     expected, _ = run(lambda step: step)
     actual, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected
-    assert step.stats().coexecuted_steps > 285 and step.turnover.narrowed == 1 and step.stats().traces <= 2
+    assert step.stats().coexecuted_steps > 285 and step.eviction.narrowed == 1 and step.stats().traces <= 2
 
 
 def test_loops_that_run_equally_often_for_long_are_unrolled():
@@ -249,13 +249,13 @@ def test_loops_that_run_equally_often_for_long_are_unrolled():
     for a, b in zip(after, weights, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert pieces[60] > 0 and pieces[250] == 0  # they were cut while it grew
-    assert step.turnover.narrowed == 1 and step.stats().coexecuted_steps > 240
+    assert step.eviction.narrowed == 1 and step.stats().coexecuted_steps > 240
 
 
 def test_batches_that_are_objects_are_told_by_what_they_hold():
     from collections import namedtuple
 
-    from terra.runtime.step_function.structure_specialisation import structure_of
+    from terra.runtime.step_function.structure_specialisation import structure_key
 
     class Batch:
         def __init__(self, x, n):
@@ -264,13 +264,13 @@ def test_batches_that_are_objects_are_told_by_what_they_hold():
     Pair = namedtuple("Pair", "x y")
     model = new_model()
     keep = [Batch(tf.zeros([2, 3]), 1), Batch(tf.ones([2, 3]), 1), Batch(tf.zeros([2, 4]), 1), Batch(np.zeros([2, 3], "float32"), 2)]
-    one, same, longer, other = [structure_of((model, batch), {}) for batch in keep]
+    one, same, longer, other = [structure_key((model, batch), {}) for batch in keep]
     assert one == same and len({one, longer, other}) == 3
     pairs = [Pair(tf.zeros([2]), 1), Pair(tf.ones([2]), 1), Pair(tf.ones([3]), 1)]
-    first, second, third = [structure_of((pair,), {}) for pair in pairs]
+    first, second, third = [structure_key((pair,), {}) for pair in pairs]
     assert first == second != third
     variables = [tf.Variable(0.0), tf.Variable(0.0)]
-    assert structure_of(variables[:1], {}) != structure_of(variables[1:], {})
+    assert structure_key(variables[:1], {}) != structure_key(variables[1:], {})
 
 
 def test_metrics_made_for_each_epoch():
@@ -314,7 +314,7 @@ def test_metrics_that_take_turns():
 
 def test_a_step_that_falls_back_ends_a_phase():
     """Also one that is not co-executed then: steps in a row are steps in a row."""
-    turnover = Turnover()
+    turnover = TraceEviction()
     for _ in range(10):
         assert not any(turnover.has_settled("path") for _ in range(60))
         turnover.note_fallback()
@@ -339,4 +339,4 @@ def test_the_last_batch_of_an_epoch_is_smaller():
     found, step = run(lambda step: terra.coexecute(step, wait_for_graph=True))
     stats = step.stats()
     assert found == expected and stats.coexecuted_steps >= 200, stats
-    assert stats.fallbacks <= 1 and step.turnover.narrowed == 0, stats
+    assert stats.fallbacks <= 1 and step.eviction.narrowed == 0, stats

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import terra
-from terra.runtime.tensors.open_shapes import Partial, Unread, is_known_to_be, merged, tensor_shape
+from terra.runtime.tensors.open_shapes import PartialShape, LazyShape, is_known_to_be, merged, tensor_shape
 
 STEPS = 18
 
@@ -291,14 +291,14 @@ sizes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 @given(sizes, st.data())
 def test_an_unread_shape_is_the_tuple(shape, drawn):
-    known = Partial([n if drawn.draw(st.booleans()) else None for n in shape])
+    known = PartialShape([n if drawn.draw(st.booleans()) else None for n in shape])
     reads = []
 
     class Tensor:
         def _read_shape(self):
             reads.append(1)
             return shape
-    unread = Unread(known, Tensor())
+    unread = LazyShape(known, Tensor())
     assert len(unread) == len(shape) and bool(unread) == bool(shape) and not reads
     for k in range(-len(shape), len(shape)):
         before = len(reads)
@@ -313,13 +313,13 @@ def test_an_unread_shape_is_the_tuple(shape, drawn):
     assert (1 in unread, unread.count(1), list(unread), tuple(unread), [*unread], hash(unread), repr(unread), str(unread)) == (
         1 in shape, shape.count(1), list(shape), shape, [*shape], hash(shape), repr(shape), str(shape))
     assert pickle.loads(pickle.dumps(unread)) == copy.copy(unread) == copy.deepcopy(unread) == shape
-    assert unread == Unread(known, Tensor()) and np.prod(unread) == np.prod(shape) and np.zeros(unread).shape == shape
+    assert unread == LazyShape(known, Tensor()) and np.prod(unread) == np.prod(shape) and np.zeros(unread).shape == shape
     assert tensor_shape(unread) == tf.TensorShape(shape) and tensor_shape(unread).rank == len(shape)
 
 
 @given(sizes, st.data())
 def test_what_is_known_of_two_shapes_is_merged(shape, drawn):
-    first, second = [Partial([n if drawn.draw(st.booleans()) else None for n in shape]) for _ in range(2)]
+    first, second = [PartialShape([n if drawn.draw(st.booleans()) else None for n in shape]) for _ in range(2)]
     both = merged(first, second)
     assert [n for n in both] == [a if a is not None else b for a, b in zip(first, second)]
     assert (type(both) is tuple) == (None not in both)
@@ -327,7 +327,7 @@ def test_what_is_known_of_two_shapes_is_merged(shape, drawn):
 
 
 def test_what_is_known_to_be_compatible():
-    known = Partial((None, 4))
+    known = PartialShape((None, 4))
     assert is_known_to_be(known, [None, 4]) and is_known_to_be(known, tf.TensorShape([None, None])) and is_known_to_be(known, (None, 4))
     assert not any(is_known_to_be(known, shape) for shape in ([3, 4], [None, 5], [None], None, tf.TensorShape(None), [None, tf.constant(4)]))
     assert not is_known_to_be(None, [None]) and not is_known_to_be((3, 4), [None, 4])

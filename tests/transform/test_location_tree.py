@@ -134,10 +134,10 @@ def test_the_inline_cache_forgets_nothing_and_mixes_nothing(step):
 
 def test_a_long_loop_does_not_leave_its_nodes_behind(step, monkeypatch):
     monkeypatch.setattr(pruning, "_FEW", 1000)
-    location._growth.prune(ROOT)
-    before = location._growth.made  # of other tests' programs
+    location._pruner.prune(ROOT)
+    before = location._pruner.made  # of other tests' programs
     n = 4 * before + 5000
-    monkeypatch.setattr(location._growth, "limit", before + 1000)
+    monkeypatch.setattr(location._pruner, "limit", before + 1000)
     loop_id, call_id = register_site("loop", "c.py", 1, "f"), register_site("call", "c.py", 2, "f")
 
     def run():
@@ -152,7 +152,7 @@ def test_a_long_loop_does_not_leave_its_nodes_behind(step, monkeypatch):
 
     first = run()
     end_step(ROOT)
-    assert location._growth.made < before + n
+    assert location._pruner.made < before + n
     second = run()
     assert len(first) == 4 and all(a is b for a, b in zip(first, second))
     assert [n.loop_ids[-1][1] for n in first] == [1, 1501, 3001, 4501]

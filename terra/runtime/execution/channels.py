@@ -1,7 +1,7 @@
 """What a skeleton and its graph tell each other: feeds, selects, fetches."""
 
 from terra.graph.trace import CHECK, FETCH
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import Visit
 from terra.runtime.execution.placeholders import unwaited
 from terra.runtime.fallback.replay import snapshot
@@ -9,7 +9,7 @@ from terra.tf import private_names as tfi
 from terra.tf.constants import dummy
 
 
-class Communication:
+class Channels:
     """The part of `PythonRunner` that talks to the graph."""
 
     before = ()  # values of variables that a graph which starts with the step updates in their place, where it is verified
@@ -45,7 +45,7 @@ class Communication:
                     self._put(queue, [values[k] for k in range(n)])
         self.step.counts.feeds += 1
 
-    def place(self):
+    def position(self):
         """What `go_back` wants to know of where a jump begins."""
         return len(self.chosen), self.path, len(self.fed), self.step.counts.feeds, self.step.counts.fetches
 
@@ -63,7 +63,7 @@ class Communication:
         if queue in self._told:
             return
         self._touched.add(queue)  # first: an interrupt may come in between
-        queue.put(runner.handle, values)
+        queue.put(GRAPH_RUNNER.handle, values)
         if self.puts is not None:
             self.puts.append((queue, values))
 
@@ -106,12 +106,12 @@ class Communication:
         self._touched = set()
         self.manager = tfi.new_cancellation_manager()
         if self.step.verifies and generated.in_place:
-            runner.sync()
+            GRAPH_RUNNER.sync()
             self.before = snapshot(generated.in_place)
         self.puts = [] if self.step.function.keeps_last else None
         self.arguments = self._arguments(None, None)
-        self.outputs = runner.dispatch(self.program, self.arguments, self.manager, self.form)
-        self.failures = runner.failures
+        self.outputs = GRAPH_RUNNER.dispatch(self.program, self.arguments, self.manager, self.form)
+        self.failures = GRAPH_RUNNER.failures
 
     def read_again(self, tensor):
         self.read_twice.append(tensor._key)
@@ -131,19 +131,19 @@ class Communication:
             self.diverge("Python reads the value of a tensor where it did not before")
         return tensor._eager()
 
-    def note_late(self, value, key, how, n=1):
+    def note_deferred(self, value, key, how, n=1):
         """The framework gives back a number that it has read of the tensor `key`, and has not looked at."""
-        self.late_reads[id(value)] = value, key, how, n
+        self.deferred_fetches[id(value)] = value, key, how, n
         if self.observer is not None:
-            self.observer.late.held[id(value)] = value, key, how, n
+            self.observer.deferred.held[id(value)] = value, key, how, n
 
     def note_formatted(self, keys):
         """A call is over, and may be skipped, in which texts were made of the values of these tensors: nothing else of them has come out of it."""
         for key in keys:
-            for read in (self.late_reads, self.observer.late.held if self.observer is not None else {}):
+            for read in (self.deferred_fetches, self.observer.deferred.held if self.observer is not None else {}):
                 for number in [number for number, (x, k, *_) in read.items() if k is key and type(x) is str]:
                     del read[number]
-            self.note_late(object(), key, None)
+            self.note_deferred(object(), key, None)
 
     def _is_of(self, node, tensor):
         """Whether a fetch is that of this tensor."""
@@ -181,13 +181,13 @@ class Communication:
         if node in self.received:  # by a jump that was taken back
             return self.received[node]
         start = self.step.clock()
-        if runner.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
+        if GRAPH_RUNNER.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
             try:
-                runner.sync()
+                GRAPH_RUNNER.sync()
             except tfi.OpError as error:
                 self.step.fails(error)
                 raise
-        if runner.failures != self.failures:
+        if GRAPH_RUNNER.failures != self.failures:
             self.diverge("a step before it failed")
             return None
         try:

@@ -19,7 +19,7 @@ import math
 import time
 
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import Queue, runner
+from terra.runtime.execution.graph_runner import Queue, GRAPH_RUNNER
 from terra.runtime.execution.registered import Registered
 from terra.runtime.generation.xla import xla_ops
 from terra.runtime.generation.xla.xla_cluster import WHOLE, caller
@@ -112,7 +112,7 @@ class Compiled:
         """(name, number of outputs) of the function that is to run for these arguments."""
         ordinary = self.program.name, self.program.generated.n_outputs
         if self.used:
-            if runner.failures > self._failures_before:
+            if GRAPH_RUNNER.failures > self._failures_before:
                 self.failed()
             else:
                 self._good += 1
@@ -135,7 +135,7 @@ class Compiled:
                 self._give_up(f"its steps took {self.trial.median(1) * 1e3:.2g} ms, those of the ordinary graph {self.trial.median(0) * 1e3:.2g} ms")
             if not self.used:
                 return ordinary
-            self._failures_before = runner.failures
+            self._failures_before = GRAPH_RUNNER.failures
             self.checked = form.checked  # (the helper thread may put another form in its place)
             return form.top.signature.name, ordinary[1]
         self.trial.interrupt(time.perf_counter())
@@ -164,7 +164,7 @@ class Compiled:
     def _key(args, varying):
         """What XLA compiles for: the shapes of arguments and fed values, and the values that decide shapes."""
         pending = {}
-        for flight in list(runner.flights):
+        for flight in list(GRAPH_RUNNER.flights):
             for t in getattr(flight.record, "survivors", ()):
                 pending[id(t._hidden)] = t._shp
         key = []

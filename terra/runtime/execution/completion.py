@@ -1,9 +1,9 @@
 """How a co-executed step ends: its graph takes over what Python keeps, or it falls back, and what was matched is executed again."""
 
 from terra.graph.trace import CHECK, FETCH
-from terra.runtime.execution.graph_runner import Dropped, runner
+from terra.runtime.execution.graph_runner import Dropped, GRAPH_RUNNER
 from terra.runtime.execution.matching.reasons import node_name
-from terra.runtime.fallback.replay import Record, execute_again, unrecorded
+from terra.runtime.fallback.replay import StepRecord, execute_again, unrecorded
 from terra.runtime.generation import undo
 from terra.runtime.tensors.tensor import make_tensor, still_held
 from terra.runtime.tensors.value_key import ValueKey
@@ -15,7 +15,7 @@ from terra.tf import interrupts, opschema
 verifier = None  # what looks at steps that are verified, when their graphs run: set by `verification`
 
 
-class Endings:
+class Completion:
     """The part of `PythonRunner` for the end of the step."""
 
     def complete(self):
@@ -35,22 +35,22 @@ class Endings:
         if self.late:
             arguments = self._arguments(self.feeds, self.selects)
             attrs = self.program.single_threaded_attrs if self.single_threaded and generated is self.form else None
-            outputs, self.manager, self.waited = runner.start(self.program, arguments, generated, self.step.counts, attrs)
+            outputs, self.manager, self.waited = GRAPH_RUNNER.start(self.program, arguments, generated, self.step.counts, attrs)
         else:
             outputs, arguments = self.outputs, self.arguments
             if generated.gate is not None:
                 self._put(generated.gate, [tfi.eager_constant(1, tfi.dtypes.int32)])
         for t in survivors:
             t._hidden = outputs[t._key.result]
-        record = Record(self.log, self.step.arg_list, survivors, generated.undo, () if self.late else self._touched, self.step.deferred_destroys)
-        self.flight = runner.launch(outputs, record, self.manager, self.step.counts)
+        record = StepRecord(self.log, self.step.arg_list, survivors, generated.undo, () if self.late else self._touched, self.step.deferred_destroys)
+        self.flight = GRAPH_RUNNER.launch(outputs, record, self.manager, self.step.counts)
         for t in survivors:
             t._owner = self.flight
         if found is not None:
             verifier.run_again(self.step, self.flight, found)
         if self.step.function.keeps_last:
             self.step.function.last = LastStep(self.program, generated, arguments, () if self.late else self.puts)
-        if self._jumps and self.step.opened:
+        if self._jumps and self.step.partial_shapes:
             self.opens = self.log[:self._jumps[0][0]]
         self.issued = self.log = ()
         self.fed = self.fed_by_key = self.received = None
@@ -115,14 +115,14 @@ class Endings:
         """The graph does nothing, and has done nothing."""
         if not self.late:
             if self.manager is not None:
-                runner.cancel(self.manager)
+                GRAPH_RUNNER.cancel(self.manager)
             for queue in self._touched:
-                queue.drain(runner.handle)
+                queue.drain(GRAPH_RUNNER.handle)
             for queue in self.form.fetch_queues.values():
-                queue.drain(runner.handle)
+                queue.drain(GRAPH_RUNNER.handle)
             undo.restore(self.form.undo)
         else:
-            runner.sync()
+            GRAPH_RUNNER.sync()
 
     def _replay(self, tracer):
         """Execute the matched operations imperatively, in order, filling the placeholders that Python holds; the tapes hold them already."""
@@ -130,7 +130,7 @@ class Endings:
         with unrecorded():
             for self.replayed, (node, refs, own_attrs) in enumerate(self.log):
                 for dtype, enum, key in node.outs:
-                    if key not in placeholders:  # of a region that was jumped over
+                    if key not in placeholders:  # of a record that was jumped over
                         placeholders[key] = make_tensor(dtype, enum, None, key, self, None)
                 flat = [placeholders[x] if type(x) is ValueKey else x if type(x) is not int else self.step.arg_list[x] for x in refs]
                 if node.category == opschema.FETCH:
@@ -152,10 +152,10 @@ class LastStep:
     def run(self):
         """Dispatch the graph with everything that Python gave it, and wait until it is done."""
         manager = tfi.new_cancellation_manager()  # its deletion would cancel the run
-        start = runner.dispatch if self.puts else runner.run
+        start = GRAPH_RUNNER.dispatch if self.puts else GRAPH_RUNNER.run
         outputs = start(self.program, self.arguments, manager, self.form)
         for queue, values in self.puts:
-            queue.put(runner.handle, values)
+            queue.put(GRAPH_RUNNER.handle, values)
         outputs[0].numpy()
         for queue in self.form.fetch_queues.values():
-            queue.drain(runner.handle)
+            queue.drain(GRAPH_RUNNER.handle)

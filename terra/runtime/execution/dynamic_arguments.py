@@ -7,7 +7,7 @@ code as the result of an operation that passes its value on and tells only its o
 from operator import is_
 
 from terra.runtime.tensors.comparing import mask_of
-from terra.runtime.tensors.open_shapes import Partial
+from terra.runtime.tensors.open_shapes import PartialShape
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
 from terra.tf import private_names as tfi
 
@@ -17,12 +17,12 @@ _DEEPEST = 100  # containers within each other that are looked into
 _CLOSED = frozenset([tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_VARIANT])
 
 
-class Opening:
+class DynamicArguments:
     """The sizes that the tensors among the arguments of one function have always had; of_all: not only those of sparse and ragged ones."""
 
     def __init__(self, of_all):
         self._of_all = of_all
-        self._known = {}  # types and ranks of the tensors -> their shapes, each a Partial if some of its sizes have varied
+        self._known = {}  # types and ranks of the tensors -> their shapes, each a PartialShape if some of its sizes have varied
 
     def look_at(self, step):
         """Note the shapes of a step's arguments, and tell the step which are open. Returns whether a size varies that did not before."""
@@ -39,22 +39,22 @@ class Opening:
         for k, x in enumerate(tensors):
             shape, seen = x._shape_tuple(), known[k]
             if any([b is not None and a != b for a, b in zip(shape, seen)]) and structure[k][0] not in _CLOSED and (self._of_all or k in step.parts):
-                known[k] = Partial([b if a == b else None for a, b in zip(shape, seen)])
+                known[k] = PartialShape([b if a == b else None for a, b in zip(shape, seen)])
                 varies = True
-        step.opened = {k: shape for k, shape in enumerate(known) if type(shape) is Partial and mask_of(tensors[k]) is None}
+        step.partial_shapes = {k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and mask_of(tensors[k]) is None}
         return varies
 
     def describe(self):
         """A line for the user, if there is anything to tell."""
         shapes = [f"{tfi.INTERN_DTYPES[enum].name} {tuple(shape)}" for structure, known in self._known.items()
-                  for (enum, _), shape in zip(structure, known) if type(shape) is Partial]
+                  for (enum, _), shape in zip(structure, known) if type(shape) is PartialShape]
         return [f"Sizes of arguments that vary, and are left unknown: {', '.join(dict.fromkeys(shapes))}."] if shapes else []
 
 
 def open_arguments(step, args, kwargs):
     """The arguments of a step, with those replaced that are open; containers which hold such are copied."""
     replaced = {}
-    for k, shape in step.opened.items():
+    for k, shape in step.partial_shapes.items():
         x = step.arg_list[k]
         replaced[id(x)] = getattr(tfi.tf.raw_ops, OPENS)(input=x, shape=tfi.tensor_shape.TensorShape(shape))
         del step.args[id(x)]  # whoever comes by it in another way uses a tensor from outside

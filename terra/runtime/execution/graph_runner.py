@@ -146,7 +146,7 @@ class Dropped:
     def materialise(self, tensor):
         error = self._error()
         try:
-            runner.swallowed.note_read_failed(error)
+            GRAPH_RUNNER.swallowed.note_read_failed(error)
             raise error
         finally:
             del error  # its traceback has this frame
@@ -375,4 +375,4 @@ class GraphRunner:
         return error
 
 
-runner = GraphRunner()
+GRAPH_RUNNER = GraphRunner()

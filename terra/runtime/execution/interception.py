@@ -11,7 +11,7 @@ from threading import get_ident
 
 from terra.location import current_step
 from terra.runtime.execution import slicing
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.tapes import lazy_tape
 from terra.runtime.tensors.tensor import TerraTensor, shape_slice
 from terra.tf import private_names as tfi
@@ -32,7 +32,7 @@ def _fast(ctx, op, name, *args):
             return step.mode.fast(ctx, op, name, *args)
         if _may_use_variables(op, args):
             step.before_outside_access(op, args)
-    elif (runner.flights or runner.has_left_over or (step is not None and step.open_ended)) and _may_use_variables(op, args):
+    elif (GRAPH_RUNNER.flights or GRAPH_RUNNER.has_left_over or (step is not None and step.open_ended)) and _may_use_variables(op, args):
         _before_outside(op, args, True)
     return tfi.fast_execute(ctx, op, name, *args)
 
@@ -52,7 +52,7 @@ def _execute(execute, handle, device, op, inputs, attrs, *rest):
             return step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
         if _may_use_variables(op, inputs):
             step.before_outside_access(op, inputs)
-    elif (runner.flights or runner.has_left_over or (step is not None and step.open_ended)) and _may_use_variables(op, inputs):
+    elif (GRAPH_RUNNER.flights or GRAPH_RUNNER.has_left_over or (step is not None and step.open_ended)) and _may_use_variables(op, inputs):
         _before_outside(op.decode() if type(op) is bytes else op, inputs, False)
     return execute(handle, device, op, inputs, attrs, *rest)
 
@@ -92,13 +92,13 @@ def _before_outside(op, values, fast):
     if get_ident() in _internal:
         return
     end_open_step()
-    if runner.flights:
+    if GRAPH_RUNNER.flights:
         if fast:
             schema = opschema.get_schema(op)
             values = schema.flatten(values[:schema.n_inputs])
-        if not iterators.must_wait(op, values, runner.flights):
+        if not iterators.must_wait(op, values, GRAPH_RUNNER.flights):
             return
-    runner.sync()
+    GRAPH_RUNNER.sync()
 
 
 def end_open_step():
@@ -123,13 +123,13 @@ def install():
 def remove_if_idle():
     """Put TensorFlow's own entry points back if no step runs and none is in flight."""
     with _hooks_lock:
-        if current_step.active is None and not runner.flights and not runner.swallowed.pending:
+        if current_step.active is None and not GRAPH_RUNNER.flights and not GRAPH_RUNNER.swallowed.pending:
             replacements.remove_hooks()
-            if current_step.active is not None or runner.flights:  # a signal handler has begun a step meanwhile
+            if current_step.active is not None or GRAPH_RUNNER.flights:  # a signal handler has begun a step meanwhile
                 install()
 
 
-runner.on_idle = remove_if_idle
+GRAPH_RUNNER.on_idle = remove_if_idle
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ def unwaited(x):
 
 
 def launched(x):
-    """The eager tensor behind a TerraTensor that is no value of the running piece: of one in flight its handle, without waiting."""
+    """The eager tensor behind a TerraTensor that is no value of the running segment: of one in flight its handle, without waiting."""
     if x._value is not None:
         return x._value
     return x._hidden if type(x._owner) is Flight else x._eager()

@@ -40,7 +40,7 @@ class ProgramNode:
     """One node as the skeleton sees it: what an op must look like to be it, and what to hand out for it."""
 
     __slots__ = (
-        "express", "expected", "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
+        "monomorphic", "expected", "op_type", "info", "location", "n_in", "has_lists", "fast_attrs", "exec_attrs", "slots", "outs", "template", "shapes", "grad_attrs",
         "successors", "unclear", "end_selects", "assigns_multi", "fetch_queue", "fetched", "condition", "device", "category", "n_out", "updates", "out_shapes",
         "unreliable", "checked", "all_shapes", "fixed",
     )
@@ -48,7 +48,7 @@ class ProgramNode:
     def __init__(self):
         self.fetched = self.condition = -1  # of a fetch, the index of its value among the outputs of the deferred form, and the place of what the form with conditions is told of it
         self.checked = False  # whether Python waits for it, because the program would catch its failure
-        self.express = None  # the quick entry by which fast-forward has jumped last from here
+        self.monomorphic = None  # the inline cache entry by which fast-forward has jumped last from here
 
     @property
     def may_fail(self):
@@ -99,19 +99,19 @@ class Program:
         self.attrs = None  # of the calls of its function
         self.single_threaded_attrs = None  # the same to run it on one thread, once it is known that this is possible
         self.compiled = None  # with `jit_compile`, what decides whether it runs as compiled by XLA
-        self.regions = {}  # (node, function, id of its object) -> regions that fast-forward has recorded; False: never
-        self.paths = {}  # what `piece_tape` and `piece_gradient` know of the paths through it
+        self.call_sites = {}  # (node, function, id of its object) -> records that fast-forward has recorded; False: never
+        self.paths = {}  # what `segment_tape` and `segment_gradient` know of the paths through it
         self.feed_positions = {spec[1]: k for k, spec in enumerate(generated.arg_specs) if spec[0] == "feed"}
-        self.modules_version = 0  # of the framework's functions that `regions` were recorded with
+        self.modules_version = 0  # of the framework's functions that `call_sites` were recorded with
         self._may_fail = None
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
         self.unsteady = set()  # keys of opaque calls that give another number or text each time, see `opaque_calls`
         self.counters = set()  # (id of an object, name) of attributes that the program counts with
-        self.express = None  # what is done instead of steps that are skipped as a whole, once there was one
+        self.step_cache = None  # what is done instead of steps that are skipped as a whole, once there was one
         self.only_within = set()  # such places of calls that can be left out together with a run that is observed, but not by themselves
-        self.owners = {}  # such a place without the object -> the places with regions; None: objects come there that are made anew in each step
+        self.owners = {}  # such a place without the object -> the places with records; None: objects come there that are made anew in each step
         self.unskippable = {}  # such a place -> (how often a call could not be recorded, why the last one could not)
 
     @property
@@ -157,17 +157,17 @@ class Program:
             self._may_fail = any(node.may_fail for node in self._nodes if node is not self.start)
         return self._may_fail
 
-    def forget_regions(self):
+    def forget_records(self):
         """What fast-forward has recorded does not hold any more."""
-        self.regions.clear()
+        self.call_sites.clear()
         self.owners.clear()
         self.unskippable.clear()
         self.trials.clear()
         self.tried.clear()
         self.only_within.clear()
-        self.whole = self.express = None
+        self.whole = self.step_cache = None
         for node in self._nodes:
-            node.express = None
+            node.monomorphic = None
 
     def failures(self, place):
         """How often a call at this place could not be recorded, as far as that was counted."""
@@ -191,10 +191,10 @@ class Program:
         places = self.owners.setdefault(key, [])
         places.append(place)
         if len(places) > _MOST_OWNERS:
-            gone = [other for other in places[:-1] if not self.regions.get(other) or not self.regions[other].all_jumps()]
+            gone = [other for other in places[:-1] if not self.call_sites.get(other) or not self.call_sites[other].all_jumps()]
             self.owners[key] = None if len(gone) > _MOST_OWNERS // 2 else [other for other in places[1:] if other not in gone]
             for other in gone or places[:1]:
-                self.regions.pop(other, None)
+                self.call_sites.pop(other, None)
 
     def _key(self, node, out):
         key = self._keys.get((node, out))

@@ -3,15 +3,15 @@
 Each operation that the skeleton issues is checked against the node that can follow (type, attributes, device, executed location, and for each
 input that it is the value, constant, argument or variable it was), and gets placeholder tensors as its outputs. What Python decides goes to the
 graph: values (Input Feeding), control edges (Case Select). What Python reads comes from the graph (Output Fetching). An operation that no known node
-matches ends co-execution of the step: see `Endings.diverge`.
+matches ends co-execution of the step: see `Completion.diverge`.
 """
 
 from itertools import islice
 
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE
-from terra.runtime.execution.channels import Communication
-from terra.runtime.execution.completion import Endings
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.channels import Channels
+from terra.runtime.execution.completion import Completion
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.matching.inputs import NUMBERS, has_constant, learn_numbers, speculated_alike, value_of_fed
 from terra.runtime.execution.matching.reasons import why
 from terra.runtime.execution.matching.shapes import infer_shapes
@@ -33,7 +33,7 @@ FallbackException = tfi.FallbackException
 _context_changes = tfi.context_changes
 
 
-class PythonRunner(Communication, Endings):
+class PythonRunner(Channels, Completion):
     """Walks `program` for one step. Gives the hook its entry points, like Tracer."""
 
     tracer = Tracer  # what goes on after a fallback
@@ -66,7 +66,7 @@ class PythonRunner(Communication, Endings):
         self.outside_events = 0  # imperative-only operations: a jump could not repeat them
         self.received = {}  # node -> the value that it has fetched
         self.read_twice = []  # keys of values that were read after they had been fetched
-        self.late_reads = {}  # what is `held`, see `LateReads`, of the numbers that the framework has read
+        self.deferred_fetches = {}  # what is `held`, see `DeferredFetches`, of the numbers that the framework has read
         self.recorded_within = False  # whether a call is being recorded for the first time, of which those that it makes are part
         self.attempted = set()  # the user's functions whose calls are being observed or jumped over
         self.modules_checked = False  # whether fast-forward has looked for replaced functions of the framework
@@ -76,7 +76,7 @@ class PythonRunner(Communication, Endings):
         self.path = 0  # a digest of the branches taken
         self.tapes = Tapes(self, step.lazy_tapes, several=True)
         self.other_shapes_at = -1  # where in the log an operation had other shapes than the graph is right for, so that its general form has to run
-        self._jumps = []  # (place in the log, region)
+        self._jumps = []  # (place in the log, record)
         self._index = {}  # value key -> placeholder, of the first `_indexed` issued ones
         self._indexed = 0
         if self.late:
@@ -213,7 +213,7 @@ class PythonRunner(Communication, Endings):
             if self.conflicts(schema, flat):
                 self.diverge(f"{schema.name} runs imperatively and uses variables that this step has updated, or updates some, before it")
                 return False
-            runner.sync()
+            GRAPH_RUNNER.sync()
         for x in flat:
             host_value(x)
         return self.step.mode is self
@@ -249,15 +249,15 @@ class PythonRunner(Communication, Endings):
             signature += (key, shape, known_to_host(self, tensor))
         return signature
 
-    def note_jump(self, region):
-        self._jumps.append((len(self.log), region))
+    def note_jump(self, record):
+        self._jumps.append((len(self.log), record))
 
     def jumped_shapes(self, place):
-        """{value key: (dtype, enum, shape)} of the regions jumped over since the log was `place` long."""
+        """{value key: (dtype, enum, shape)} of the records jumped over since the log was `place` long."""
         shapes = {}
-        for at, region in self._jumps:
+        for at, record in self._jumps:
             if at >= place:
-                shapes.update(region.shapes)
+                shapes.update(record.shapes)
         return shapes
 
     def placeholder(self, key, shapes):
@@ -273,8 +273,8 @@ class PythonRunner(Communication, Endings):
         self._indexed = len(self.issued)
         return t
 
-    def expand(self, region):
-        return region.expanded(self)
+    def expand(self, record):
+        return record.expanded(self)
 
     # -- matching --------------------------------------------------------------------------------------------------------------
 

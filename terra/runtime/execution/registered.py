@@ -2,7 +2,7 @@
 
 import weakref
 
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.tf.private import runtime_functions
 
 _left = []  # names of functions whose owner is gone
@@ -37,5 +37,5 @@ class Registered:
 
 def remove_left():
     """Remove the functions of owners that are gone, unless a graph may still run."""
-    while _left and not runner.flights:
+    while _left and not GRAPH_RUNNER.flights:
         runtime_functions.remove_function(_left.pop())

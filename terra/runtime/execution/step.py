@@ -5,7 +5,7 @@ import time
 from threading import get_ident
 
 from terra.location import current_step, location
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import Visit
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.interpreter import frames
@@ -59,7 +59,7 @@ class Step:
             composites += collect_args(kwargs, self.args, self.arrays)
         self.parts = {self.args[id(x)][0] for x in tfi.parts_of_any_number(composites) if id(x) in self.args} if composites else ()  # indices of those that a sparse or ragged tensor has any number of
         self.arg_list = [t for _, t in self.args.values()]
-        self.opened = {}  # index of an argument some of whose sizes are to be unknown -> a Partial
+        self.partial_shapes = {}  # index of an argument some of whose sizes are to be unknown -> a PartialShape
         self._args_signature = self._shapes = None
         self.lazy_tapes = function.options.fast_forward
         self.skips = self.lazy_tapes and not tfi.tf.distribute.has_strategy()  # in whose scope the framework does other things
@@ -76,7 +76,7 @@ class Step:
         self.error = None  # that was raised where the program was already further on: see `fails`
         self.deferred_destroys = []  # of such variables, until the graph has used them
         self.fallback_reason = None
-        self.shown = None  # the `varying.Varying` of a run of the step's function that is observed
+        self.shown = None  # the `dynamic_values.DynamicValues` of a run of the step's function that is observed
         self.kept = ()  # tensors that outlive the step, though the graph does not give them: kept until the trace is merged
         self.mode = None
 
@@ -126,7 +126,7 @@ class Step:
         return self.skips and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
     def varies(self, array):
-        """Whether the step was given an array, or a live call gave it: it may be another one each time."""
+        """Whether the step was given an array, or a residual call gave it: it may be another one each time."""
         return id(array) in self.arrays or (self.shown is not None and array in self.shown)
 
     def as_data(self, array):
@@ -177,9 +177,9 @@ class Step:
         return mode if type(mode) is PythonRunner and self.skips and not self.paused and self.thread == get_ident() else None
 
     def args_signature(self):
-        """[(dtype enum, shape)] of the tensor arguments; the shape is a Partial if it is open."""
+        """[(dtype enum, shape)] of the tensor arguments; the shape is a PartialShape if it is open."""
         if self._args_signature is None:
-            self._args_signature = [(t._datatype_enum(), self.opened.get(k) or t._shape_tuple()) for k, t in enumerate(self.arg_list)]
+            self._args_signature = [(t._datatype_enum(), self.partial_shapes.get(k) or t._shape_tuple()) for k, t in enumerate(self.arg_list)]
         return self._args_signature
 
     def shapes(self):
@@ -261,21 +261,21 @@ class Step:
         name = op.decode() if type(op) is bytes else op
         schema = opschema.get_schema(name)
         if self.crossing:
-            if iterators.must_wait(name, [x for x in inputs if type(x) is EagerTensor or hasattr(x, "handle")], runner.flights):
-                runner.sync()
+            if iterators.must_wait(name, [x for x in inputs if type(x) is EagerTensor or hasattr(x, "handle")], GRAPH_RUNNER.flights):
+                GRAPH_RUNNER.sync()
             return
         if name in iterators.PIPELINE_OPS:
             handles = [x for x in inputs if type(x) is EagerTensor]
             reach = iterators.reach_of(handles)
             if reach is None or reach:
                 self._before_pipeline(name, reach)
-            if not iterators.must_wait(name, handles, runner.flights):
+            if not iterators.must_wait(name, handles, GRAPH_RUNNER.flights):
                 return
         elif schema is not None and schema.hides_variables:
             self._before_hidden(name)
         elif isinstance(mode, PythonRunner) and mode.conflicts(schema, inputs):
             mode.diverge(f"plain eager code ({name}) uses variables that the step has updated, or updates some that it has read")
-        runner.sync()
+        GRAPH_RUNNER.sync()
 
     def _before_pipeline(self, op, reach):
         """An input pipeline that may use variables is about to run: it must see what eager execution would have left."""

@@ -57,7 +57,7 @@ class Swallowed:
             if reader.f_code is _FOR_OPERATION:
                 return  # which raises the error itself
             reader = reader.f_back
-        if isinstance(error, tfi.OpError) and frames.is_frameworks(reader):
+        if isinstance(error, tfi.OpError) and frames.is_frameworks_frame(reader):
             self._found = error, threading.get_ident()
             if sys.getprofile() is None:  # a profiler of the program's cannot be taken up again behind an error
                 sys.setprofile(self._look_out)
@@ -78,7 +78,7 @@ class Swallowed:
                 self._found = None
             return None
         trace = error.__traceback__
-        if trace is not None and (frames.is_frameworks(trace.tb_frame) or ours.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
+        if trace is not None and (frames.is_frameworks_frame(trace.tb_frame) or ours.is_ours(trace.tb_frame)):  # nobody outside of it has seen the error
             tracebacks.clean(error)
             return error
         self._found = None

@@ -80,7 +80,7 @@ def destroy(handles):
         tfi.execute(tfi.context_handle(), "", "DestroyResourceOp", [h], ("ignore_lookup_error", True), 0)
 
 
-class Record:
+class StepRecord:
     """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
 
     __slots__ = ("log", "arguments", "survivors", "undo", "queues", "temporary", "before")

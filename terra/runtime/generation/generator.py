@@ -12,7 +12,7 @@ becomes a Case operation with one function for each case, driven by Case Select.
 
 In all forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
 that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
-functions that write) run behind the barrier too, with all that depends on them, if none of that can fail (see `behind`); else they keep their place, and what they overwrite is noted before (see `fallback.undo`).
+functions that write) run behind the barrier too, with all that depends on them, if none of that can fail (see `in_place_updates`); else they keep their place, and what they overwrite is noted before (see `fallback.undo`).
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 from terra.runtime.generation.functiondef import dtype
 from terra.runtime.generation.kernels.eager_kernels import Spread, constant_proto
-from terra.runtime.generation.kernels.cse import Repeated
+from terra.runtime.generation.kernels.cse import CommonSubexpressions
 from terra.tf import private_names as tfi
 from terra.tf.constants import dummy
 
@@ -22,7 +22,7 @@ class Scope:
         self.pooled = {}  # (input, output) of a MaxPool -> its attributes
         self.harmless = set()  # names of nodes that cannot fail
         self.spread = Spread()
-        self.repeated = Repeated()
+        self.repeated = CommonSubexpressions()
         self.checked = {}  # (ref, shape) -> ref of the same tensor, which has this shape or the graph fails
         self.checks = set()  # names of the nodes that see to that
 

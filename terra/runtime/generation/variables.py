@@ -35,7 +35,7 @@ class Accesses:
         self.written = [v for v, accesses in found.items() if any(how not in READS_ONLY for _, how in accesses)]
         inline = {n for case in switch_cases if case.n_choices == 1 for n in case.cases[0].block}
         self.behind = in_place_updates.find(order, inline, self.access, self.raw, lambda node, starts: can_run(node, starts, self.access.get(node)), is_open) if self.raw else set()
-        self.checks = in_place_updates.Checks(order, inline, self.behind) if self.behind else None
+        self.checks = in_place_updates.UpdateChecks(order, inline, self.behind) if self.behind else None
         self.in_place, self.whole = set(), set()
         for node, accesses in self.access.items():
             updated = [v for _, v, how in accesses if v in self.raw and type(v) is int and how not in READS_ONLY] if node not in self.behind else ()

@@ -97,7 +97,7 @@ class FrameCursor:
         return there
 
 
-def is_frameworks(frame):
+def is_frameworks_frame(frame):
     """Whether a frame runs code of TensorFlow's or Keras'."""
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.partition(".")[0] in tfi.FRAMEWORKS

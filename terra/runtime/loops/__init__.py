@@ -6,10 +6,10 @@ Python reads a value. Segments that begin at one normalised location (`fast_forw
 share a TraceGraph and a graph, so that the code decides how many graphs there are, not the trip
 counts.
 
-* `pieces`: a step in segments, and where one segment ends and the next begins.
-* `piece_modes`: the two modes of such a step, in which a segment is traced or its program walked.
-* `piece_tape`: what gradient tapes are told, bundled segment by segment.
-* `piece_gradient`: gradients of these bundles. The backward pass of a segment is a segment, too.
+* `segments`: a step in segments, and where one segment ends and the next begins.
+* `segment_modes`: the two modes of such a step, in which a segment is traced or its program walked.
+* `segment_tape`: what gradient tapes are told, bundled segment by segment.
+* `segment_gradient`: gradients of these bundles. The backward pass of a segment is a segment, too.
 * `piece_plans`: how such a pass is planned.
 * `recurrent_layers`: the loop over time of a stock RNN layer as one operation, with a While inside.
   `recurrence` is that operation with its gradient, `recurrent_cells` what is asked of the cells.

@@ -1,10 +1,10 @@
-"""Plans: the backward pass of one piece as one dispatch, where it goes the same way as one that was walked before (see `piece_gradient`)."""
+"""Plans: the backward pass of one segment as one dispatch, where it goes the same way as one that was walked before (see `segment_gradient`)."""
 
 from terra.graph.trace import CONST, FEED, VALUE
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.placeholders import launched
 from terra.runtime.fallback.replay import execute_again, unrecorded
-from terra.runtime.loops.segment_tape import Fed, all_held, is_static, values_of
+from terra.runtime.loops.segment_tape import SegmentInput, all_held, is_static, values_of
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
@@ -15,7 +15,7 @@ EagerTensor = tfi.EagerTensor
 
 
 class Source:
-    """A tensor that goes into a backward pass: gradient, tensor from outside of the forward piece, or value of it (kind 0, 1, 2)."""
+    """A tensor that goes into a backward pass: gradient, tensor from outside of the forward segment, or value of it (kind 0, 1, 2)."""
 
     __slots__ = ("kind", "what")
 
@@ -31,7 +31,7 @@ class Plan:
     def run(self, step, composite, given):
         """One iteration's backward pass."""
         fed, held = composite.fed, composite.held
-        if held is None or not self.targets <= held.keys():  # the plan was made after this piece
+        if held is None or not self.targets <= held.keys():  # the plan was made after this segment
             held = composite.held = all_held(composite)
         sources = []
         arguments = self.arguments.copy()
@@ -40,12 +40,12 @@ class Plan:
             sources.append(x)
             arguments[position] = launched(x) if type(x) is TerraTensor else x
         manager = tfi.new_cancellation_manager()
-        outputs = runner.dispatch(self.program, arguments, manager)
+        outputs = GRAPH_RUNNER.dispatch(self.program, arguments, manager)
         survivors = []
         for dtype, enum, shape, key in self.outputs:
             t = make_tensor(dtype, enum, shape, key, None, outputs[key.result])
             survivors.append(t)
-        step.flight = flight = runner.launch(outputs, PlanRecord(self, sources, survivors), manager, step.counts)
+        step.flight = flight = GRAPH_RUNNER.launch(outputs, BackwardRecord(self, sources, survivors), manager, step.counts)
         flight.last = False
         for t in survivors:
             t._owner = flight
@@ -68,8 +68,8 @@ class Plan:
         return [result(x) for x in self.result]
 
 
-class PlanRecord:
-    """How to run a planned backward pass imperatively, should its graph fail (see `replay.Record`)."""
+class BackwardRecord:
+    """How to run a planned backward pass imperatively, should its graph fail (see `replay.StepRecord`)."""
 
     __slots__ = ("plan", "sources", "survivors")
 
@@ -86,7 +86,7 @@ class PlanRecord:
         values = {}
         with unrecorded():
             for node, refs, own_attrs in self.plan.log:
-                inputs = [values[x] if type(x) is ValueKey else real(self.sources[x.index]) if type(x) is Fed else real(x) for x in refs]
+                inputs = [values[x] if type(x) is ValueKey else real(self.sources[x.index]) if type(x) is SegmentInput else real(x) for x in refs]
                 for (_, _, key), value in zip(node.outs, execute_again(node, inputs, own_attrs)):
                     values[key] = value
         for t in self.survivors:
@@ -95,7 +95,7 @@ class PlanRecord:
 
 
 def make_plan(mode, path, fed_forward, records, given, results, ones):
-    """The plan for what `mode`, a PieceRunner at the end of a backward piece, has walked; None if it got a tensor of unknown origin.
+    """The plan for what `mode`, a SegmentRunner at the end of a backward segment, has walked; None if it got a tensor of unknown origin.
 
     Of the gradients that were `given` to it, those among `ones` are the same each time.
     """
@@ -126,7 +126,7 @@ def make_plan(mode, path, fed_forward, records, given, results, ones):
                 if source.kind == 2:
                     plan.targets.add(source.what)
             if source is not None and id(source) in fed:
-                refs[k] = Fed(fed[id(source)])
+                refs[k] = SegmentInput(fed[id(source)])
             elif source is not None and slot.kind is VALUE:
                 return None
         plan.log.append((node, refs, own_attrs))

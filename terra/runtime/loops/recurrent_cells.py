@@ -16,7 +16,7 @@ def guard_of(layer):
     """Tells whether a layer has changed; None if it calls functions of the user's, or cannot be told."""
     users = []
     try:
-        guard = guard_set.Guard(layer, [], users)
+        guard = guard_set.GuardSet(layer, [], users)
     except Unskippable:
         return None
     return None if users else guard

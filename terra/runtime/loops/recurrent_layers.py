@@ -4,7 +4,7 @@ Where sequences have many lengths, a recurrent layer that is unrolled gives the 
 but its cell: so all of it can be a function of TensorFlow's, with a While operation in it, that takes sequences of any length. To the step that is one operation, its
 gradient is another one, and one path and one graph do for all lengths.
 
-What the gradient needs of the loop are lists of tensors, one for each time step. Where only some paths of a step have the loop, or steps are in pieces, these
+What the gradient needs of the loop are lists of tensors, one for each time step. Where only some paths of a step have the loop, or steps are in segments, these
 cannot be handed on: then the gradient's function computes the loop again. Values are eager's, gradients are summed in another order.
 """
 
@@ -76,8 +76,8 @@ def _find(step, original, step_function, inputs, states, options):
 
 
 def _without_sizes(step):
-    """While it lasts, nothing is read of the shapes of arguments some of whose sizes are left unknown (see `opening`)."""
-    return open_shapes.shown() if step.opened else contextlib.nullcontext()
+    """While it lasts, nothing is read of the shapes of arguments some of whose sizes are left unknown (see `dynamic_arguments`)."""
+    return open_shapes.shown() if step.partial_shapes else contextlib.nullcontext()
 
 
 def _varies(step, step_function, inputs):

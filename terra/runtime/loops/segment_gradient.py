@@ -1,11 +1,11 @@
-"""Gradients of rolled steps, piece by piece.
+"""Gradients of rolled steps, segment by segment.
 
-`tape.gradient` goes through the composites of a tape (`terra.runtime.loops.segment_tape`) backwards. The backward pass of one composite is a piece of its own: the first time TensorFlow's tape and
-gradient functions issue its operations, which are traced, and make a graph; from then on a `Plan` says which tensors go into that graph and what comes out, and the backward
-pass of one iteration of a loop is one dispatch, whatever the number of its operations. A plan holds for one path through the forward piece, its shapes, which of its inputs are
+`tape.gradient` goes through the composites of a tape (`terra.runtime.loops.segment_tape`) backwards. The backward pass of one composite is a segment of its own: the first time TensorFlow's tape and
+gradient functions issue its operations, which are traced, and make a graph; from then on a `BackwardPlan` says which tensors go into that graph and what comes out, and the backward
+pass of one iteration of a loop is one dispatch, whatever the number of its operations. A plan holds for one path through the forward segment, its shapes, which of its inputs are
 watched, which of its outputs have a gradient, and the values that gradient functions read.
 
-A value that is used by several operations of one piece, and behind it, gets its gradients summed piece by piece, where TensorFlow's tape has one sum of all: the
+A value that is used by several operations of one segment, and behind it, gets its gradients summed segment by segment, where TensorFlow's tape has one sum of all: the
 last bits may differ from eager execution there, as they do for tf.function's While.
 """
 
@@ -18,7 +18,7 @@ from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, SMALL
 
 EagerTensor = tfi.EagerTensor
-MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward piece sums itself
+MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward segment sums itself
 
 
 def gradient(tapes, lazy, *args):
@@ -146,8 +146,8 @@ class _Backward:
             self.gradients[uid] = [self._sum(found, "inside")]
 
     def _sum(self, found, which):
-        """The sum of the gradients of source number `which` ("inside": of a value between pieces), on its own if their number varies."""
-        lengths = self.step.pieces.lengths.setdefault(("sum", which), set())
+        """The sum of the gradients of source number `which` ("inside": of a value between segments), on its own if their number varies."""
+        lengths = self.step.segments.lengths.setdefault(("sum", which), set())
         lengths.add(len(found))
         if len(found) == 1:
             return found[0]
@@ -161,7 +161,7 @@ class _Backward:
             self.step.resume()
 
     def _piece(self, composite):
-        return self.step.pieces.get(("gradient", id(composite.piece)))
+        return self.step.segments.get(("gradient", id(composite.segment)))
 
     def _learn(self, composite, path, mask, outputs, inner, pattern):
         """By TensorFlow's tape, for the operations of this composite only; makes a plan if the graph of these operations did the work."""
@@ -199,14 +199,14 @@ class _Backward:
         return results
 
     def _begin(self, composite):
-        """Begin the piece of a composite's backward pass."""
+        """Begin the segment of a composite's backward pass."""
         step = self.step
         step.cut()
-        step.begin_piece(("gradient", id(composite.piece)))
+        step.begin_segment(("gradient", id(composite.segment)))
         step.one_region = True
 
     def _untraced(self, composite, mask, wanted):
-        """For a piece that ran imperatively, or an operation that stands alone."""
+        """For a segment that ran imperatively, or an operation that stands alone."""
         step, gradients = self.step, self.gradients
         records = composite.records
         made = {t._id: t for _, _, _, outs in records for t in outs}
@@ -216,7 +216,7 @@ class _Backward:
         inner = [uid for uid in made if uid in wanted]
         sources = mask + [made[uid] for uid in inner]
         step.cut()
-        alone = composite.piece is None
+        alone = composite.segment is None
         if not alone:
             self._begin(composite)
         else:

@@ -1,11 +1,11 @@
-"""The two modes of a step in pieces: a piece is traced, or its program is walked. See `terra.runtime.loops.segments`."""
+"""The two modes of a step in segments: a segment is traced, or its program is walked. See `terra.runtime.loops.segments`."""
 
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.matching.reasons import node_name
 from terra.runtime.execution.process.cross_thread import Visit
 from terra.runtime.execution.python_runner import PythonRunner
-from terra.runtime.fallback.replay import Record
+from terra.runtime.fallback.replay import StepRecord
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing import catching
@@ -16,7 +16,7 @@ from terra.tf import opschema
 from terra.tf.opschema import get_schema
 
 EagerTensor = tfi.EagerTensor
-MOST_FLIGHTS = 400  # dispatched pieces of which Python has not yet heard that they are done
+MOST_FLIGHTS = 400  # dispatched segments of which Python has not yet heard that they are done
 
 _variadic = {}
 
@@ -33,17 +33,17 @@ def variadic(op):
         return _variadic[op]
 
 
-class _InPiece:
-    """What is common to both modes: an operation of another region ends the piece, one that stands alone runs between two."""
+class _InSegment:
+    """What is common to both modes: an operation of another region ends the segment, one that stands alone runs between two."""
 
     def _elsewhere(self):
-        """Whether the operation at hand belongs to another piece."""
+        """Whether the operation at hand belongs to another segment."""
         step = self.step
         if step.mode is not self:
             return True
         if step.real_cursor.current is not step.cursor.here and step.leaves_region():
             step.cut()
-            step.begin_piece()
+            step.begin_segment()
             return True
         return False
 
@@ -85,8 +85,8 @@ def nest_inputs(schema, flat, attrs):
     return nested
 
 
-class PieceTracer(_InPiece, Tracer):
-    """Traces one piece."""
+class SegmentTracer(_InSegment, Tracer):
+    """Traces one segment."""
 
     computed_by_value = False
 
@@ -98,8 +98,8 @@ class PieceTracer(_InPiece, Tracer):
     def fast(self, ctx, op, name, *args):
         if self._elsewhere():
             return self.step.mode.fast(ctx, op, name, *args)
-        if runner.flights and interception.touches_variables(args):
-            runner.sync()  # pieces in flight may be going to change it, or to read it
+        if GRAPH_RUNNER.flights and interception.touches_variables(args):
+            GRAPH_RUNNER.sync()  # segments in flight may be going to change it, or to read it
         schema = variadic(op)
         if schema is not None:
             alone = self._alone_fast(schema, ctx, op, name, args)
@@ -110,8 +110,8 @@ class PieceTracer(_InPiece, Tracer):
     def slow(self, execute, handle, device, op, inputs, attrs, *rest):
         if self._elsewhere():
             return self.step.mode.slow(execute, handle, device, op, inputs, attrs, *rest)
-        if runner.flights and interception.touches_variables(inputs):
-            runner.sync()
+        if GRAPH_RUNNER.flights and interception.touches_variables(inputs):
+            GRAPH_RUNNER.sync()
         schema = variadic(op.decode() if type(op) is bytes else op)
         if schema is not None:
             alone = self._alone_slow(schema, inputs, attrs)
@@ -142,21 +142,21 @@ class PieceTracer(_InPiece, Tracer):
         self.step.tapes.before_host(op, flat)
         if self.step.touches_variables(schema, flat):
             self.step.cut()
-            runner.sync()
+            GRAPH_RUNNER.sync()
         return super()._host(schema, ctx, op, name, inputs, flat, attrs)
 
     def _host_slow(self, schema, execute, handle, device, op, inputs, attrs, *rest):
         self.step.tapes.before_host(schema.name, inputs)
         if self.step.touches_variables(schema, inputs):
             self.step.cut()
-            runner.sync()
+            GRAPH_RUNNER.sync()
         return super()._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
 
 
-class PieceRunner(_InPiece, PythonRunner):
-    """Walks the program of one piece. It is always in the late form: nothing is read before the piece is dispatched."""
+class SegmentRunner(_InSegment, PythonRunner):
+    """Walks the program of one segment. It is always in the late form: nothing is read before the segment is dispatched."""
 
-    tracer = PieceTracer
+    tracer = SegmentTracer
     computed_by_value = False
 
     def __init__(self, step, program):
@@ -197,14 +197,14 @@ class PieceRunner(_InPiece, PythonRunner):
         return result
 
     def _look_out(self, schema, flat, result):
-        """End the piece, and wait for it, if its last operation may fail and the program would catch that."""
+        """End the segment, and wait for it, if its last operation may fail and the program would catch that."""
         if schema is not None and catching.would_catch(self.step, schema, flat):
             made = [t for t in tfi.tf.nest.flatten(result) if type(t) is TerraTensor]
             if made:
                 self.materialise(made[0])
 
     def conflicts(self, schema, inputs):
-        return False  # pieces take effect in program order
+        return False  # segments take effect in program order
 
     def _prepare_host(self, schema, flat):
         self.outside_events += 1
@@ -212,7 +212,7 @@ class PieceRunner(_InPiece, PythonRunner):
         step.tapes.before_host(schema.name, flat)
         if step.touches_variables(schema, flat):
             step.cut()
-            runner.sync()
+            GRAPH_RUNNER.sync()
         for x in flat:
             if type(x) is TerraTensor:
                 x._eager()
@@ -234,7 +234,7 @@ class PieceRunner(_InPiece, PythonRunner):
         super().diverge(reason)
 
     def materialise(self, tensor):
-        """Python reads a value of this piece: the piece ends here."""
+        """Python reads a value of this segment: the segment ends here."""
         step = self.step
         with Visit(step):
             if tensor._value is None and tensor._owner is self and step.mode is self:
@@ -243,7 +243,7 @@ class PieceRunner(_InPiece, PythonRunner):
         return tensor._eager()
 
     def end(self):
-        """Hand the piece over to the graph; False if it diverged instead."""
+        """Hand the segment over to the graph; False if it diverged instead."""
         node = self.node
         if node is self.program.start:
             return True  # nothing was matched
@@ -265,23 +265,23 @@ class PieceRunner(_InPiece, PythonRunner):
         found = verification.found(self) if step.verifies else None
         self.manager = tfi.new_cancellation_manager()
         arguments = self._arguments(self.feeds, self.selects)
-        outputs = runner.dispatch(program, arguments, self.manager)
+        outputs = GRAPH_RUNNER.dispatch(program, arguments, self.manager)
         for t in survivors:
             t._hidden = outputs[t._key.result]
-        record = Record(self.log, step.arg_list, survivors, program.generated.undo, (), ())
-        step.flight = flight = runner.launch(outputs, record, self.manager, step.counts)
+        record = StepRecord(self.log, step.arg_list, survivors, program.generated.undo, (), ())
+        step.flight = flight = GRAPH_RUNNER.launch(outputs, record, self.manager, step.counts)
         flight.last = False
         for t in survivors:
             t._owner = flight
         if found is not None:
             verification.run_again(step, flight, found)
         step.launched += 1
-        step.path = hash((step.path, id(step.piece), self.path))
+        step.path = hash((step.path, id(step.segment), self.path))
         step.operations += len(self.log)
         if step.kept is not None:
             step.kept.append((program, arguments))
         self.issued = self.log = ()
         self.fed = self.fed_by_key = None
-        if len(runner.flights) > MOST_FLIGHTS:
-            runner.wait_for(runner.flights[MOST_FLIGHTS // 2])
+        if len(GRAPH_RUNNER.flights) > MOST_FLIGHTS:
+            GRAPH_RUNNER.wait_for(GRAPH_RUNNER.flights[MOST_FLIGHTS // 2])
         return True

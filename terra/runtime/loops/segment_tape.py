@@ -1,6 +1,6 @@
-"""What the gradient tapes of a rolled step are told, bundled piece by piece.
+"""What the gradient tapes of a rolled step are told, bundled segment by segment.
 
-While a step runs in pieces, what a gradient tape would record is kept, as in `lazy_tape`; when a piece ends, its operations become one `Composite`. Gradients are taken
+While a step runs in segments, what a gradient tape would record is kept, as in `lazy_tape`; when a segment ends, its operations become one `SegmentRecord`. Gradients are taken
 composite by composite (`terra.runtime.loops.segment_gradient`). Tapes that this does not cover (nested ones, those on which Python functions were recorded or that are asked while they
 record) are told all operations, and TensorFlow's own tape does the work.
 """
@@ -16,10 +16,10 @@ from terra.tf.constants import RESOURCE_ENUM
 from terra.tf.private import symbolic
 
 EagerTensor = tfi.EagerTensor
-MOST_PATHS = 2000  # remembered for each piece
+MOST_PATHS = 2000  # remembered for each segment
 
 
-class PieceLazyTape(LazyTape):
+class SegmentLazyTape(LazyTape):
     """A tape of a rolled step."""
 
     __slots__ = ("watches_variables", "watches", "bundled", "told")
@@ -33,10 +33,10 @@ class PieceLazyTape(LazyTape):
         self.told = False  # whether TensorFlow's tape was told of operations: from then on it does the work
 
 
-class Composite:
-    """What one piece did, as far as a tape is concerned."""
+class SegmentRecord:
+    """What one segment did, as far as a tape is concerned."""
 
-    __slots__ = ("records", "path", "fed", "held", "log", "outputs", "piece")
+    __slots__ = ("records", "path", "fed", "held", "log", "outputs", "segment")
 
     def __init__(self):
         self.records = None  # [(op, inputs, attributes, outputs)], unless `path` can stand for them
@@ -44,17 +44,17 @@ class Composite:
         self.fed = ()  # the tensors that came from outside
         self.held = None  # key -> tensor of the values that the plans need
         self.log = ()
-        self.outputs = ()  # (tensor id, key) of what outlived the piece
-        self.piece = None
+        self.outputs = ()  # (tensor id, key) of what outlived the segment
+        self.segment = None
 
 
 class Path:
-    """One way through the program of a piece, with its shapes: the operations that tapes are told, and the plans of their gradients."""
+    """One way through the program of a segment, with its shapes: the operations that tapes are told, and the plans of their gradients."""
 
     __slots__ = ("template", "handles", "static", "plans", "needed", "read", "_derived", "consumed")
 
     def __init__(self, template, handles, static):
-        self.template = template  # [(op, inputs, attributes, output keys)]; an input is a key, a Fed, or the tensor itself
+        self.template = template  # [(op, inputs, attributes, output keys)]; an input is a key, a SegmentInput, or the tensor itself
         self.handles = handles  # of the variables that it uses
         self.static = static  # whether no shape depends on data: else there can be no plan
         self.plans = {}
@@ -73,7 +73,7 @@ class Path:
             handles = {id(h): k for k, h in enumerate(self.handles)}
             for _, inputs, _, outputs in self.template:
                 for x in inputs:
-                    if (type(x) is ValueKey and x in known) or (type(x) is Fed and x.index in watched) or (
+                    if (type(x) is ValueKey and x in known) or (type(x) is SegmentInput and x.index in watched) or (
                             id(x) in handles and n_fed + handles[id(x)] in watched):
                         known.update(key for key in outputs if _differentiable(key))
                         break
@@ -86,8 +86,8 @@ def _differentiable(key):
     return dtype.is_floating or dtype.is_complex
 
 
-class Fed:
-    """Stands for tensor `index` of those that a piece got from outside."""
+class SegmentInput:
+    """Stands for tensor `index` of those that a segment got from outside."""
 
     __slots__ = ("index",)
 
@@ -101,16 +101,16 @@ class _Owner:
     node = path = step = None
 
 
-class PieceTapes(Tapes):
+class SegmentTapes(Tapes):
     """The lazy tapes of one rolled step."""
 
     def __init__(self, step, backward):
         super().__init__(_Owner, True)
         self.step = step
-        self.backward = backward  # what takes gradients: `piece_gradient.gradient`
+        self.backward = backward  # what takes gradients: `segment_gradient.gradient`
 
     def begun(self, tape, watches_variables):
-        return PieceLazyTape(tape, watches_variables, len(self.accessed))
+        return SegmentLazyTape(tape, watches_variables, len(self.accessed))
 
     def _lazies(self):
         return [*self.closed.values(), *([self.recording] if self.recording is not None else [])]
@@ -137,21 +137,21 @@ class PieceTapes(Tapes):
             self.give_up()
 
     def diverged(self, piece_runner):
-        """The current piece falls back: what it skipped will have been issued."""
+        """The current segment falls back: what it skipped will have been issued."""
         for lazy in self._lazies():
             items = lazy.pending[lazy.bundled:]
             if any(type(item) is not tuple for item in items):
                 lazy.pending[lazy.bundled:] = _expanded(piece_runner, items)
 
     def bundle(self, mode, program):
-        """The piece of `mode` ends: make composites of what was recorded in it; `program` is None if it ran imperatively. Returns them."""
+        """The segment of `mode` ends: make composites of what was recorded in it; `program` is None if it ran imperatively. Returns them."""
         made = []
         for lazy in self._lazies():
             items = lazy.pending[lazy.bundled:]
             if not items:
                 continue
-            composite = Composite()
-            composite.piece = self.step.piece if mode is not None else None
+            composite = SegmentRecord()
+            composite.segment = self.step.segment if mode is not None else None
             if program is None:
                 composite.records = items
             else:
@@ -185,7 +185,7 @@ class PieceTapes(Tapes):
         self.step.cut()
         pending = []
         for item in lazy.pending:
-            pending += records_of(item) if type(item) is Composite else [item]
+            pending += records_of(item) if type(item) is SegmentRecord else [item]
         lazy.pending, lazy.bundled, lazy.told = pending, 0, True
         super().flush(lazy)
 
@@ -201,7 +201,7 @@ class PieceTapes(Tapes):
             if not tfi.tape_set_is_empty():
                 return original(tape, *args)
             step.cut()
-            step.pause()  # an operation for each one on the tape, as many as the loops made: they are no piece
+            step.pause()  # an operation for each one on the tape, as many as the loops made: they are no segment
             try:
                 return original(tape, *args)
             finally:
@@ -220,7 +220,7 @@ def all_held(composite):
 
 
 def values_of(path, records):
-    """(key, tensor) of the values in the records of a piece that took this path."""
+    """(key, tensor) of the values in the records of a segment that took this path."""
     named = [r for r in records if all(type(t) is TerraTensor for t in r[3])]
     for (_, names, _, keys), (_, inputs, _, outs) in zip(path.template, named, strict=True):
         for key, t in zip((*keys, *names), (*outs, *inputs)):
@@ -244,8 +244,8 @@ def _expanded(mode, items):
 
 
 def _path(composite, mode):
-    """The Path for a co-executed piece; None if a plan could not name all of its tensors."""
-    fed = {id(x): Fed(k) for k, x in enumerate(composite.fed)}
+    """The Path for a co-executed segment; None if a plan could not name all of its tensors."""
+    fed = {id(x): SegmentInput(k) for k, x in enumerate(composite.fed)}
     handles = []
     template = []
     for op, inputs, attrs, outputs in composite.records:
@@ -295,7 +295,7 @@ def records_of(composite):
         return t
 
     composite.records = [
-        (op, [tensor(x) if type(x) is ValueKey else composite.fed[x.index] if type(x) is Fed else x for x in inputs], attrs,
+        (op, [tensor(x) if type(x) is ValueKey else composite.fed[x.index] if type(x) is SegmentInput else x for x in inputs], attrs,
          [tensor(key) for key in outputs])
         for op, inputs, attrs, outputs in composite.path.template]
     return composite.records

@@ -13,8 +13,8 @@ from terra.graph import trace
 from terra.location import current_step
 from terra.options import Stats
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import runner
-from terra.runtime.execution.dynamic_arguments import Opening
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
+from terra.runtime.execution.dynamic_arguments import DynamicArguments
 from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.step import Counts, Step
 from terra.runtime.fallback.policy import Policy
@@ -33,7 +33,7 @@ from terra.runtime.step_function.structures import Structures
 from terra.runtime.step_function.traces import Traces
 from terra.runtime.step_function.tuning.early_start import EarlyStart
 from terra.runtime.step_function.tuning.single_threaded import SingleThreaded
-from terra.runtime.step_function.trace_eviction import Turnover
+from terra.runtime.step_function.trace_eviction import TraceEviction
 from terra.runtime.tracing import catching
 from terra.tf import private_names as tfi
 from terra.tf import interrupts
@@ -48,12 +48,12 @@ framework_loops.replace()
 class Coexecuted(AsWritten):
     """What `terra.coexecute` returns: call it like the function it wraps.
 
-    It holds what its parts share: the options, the traces (`store`), the program made of them, the pieces of rolled steps, the policy.
+    It holds what its parts share: the options, the traces (`store`), the program made of them, the segments of rolled steps, the policy.
     Its parts do the work: `lifecycle` begins and ends steps, `traces` merges what was traced, `generation` makes programs of that, `rolling` cuts loops,
     `structures` and `instances` have the functions for single structures of arguments, and for the instances of a class.
     """
 
-    may_roll = True  # whether its steps can be cut into pieces
+    may_roll = True  # whether its steps can be cut into segments
     lifecycle_class = Lifecycle
 
     def __init__(self, fn, python, options, located=True):
@@ -73,8 +73,8 @@ class Coexecuted(AsWritten):
         self.single_threaded = SingleThreaded()
         self.lengths = {}  # (id of an RNN layer, location) -> lengths of the sequences that it was given there
         self.recurrences = None  # once the loops of RNN layers are one operation each: those
-        self.pieces = None  # once loops are rolled: what takes the place of `store` and `program`
-        self.recurring = None  # then: the structures of arguments that come again and again, each with a function of its own
+        self.segments = None  # once loops are rolled: what takes the place of `store` and `program`
+        self.specialisation = None  # then: the structures of arguments that come again and again, each with a function of its own
         self.rolling = Rolling(self)
         self.policy.otherwise = self.rolling.roll_branching
         self.fallback_reasons = {}  # reason with its line -> how often
@@ -82,7 +82,7 @@ class Coexecuted(AsWritten):
         self._stats = Stats()
         self.generation = Generation(self)
         self.begins_anew = False  # whether the traces are to be forgotten before the next step
-        self.turnover = Turnover()
+        self.eviction = TraceEviction()
         self.read_lock = threading.RLock()
         self._took = None  # of the last step: (whether it was co-executed, seconds, how long Python had waited for graphs by then)
         self.lifecycle, self.traces = self.lifecycle_class(self), Traces(self)
@@ -91,7 +91,7 @@ class Coexecuted(AsWritten):
         self._departs.atexit = False
         self._warnings = set()  # that were given: each comes once
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
-        self.opening = Opening(options.reduce_retracing)
+        self.dynamic_arguments = DynamicArguments(options.reduce_retracing)
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -133,8 +133,8 @@ class Coexecuted(AsWritten):
             return self._as_part(False)(*args, **kwargs)  # part of the outer step
         if current_step.left_alone.depth:
             return self._as_part()(*args, **kwargs)  # part of an imperative step
-        express = self.program and self.program.express
-        known = express is not None and express.may_run_here()
+        step_cache = self.program and self.program.step_cache
+        known = step_cache is not None and step_cache.may_run_here()
         if not known and not tfi.executing_eagerly():
             self.warn_once("is traced into a graph by its caller, where nothing is co-executed; with Keras, compile the model with run_eagerly=True "
                             "(or use terra.compile).")
@@ -171,7 +171,7 @@ class Coexecuted(AsWritten):
     def _step(self, args, kwargs):
         if self.policy.pause_left and self.generation.task is None and not self.generation.retired:
             return self._leave_alone(args, kwargs)
-        if self.recurring is not None and not self.policy.pause_left:
+        if self.specialisation is not None and not self.policy.pause_left:
             return self.structures.step(args, kwargs)
         return self.one_step(args, kwargs)
 
@@ -180,8 +180,8 @@ class Coexecuted(AsWritten):
         if outcomes.pending:
             outcomes.pending.clear()
         program = self.program  # another thread may put a new one in its place
-        if program is not None and program.express is not None and program.express.prepared:
-            result = program.express.attempt(args, kwargs)
+        if program is not None and program.step_cache is not None and program.step_cache.detached:
+            result = program.step_cache.attempt(args, kwargs)
             if result is not step_cache.MISSED:
                 return result
         self._note_last_step()
@@ -210,13 +210,13 @@ class Coexecuted(AsWritten):
             with current_step.left_alone:
                 result = self._python(*args, **kwargs)
         elif step.verifies:
-            runner.limit(0)
+            GRAPH_RUNNER.limit(0)
             verification.finish(step)
         elif step.fallback_reason is None and (self.options.run_ahead == 0 or self._is_guarded()):
-            runner.limit(0)
+            GRAPH_RUNNER.limit(0)
         coexecuted = self._stats.coexecuted_steps > before
         if coexecuted and skeleton is not None:
-            step_cache.prepare(self, step, skeleton, args, kwargs)
+            step_cache.detach(self, step, skeleton, args, kwargs)
         if (coexecuted or step is None) and not self.options.verify:
             self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
         return result
@@ -269,7 +269,7 @@ class Coexecuted(AsWritten):
         self._stats.coexecuted_steps += 1
         self._stats.single_threaded_steps += single_threaded
         self.was_edited = False
-        if self.recurring is not None and len(self.store.graph) <= structure_specialisation.LARGEST:
+        if self.specialisation is not None and len(self.store.graph) <= structure_specialisation.LARGEST:
             self.structures.path = path
         if form.fixed:
             self.generation.note_completed(general)
@@ -283,7 +283,7 @@ class Coexecuted(AsWritten):
                 if not self.rolling.unroll_layers():
                     self.generation.begin()  # graphs that XLA may compile are somewhat slower if it does not
         self.policy.coexecuted()
-        if self.store.n_traces > 1 and self.turnover.has_settled((path, shapes)) and self.generation.task is None and not self.options.jit_compile:
+        if self.store.n_traces > 1 and self.eviction.has_settled((path, shapes)) and self.generation.task is None and not self.options.jit_compile:
             self.traces.narrow()
 
     def note_rolled(self, loops):
@@ -319,7 +319,7 @@ class Coexecuted(AsWritten):
         """
         snapshot = registry.snapshot(self._stats, self.counts)
         snapshot.traces = self.store.n_traces
-        snapshot.pieces = 0 if self.pieces is None else len(self.pieces.table)
+        snapshot.pieces = 0 if self.segments is None else len(self.segments.table)
         snapshot.recurrent_layers = 0 if self.recurrences is None else len(self.recurrences)
         for own in (self.instances.gone, *(made.stats() for made in self.of_instances())):
             snapshot.add(own)
@@ -340,7 +340,7 @@ class Coexecuted(AsWritten):
             self.keeps_last = False
             if self.last is None:
                 raise RuntimeError(f"{self.policy.name} was not co-executed just now, so there is no graph to run alone; call it more often first.")
-        runner.sync()
+        GRAPH_RUNNER.sync()
         self.last.run()
 
     @property

@@ -9,7 +9,7 @@ from terra import errors
 from terra.location import current_step
 from terra.runtime.execution import interception
 from terra.runtime.execution.compiled import GROWN, Compiled, NotingQueue
-from terra.runtime.execution.graph_runner import Queue, runner
+from terra.runtime.execution.graph_runner import Queue, GRAPH_RUNNER
 from terra.runtime.execution.program import Program
 from terra.runtime.execution.registered import Registered
 from terra.runtime.generation import speculated_branches
@@ -57,7 +57,7 @@ class Generation:
         """Generate what is due."""
         if current_step.left_alone.depth:
             return  # at the end of a step that has forked, in the child
-        self._function.turnover.has_traced()
+        self._function.eviction.has_traced()
         self.task = Task(self._run)
 
     @property
@@ -74,8 +74,8 @@ class Generation:
         function, start, made = self._function, time.perf_counter(), 0
         try:
             with interception.internal_thread():
-                if function.pieces is not None:
-                    self._generate_pieces(function.pieces)
+                if function.segments is not None:
+                    self._generate_segments(function.segments)
                     made = 1
                     return
                 current = function.program
@@ -119,18 +119,18 @@ class Generation:
             program.compiled = Compiled(program, functools.partial(self._instantiate, program, None), None if before is None else before.compiled)
         function.program = program
 
-    def _generate_pieces(self, of):
-        """Programs for the pieces that are due: one generation."""
+    def _generate_segments(self, of):
+        """Programs for the segments that are due: one generation."""
         while of.due:
-            piece = of.due.pop()
-            of.dirty.discard(piece)
+            segment = of.due.pop()
+            of.dirty.discard(segment)
             with self.lock:
-                program = self._make_program(piece.store)
-                piece.version = program.version
+                program = self._make_program(segment.store)
+                segment.version = program.version
             self._instantiate(program)
-            if piece.program is not None:
-                self.retired.append(piece.program)
-            piece.program = program
+            if segment.program is not None:
+                self.retired.append(segment.program)
+            segment.program = program
 
     def _make_program(self, store):
         early = any(node.payload.event.info.category == opschema.FETCH for node in store.graph.nodes)
@@ -149,11 +149,11 @@ class Generation:
                 raise errors.GenerationError("its two forms take other arguments")
         for node in store.graph.nodes:
             node.payload.fixed = next(iter(generated.fixed[node])) if node in generated.fixed and program.general is None else None
-        self._others, self._failures = 0, runner.failures
+        self._others, self._failures = 0, GRAPH_RUNNER.failures
         for form in program.forms:
             for fdef in form.fdefs:
                 self.registered.add(to_register(fdef))
-        if self._function.pieces is None and not compiles and self._lacks_early_form(program):
+        if self._function.segments is None and not compiles and self._lacks_early_form(program):
             program.early_form = self._make_early_form(program, store)
         current = self._function.program
         if current is not None and current.wants_deferred and early:
@@ -165,7 +165,7 @@ class Generation:
         return program
 
     def _may_fix(self):
-        return self.fixes_shapes and self._function.pieces is None
+        return self.fixes_shapes and self._function.segments is None
 
     def note_other_shapes(self):
         """A step falls back because the graph is not right for its shapes: that should happen once."""
@@ -176,7 +176,7 @@ class Generation:
     def note_completed(self, general):
         """A step was co-executed, by the general form of a graph or not."""
         self._others = self._others + 1 if general else max(0, self._others - 3)
-        if self._others > MOST_OTHERS or runner.failures != self._failures:
+        if self._others > MOST_OTHERS or GRAPH_RUNNER.failures != self._failures:
             self.fixes_shapes = False
 
     @property
@@ -187,8 +187,8 @@ class Generation:
 
     @property
     def may_compile(self):
-        """Whether XLA has not been given up, and steps are not in pieces, which it is not given."""
-        return self._function.options.jit_compile and self.given_up is None and self._function.pieces is None
+        """Whether XLA has not been given up, and steps are not in segments, which it is not given."""
+        return self._function.options.jit_compile and self.given_up is None and self._function.segments is None
 
     def _compiles(self):
         """Whether XLA may compile what is generated now."""
@@ -302,7 +302,7 @@ class Generation:
         busy = [program for program in self.retired if program.compiled is not None and program.compiled.busy]
         if len(busy) == len(self.retired):
             return
-        runner.limit(0)
+        GRAPH_RUNNER.limit(0)
         retired, self.retired = [program for program in self.retired if program not in busy], busy
         for program in retired:
             if program.compiled is not None:

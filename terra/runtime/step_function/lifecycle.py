@@ -6,7 +6,7 @@ import time
 
 from terra.location import current_step, location
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process.garbage import collect_as_before, collect_rarely
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.execution.registered import remove_left
@@ -23,7 +23,7 @@ from terra.tf import private_names as tfi
 
 log = logging.getLogger("terra")
 
-SETTLED = 24  # traces in a row, nothing new to a piece, after which it gets a graph while others of the step are not yet known
+SETTLED = 24  # traces in a row, nothing new to a segment, after which it gets a graph while others of the step are not yet known
 _NOTHING = contextlib.nullcontext()
 
 
@@ -55,9 +55,9 @@ class Lifecycle:
                 raise
         if function.program is not None and function.program.compiled is not None:
             function.program.compiled.advance(function.options.wait_for_graph)
-        if function.pieces is not None and kind is Step:
-            kind = segments.PiecewiseStep
-            waiting = generation.task is not None and not function.pieces.ready
+        if function.segments is not None and kind is Step:
+            kind = segments.SegmentedStep
+            waiting = generation.task is not None and not function.segments.ready
         else:
             waiting = function.program is None and generation.task is not None
         if waiting or self._cannot_be_ordered() or self._is_looked_at() or (not outcomes.pending and function.policy.imperative()) or (
@@ -65,13 +65,13 @@ class Lifecycle:
             stats.imperative_steps += 1
             return None
         step = kind(function, args, kwargs)
-        if function.opening.look_at(step):
+        if function.dynamic_arguments.look_at(step):
             function.traces.begin_anew()
         try:
             if step.mode is not None:
-                runner.limit(max(function.options.run_ahead - 1, 0))
-            elif function.program is None or (not function.keeps_last and function.turnover.traces()):
-                runner.sync()
+                GRAPH_RUNNER.limit(max(function.options.run_ahead - 1, 0))
+            elif function.program is None or (not function.keeps_last and function.eviction.traces()):
+                GRAPH_RUNNER.sync()
                 recurrent_layers.replace()
                 deferred_fetches.replace(call_cache.running)
                 step.mode = Tracer(step)
@@ -81,7 +81,7 @@ class Lifecycle:
                     now = time.perf_counter()
                     form = function.early_start.begins(program, stats.steps, now, function.counts.python_stall)
                     single_threaded = function.single_threaded.begins(program, form, stats.steps, now)
-                runner.limit(max(function.options.run_ahead - 1, 0))
+                GRAPH_RUNNER.limit(max(function.options.run_ahead - 1, 0))
         except BaseException:  # of an earlier step: this one has not begun
             stats.steps -= 1
             raise
@@ -136,7 +136,7 @@ class Lifecycle:
         tfi.flush_zeros_cache()  # which would keep tensors of the step alive
         if step.error is not None:
             raise step.error
-        if isinstance(step, segments.PiecewiseStep):
+        if isinstance(step, segments.SegmentedStep):
             self._end_rolled(step)
             return
         mode = step.mode
@@ -165,10 +165,10 @@ class Lifecycle:
             function.policy.coexecuted()
             if step.operations <= structure_specialisation.LARGEST:
                 function.structures.path = step.path
-                if function.options.loops == "auto" and function.turnover.has_settled(step.path) and function.generation.task is None:
+                if function.options.loops == "auto" and function.eviction.has_settled(step.path) and function.generation.task is None:
                     function.rolling.unroll_settled()
             if function.keeps_last:
-                function.last = segments.LastPieces(step.kept)
+                function.last = segments.LastSegments(step.kept)
         else:
             function._stats.tracing_steps += 1
             if fell_back:
@@ -176,13 +176,13 @@ class Lifecycle:
             else:
                 function.policy.traced(True)
         step.mode = None
-        of, generation = function.pieces, function.generation
-        if of is None or function.rolling.after_pieces(step) or not of.dirty or generation.task is not None:
+        of, generation = function.segments, function.generation
+        if of is None or function.rolling.after_segments(step) or not of.dirty or generation.task is not None:
             return
         if fell_back or not step.learned:
             of.due = set(of.dirty)
         elif not of.ready:  # iterations of a loop need not wait for what comes once in a step
-            of.due = {piece for piece in of.dirty if piece.quiet >= SETTLED}
+            of.due = {segment for segment in of.dirty if segment.quiet >= SETTLED}
         if of.due:
             generation.begin()
 
@@ -200,7 +200,7 @@ class Lifecycle:
         why = f"the step raised {type(error).__name__}"
         if step.fallback_reason is None and not isinstance(mode, PythonRunner):
             function.raised[why] = function.raised.get(why, 0) + 1
-        if isinstance(step, segments.PiecewiseStep):
+        if isinstance(step, segments.SegmentedStep):
             function._stats.tracing_steps += 1
             try:
                 step.abort()
@@ -208,7 +208,7 @@ class Lifecycle:
                 destroy(step.deferred_destroys)
                 step.mode = None
             return
-        if isinstance(mode, PythonRunner) and runner.has_raised(error):
+        if isinstance(mode, PythonRunner) and GRAPH_RUNNER.has_raised(error):
             mode.drop(error)
             destroy(step.deferred_destroys)
             function._stats.tracing_steps += 1
@@ -230,7 +230,7 @@ class Lifecycle:
         """The step at hand has left the graph."""
         function = self._function
         function._stats.fallbacks += 1
-        function.turnover.note_fallback()
+        function.eviction.note_fallback()
         compiled = function.program.compiled if function.program is not None else None
         if compiled is not None and compiled.used and "kernel failed" in reason:
             compiled.failed()

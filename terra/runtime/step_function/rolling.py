@@ -1,4 +1,4 @@
-"""Which loops of a step function are unrolled in its graph, and which are rolled: then its steps are co-executed in pieces (see `pieces`).
+"""Which loops of a step function are unrolled in its graph, and which are rolled: then its steps are co-executed in segments (see `segments`).
 
 A loop is unrolled until it turns out to be a loss: because it runs another number of times each time, or takes branches of its own in each iteration.
 """
@@ -12,7 +12,7 @@ from terra.runtime.step_function import structure_specialisation
 log = logging.getLogger("terra")
 
 FEW_ITERATIONS = 4  # a loop that ran no more often is unrolled for two different trip counts, too
-FEW_TREES = 2  # traces with recursion that are merged before steps are cut into pieces
+FEW_TREES = 2  # traces with recursion that are merged before steps are cut into segments
 
 
 class Rolling:
@@ -46,7 +46,7 @@ class Rolling:
         return {loop_id for loop_id, counts in of_loop.items() if len(counts) > 1 or loop_id in self._branching}
 
     def after_trace(self, locations):
-        """A whole step was traced, with operations at these locations: True if steps are cut into pieces from now on."""
+        """A whole step was traced, with operations at these locations: True if steps are cut into segments from now on."""
         self.note(locations)
         varying = self._varying()
         recursive = {here for here in locations if normalised_locations.is_recursive(here)}
@@ -57,12 +57,12 @@ class Rolling:
         self._roll(varying)
         return True
 
-    def after_pieces(self, step):
-        """A step in pieces is over: True if others are cut at more loops from now on."""
+    def after_segments(self, step):
+        """A step in segments is over: True if others are cut at more loops from now on."""
         if not step.launched:  # else only a part of what ran is known
             self.note(step.locations)
         varying = self._varying(at_once=True)
-        if varying <= self._function.pieces.places.varying:
+        if varying <= self._function.segments.places.varying:
             return False
         self._roll(varying)
         return True
@@ -70,7 +70,7 @@ class Rolling:
     def roll_branching(self):
         """Roll the loops in which paths part, because each iteration has branches of its own: whether there are any."""
         function = self._function
-        if not (function.located and function.may_roll) or function.pieces is not None or function.options.loops == "unroll":
+        if not (function.located and function.may_roll) or function.segments is not None or function.options.loops == "unroll":
             return False
         ways = [after.payload for node in function.store.graph.nodes if len(node.succ) > 1 for after in node.succ if after.payload is not None]
         self._branching.update([loop_id for way in ways for loop_id, count in way.event.location.loop_ids if count > 1])
@@ -79,15 +79,15 @@ class Rolling:
         return bool(self._branching)
 
     def _roll(self, varying):
-        """From the next step on, cut steps into pieces at these loops and at recursive calls."""
+        """From the next step on, cut steps into segments at these loops and at recursive calls."""
         function = self._function
-        if function.pieces is not None:
-            function.generation.retired += function.pieces.programs
-        function.pieces = segments.Pieces(varying)
+        if function.segments is not None:
+            function.generation.retired += function.segments.programs
+        function.segments = segments.Segments(varying)
         if function.recurrences is not None and function.recurrences.for_xla:
-            function.recurrences = None  # XLA is not given pieces
+            function.recurrences = None  # XLA is not given segments
         elif function.recurrences is not None:
-            function.recurrences.computes_again = True  # what gradients need of a loop is no part of another piece
+            function.recurrences.computes_again = True  # what gradients need of a loop is no part of another segment
         self._look_for_recurring(structure_specialisation.SHARE)
         function.note_rolled(len(varying))
         why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
@@ -98,7 +98,7 @@ class Rolling:
         function = self._function
         function.recurrences = recurrent_layers.Recurrences()
         function.begins_anew = True
-        if function.pieces is not None:
+        if function.segments is not None:
             function.recurrences.computes_again = True
         elif function.located and not function.options.reduce_retracing:
             self._look_for_recurring(structure_specialisation.SHARE_OF_WHOLE)
@@ -115,8 +115,8 @@ class Rolling:
 
     def _look_for_recurring(self, share):
         function = self._function
-        if function.recurring is None and function.options.loops != "roll":
-            function.recurring = structure_specialisation.Recurring(function.structures.make, share)
+        if function.specialisation is None and function.options.loops != "roll":
+            function.specialisation = structure_specialisation.StructureSpecialisation(function.structures.make, share)
 
     def unroll_settled(self):
         """All loops have run equally often for long."""
@@ -128,12 +128,12 @@ class Rolling:
     def unroll(self):
         """From the next step on, steps are whole again: their loops have run equally often for long."""
         function = self._function
-        function.turnover.narrow()
+        function.eviction.narrow()
         retired = function.generation.retired
-        retired += function.pieces.programs
-        for made in function.recurring.functions.values() if function.recurring is not None else ():
+        retired += function.segments.programs
+        for made in function.specialisation.functions.values() if function.specialisation is not None else ():
             retired += [] if made is None else made.generation.retire()
-        function.pieces = function.recurring = None
+        function.segments = function.specialisation = None
         self._trip_counts.clear()
         self._branching.clear()
         function.note_rolled(0)

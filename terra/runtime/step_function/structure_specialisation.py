@@ -1,8 +1,8 @@
-"""Recurring structures: steps that are cut into pieces, but whose arguments come again and again in the same shapes.
+"""Recurring structures: steps that are cut into segments, but whose arguments come again and again in the same shapes.
 
-A rolled step needs no new graph for a new tree or a new length, and pays for that with Python's work between the pieces. Where the same structure recurs, epoch after
+A rolled step needs no new graph for a new tree or a new length, and pays for that with Python's work between the segments. Where the same structure recurs, epoch after
 epoch, a graph of its own for the whole step is faster: it is what unrolling the loops for this one structure gives, and its Python is skipped where that
-is possible. So each structure that has taken the same path through the pieces several times gets an unrolled function of its own, as long as tracing and
+is possible. So each structure that has taken the same path through the segments several times gets an unrolled function of its own, as long as tracing and
 generating those takes no more than a part of the time that the program runs, and their number is bounded. Once it is known what such functions cost and save, the next
 structure gets one when it has come so often that one can be expected to pay for itself.
 
@@ -23,24 +23,24 @@ TIMES = 3  # that a structure must have taken the same path
 _CHANGES = 4  # of that path, with the same graphs; each further one doubles the times
 MOST = 64  # structures of one function with a graph of their own
 SHARE = 1.0  # of the time that all steps have taken, which tracing, generating and recording for single structures may take; half of that if steps do not become twice as short
-SHARE_OF_WHOLE = 0.1  # the same where steps are not in pieces, so that there is less to gain
+SHARE_OF_WHOLE = 0.1  # the same where steps are not in segments, so that there is less to gain
 LARGEST = 4000  # operations of a step that is unrolled
 _MOST_SEEN = 512  # structures that are remembered
 _MOST_PARTS = 4000  # of an argument that are looked at
 _MISSES = 2  # fallbacks of a function for one structure, after which it is given up (and one more for each 50 steps)
 _COSTS = 3, 0  # of the first and the second step that is traced, in times that it takes: generating, in the background, costs about as much as one of them
 _MOST_GIVEN_UP = 4  # after so many, no structure of this function gets one
-_ENOUGH, _ENOUGH_STEPS = 3, 5  # functions, and steps of each, that are compared with the pieces
+_ENOUGH, _ENOUGH_STEPS = 3, 5  # functions, and steps of each, that are compared with the segments
 _MOST_UNKNOWN = 8  # functions until it is known whether they pay
-_FAIR, _LOSS = 12, 1.2  # a function whose steps, after so many, have all taken more than so many times as long as in pieces is given up
+_FAIR, _LOSS = 12, 1.2  # a function whose steps, after so many, have all taken more than so many times as long as in segments is given up
 _TO_COME = 4  # times as often as it has come, a structure is expected to come: it is data for some epochs
-_WORTH = 0.9  # no further structure gets a function if steps take more than so many times as long as in pieces
+_WORTH = 0.9  # no further structure gets a function if steps take more than so many times as long as in segments
 
 _ARRAYS = frozenset([tfi.EagerTensor, TerraTensor, np.ndarray])
 _BY_VALUE = frozenset([int, float, bool, str, bytes, type(None)])
 
 
-def structure_of(args, kwargs):
+def structure_key(args, kwargs):
     """What stands for the arguments: shapes of tensors and arrays, also of those that an object holds, values of plain Python objects, the identity of all others.
     None if they have too many parts."""
     parts, todo = [], [kwargs, args]
@@ -71,8 +71,8 @@ def structure_of(args, kwargs):
     return tuple(parts)
 
 
-class Trust(Policy):
-    """The policy of the function for one structure: whether to go on with it is decided by `Recurring`."""
+class SpecialisationPolicy(Policy):
+    """The policy of the function for one structure: whether to go on with it is decided by `StructureSpecialisation`."""
 
     def __init__(self, name):
         super().__init__(name)
@@ -113,7 +113,7 @@ class Trust(Policy):
 
 
 class _Seen:
-    """What is known of a structure whose steps run in pieces."""
+    """What is known of a structure whose steps run in segments."""
 
     __slots__ = ("path", "times", "graphs", "changes", "shortest", "total")
 
@@ -123,7 +123,7 @@ class _Seen:
         self.times = 0  # how many steps in a row took it
         self.total = total  # how many steps there were
         self.changes = changes  # how often it has taken another one than the step before, though there was no new graph
-        self.shortest = math.inf  # seconds, as in `Trust`
+        self.shortest = math.inf  # seconds, as in `SpecialisationPolicy`
 
     @property
     def needed(self):
@@ -131,7 +131,7 @@ class _Seen:
         return TIMES << min(max(self.changes - _CHANGES, 0), 20)
 
 
-class Recurring:
+class StructureSpecialisation:
     """The structures that one rolled function was given, and the functions of those that recur."""
 
     def __init__(self, make, share=SHARE):
@@ -142,10 +142,10 @@ class Recurring:
         self._spent = 0.0  # seconds, on tracing and generating for single structures
         self._took = 0.0  # seconds, all steps
         self._given_up = 0
-        self._last = None  # (`Trust` or `_Seen` that wants to know how long the last step took, when that began)
+        self._last = None  # (`SpecialisationPolicy` or `_Seen` that wants to know how long the last step took, when that began)
 
     def find(self, structure, now):
-        """The function that is to run a step that begins now, or None for the pieces."""
+        """The function that is to run a step that begins now, or None for the segments."""
         if self._last is not None:
             whose, began = self._last
             whose.shortest = min(whose.shortest, now - began)  # with what the program does between steps: it may wait for the graph there
@@ -174,7 +174,7 @@ class Recurring:
         return ours <= _WORTH * in_pieces and _TO_COME * seen.total * (in_pieces - ours) / len(known) >= self._spent / len(self.functions)
 
     def ran(self, structure, path, began, now, graphs=0):
-        """A step ran in pieces; path: stands for what pieces these were, None if they are not all known or too many. graphs: how many there are."""
+        """A step ran in segments; path: stands for what segments these were, None if they are not all known or too many. graphs: how many there are."""
         self._took += now - began
         if structure in self.functions:
             return

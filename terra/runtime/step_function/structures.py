@@ -1,4 +1,4 @@
-"""The functions for single structures of arguments: each runs the steps of its structure in place of the function that is rolled (see `recurring`)."""
+"""The functions for single structures of arguments: each runs the steps of its structure in place of the function that is rolled (see `structure_specialisation`)."""
 
 import dataclasses
 import time
@@ -7,19 +7,19 @@ from terra.runtime.step_function import structure_specialisation
 
 
 class Structures:
-    """Runs each step of one rolled function: in pieces, or by the function for its structure of arguments."""
+    """Runs each step of one rolled function: in segments, or by the function for its structure of arguments."""
 
     def __init__(self, function):
         self._function = function
-        self.path = None  # what stands for the pieces that the last rolled step took, if they were all known
+        self.path = None  # what stands for the segments that the last rolled step took, if they were all known
 
     def step(self, args, kwargs):
-        """A step in pieces, or one of the function for this structure of arguments."""
+        """A step in segments, or one of the function for this structure of arguments."""
         whole = self._function
-        structure = structure_specialisation.structure_of(args, kwargs)
+        structure = structure_specialisation.structure_key(args, kwargs)
         if structure is None:
             return whole.one_step(args, kwargs)
-        start, stats, known = time.perf_counter(), whole._stats, whole.recurring
+        start, stats, known = time.perf_counter(), whole._stats, whole.specialisation
         function = known.find(structure, start)
         if function is None:
             self.path = None
@@ -45,16 +45,16 @@ class Structures:
         made = whole.another(dataclasses.replace(whole.options, loops="unroll", reduce_retracing=False))
         made._stats, made.counts, made.fallback_reasons = whole._stats, whole.counts, whole.fallback_reasons
         made.generation.registered = whole.generation.registered
-        made.policy = structure_specialisation.Trust(whole.policy.name)
+        made.policy = structure_specialisation.SpecialisationPolicy(whole.policy.name)
         made.store.inherits = self._relaxed()
         return made
 
     def _relaxed(self):
         """What tells whether an input of an operation is known not to be constant, wherever in the loops that is."""
-        of = self._function.pieces
+        of = self._function.segments
         if of is None:
             known = {(signature, k) for signature, _, k in self._function.store.relaxed}
             return lambda signature, k: (signature, k) in known
         places = of.places
-        known = {(signature, k) for piece in of.table.values() for signature, _, k in piece.store.relaxed}
+        known = {(signature, k) for segment in of.table.values() for signature, _, k in segment.store.relaxed}
         return lambda signature, k: ((signature[0], places(signature[1])[0]), k) in known

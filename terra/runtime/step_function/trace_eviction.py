@@ -1,4 +1,4 @@
-"""Turnover: which traces of a step function nobody needs any more.
+"""Trace eviction: which traces of a step function nobody needs any more.
 
 One that goes on with other variables (the next model of a cross-validation, of a search) needs none of those before. Merged with the new ones they would make a graph
 that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the old variables come back (models that take turns),
@@ -7,7 +7,7 @@ reached.
 
 Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, with arguments of the
 same shapes (the last batch of an epoch may be smaller), the next ones are traced anew, and the graph that is made of these traces alone, without branches, with more
-constants, replaces the old one. Should another path be taken after all, that is one more fallback, and next time it takes more steps. Steps in pieces become whole
+constants, replaces the old one. Should another path be taken after all, that is one more fallback, and next time it takes more steps. Steps in segments become whole
 again in the same way, once their loops no longer vary.
 """
 
@@ -19,7 +19,7 @@ _RARER = 8  # times as many the next time
 _MOST_TRACED = 4  # steps, for a graph of that path alone
 
 
-class Turnover:
+class TraceEviction:
     """What one step function has forgotten."""
 
     def __init__(self):

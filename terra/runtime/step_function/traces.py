@@ -1,4 +1,4 @@
-"""What a step function learns from the steps that are traced, and when it forgets that again (`turnover` tells which traces nobody needs any more)."""
+"""What a step function learns from the steps that are traced, and when it forgets that again (`trace_eviction` tells which traces nobody needs any more)."""
 
 import logging
 
@@ -22,7 +22,7 @@ class Traces:
     def merge(self, step, raw):
         """A whole step was traced: merge what was recorded, and have a graph made where one is due."""
         function = self._function
-        generation, turnover = function.generation, function.turnover
+        generation, turnover = function.generation, function.eviction
         raw.creates_variables = step.creates_variables
         fell_back = step.fallback_reason is not None
         if function.begins_anew:
@@ -73,7 +73,7 @@ class Traces:
         function = self._function
         function._deterministic = tfi.is_deterministic()
         function.generation.settle(True)
-        if function.pieces is None:
+        if function.segments is None:
             self.forget()
         else:
             function.rolling.unroll()
@@ -82,7 +82,7 @@ class Traces:
         """Make a graph of the path alone that all steps take now; until it is there, the old one is used."""
         function = self._function
         log.info("terra: step %d of %s: all steps have taken one path for long; it gets a graph of its own", function.n_steps, function.policy.name)
-        function.turnover.narrow()
+        function.eviction.narrow()
         version = function.store.version + 1
         function.store = trace.TraceStore()
         function.store.version = function.generation.version = version

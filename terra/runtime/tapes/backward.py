@@ -27,10 +27,10 @@ class Unknown(Exception):
     """A function that cannot be taken apart."""
 
 
-class Record:
+class TapeRecord:
     """That a tape was told of an operation whose gradient is a Python function.
 
-    In a region, `inputs`, `outputs` and `tensors` name values, and there is no `function`.
+    In a record, `inputs`, `outputs` and `tensors` name values, and there is no `function`.
     """
 
     __slots__ = ("op", "inputs", "outputs", "parts", "tensors", "signature", "function")
@@ -42,7 +42,7 @@ class Record:
     def mapped(self, inside, outside):
         """The same record, with its inputs and the tensors of the function, and its outputs, replaced by what these functions give."""
         inputs, outputs, tensors = list(map(inside, self.inputs)), list(map(outside, self.outputs)), list(map(inside, self.tensors))
-        return Record(self.op, inputs, outputs, self.parts, tensors, self.signature)
+        return TapeRecord(self.op, inputs, outputs, self.parts, tensors, self.signature)
 
     def tell(self):
         """Tell the active tapes."""
@@ -60,7 +60,7 @@ def record(runner, op, outputs, inputs, function):
         found.append(_identity(runner, x))
     parts = _take_apart(function, tensors, found, 0)
     found += [_identity(runner, x) for x in tensors]
-    return Record(op, list(inputs), list(outputs), parts, tensors, tuple(found), function)
+    return TapeRecord(op, list(inputs), list(outputs), parts, tensors, tuple(found), function)
 
 
 def _identity(runner, x):

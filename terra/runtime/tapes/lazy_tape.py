@@ -12,7 +12,7 @@ from threading import get_ident
 
 from terra.location import current_step
 from terra.runtime.tapes import backward, jacobians
-from terra.runtime.tensors.comparing import Same
+from terra.runtime.tensors.comparing import ById
 from terra.runtime.tensors.tensor import TerraTensor, record_on_tapes
 from terra.tf import private_names as tfi
 
@@ -27,7 +27,7 @@ class LazyTape:
     def __init__(self, tape, start, path, accessed):
         self.tape = tape
         self.start = start  # the node after which it began
-        self.pending = []  # (op, inputs, attributes, outputs), a backward.Record, or a skipped Region
+        self.pending = []  # (op, inputs, attributes, outputs), a backward.TapeRecord, or a skipped CallRecord
         self.n_told = 0  # of these
         self.opaque = 0  # counts recorded Python functions that may be the user's: such a tape's gradient always runs
         self.functions = 0  # a digest of the other ones
@@ -86,19 +86,19 @@ class Tapes:
             lazy.functions = hash((lazy.functions, record.signature))
         return True
 
-    def skipped(self, region):
-        """A region was jumped over."""
+    def skipped(self, record):
+        """A record was jumped over."""
         if self.open:
-            if region.records:
+            if record.records:
                 for lazy in self.open:
-                    lazy.pending.append(region)
-                    for signature in region.functions:
+                    lazy.pending.append(record)
+                    for signature in record.functions:
                         lazy.functions = hash((lazy.functions, signature))
-            for variable in region.accessed:
+            for variable in record.accessed:
                 tfi.variable_accessed(variable)
-        for variable in region.accessed:
+        for variable in record.accessed:
             tfi.watcher_variable_accessed(variable)
-        self.accessed += region.accessed
+        self.accessed += record.accessed
 
     def state(self, differentiates=False):
         """What must not change while a call is recorded that is to be skipped; differentiates: the tapes may be told of functions of the program's."""
@@ -140,7 +140,7 @@ class Tapes:
     def _tell(self, item):
         if type(item) is tuple:
             record_on_tapes(*item)
-        elif type(item) is backward.Record:
+        elif type(item) is backward.TapeRecord:
             item.tell()
         else:
             for record in self.owner.expand(item):
@@ -172,18 +172,18 @@ class Tapes:
         """The program watches a tensor or variable."""
         self.flush(lazy)
         self.watched_ids.add(id(thing))
-        lazy.events.append((name, self.owner.node, Same(thing)))
+        lazy.events.append((name, self.owner.node, ById(thing)))
 
     def told(self, lazy):
         """What was done with a tape explicitly, and where: comparable with other steps."""
-        return tuple([(*event[:-1], self._identity(event[-1].thing)) if type(event[-1]) is Same else event for event in lazy.events])
+        return tuple([(*event[:-1], self._identity(event[-1].thing)) if type(event[-1]) is ById else event for event in lazy.events])
 
     def _identity(self, thing):
         """What tells a tensor that is watched from others, in all steps that took the same path; a variable, or what was not used, tells itself."""
         if type(thing) is TerraTensor and thing._owner is self.owner:
             return thing._key
         argument, known = self.step.args.get(id(thing)), self.owner.fed.get(id(thing))
-        return argument[0] if argument is not None else known[0] if known is not None else Same(thing)
+        return argument[0] if argument is not None else known[0] if known is not None else ById(thing)
 
     def gradient(self, lazy, tape, *args):
         """What `tape.gradient` asks of the tape itself."""

@@ -7,7 +7,7 @@ class Unskippable(Exception):
     """A call depends on, or gives, something that no record of it can hold; its text, if any, continues "because it"."""
 
 
-class Same:
+class ById:
     """Stands for an object itself, and keeps it: another one at its address is not it."""
 
     __slots__ = ("thing",)
@@ -16,7 +16,7 @@ class Same:
         self.thing = thing
 
     def __eq__(self, other):
-        return type(other) is Same and other.thing is self.thing
+        return type(other) is ById and other.thing is self.thing
 
     def __hash__(self):
         return id(self.thing)

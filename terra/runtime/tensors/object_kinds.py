@@ -43,7 +43,7 @@ def tapes_own(method):
     return _tape_methods.get(method, method)
 
 
-def is_frameworks(function):
+def is_frameworks_function(function):
     """Whether a Python function is TensorFlow's or Keras' own."""
     space = getattr(function, "__globals__", None)
     return space is not None and str(space.get("__name__")).split(".", 1)[0] in tfi.FRAMEWORKS
@@ -81,7 +81,7 @@ def plain(container):
     return dict(container) if isinstance(container, dict) else list(container)
 
 
-def is_fixed(cls):
+def is_c_class(cls):
     """Whether nothing can be changed of a class: it is made in C."""
     return not cls.__flags__ & 1 << 9 or bool(cls.__flags__ & 1 << 8)
 
@@ -100,7 +100,7 @@ def is_like_builtin(kind):
     if kind is collections.OrderedDict or kind is collections.defaultdict:  # (a key that is not there is put into the latter, which guards will find changed)
         return True
     base = next((base for base in (dict, list) if issubclass(kind, base)), None)
-    if base is None or type(kind) is not type or kind.__mro__[-2:] != (base, object) or any(map(is_fixed, kind.__mro__[:-2])) or any(map(is_librarys, kind.__mro__)):
+    if base is None or type(kind) is not type or kind.__mro__[-2:] != (base, object) or any(map(is_c_class, kind.__mro__[:-2])) or any(map(is_librarys, kind.__mro__)):
         return False
     if any(defined(kind, name) is not None for name in ("__missing__", "__bool__")) or defined(kind, "__getattribute__") is not defined(base, "__getattribute__"):
         return False

@@ -17,23 +17,23 @@ from terra.tf import private_names as tfi
 _showing = []  # the threads on which gradient functions run, once for each
 
 
-class Partial(tuple):
+class PartialShape(tuple):
     """A shape of which some sizes depend on data: those are None."""
 
     __slots__ = ()
 
 
 def shape_of(sizes):
-    """The shape with these sizes, None where one is not known: a tuple, or a Partial."""
-    return (Partial if None in sizes else tuple)(sizes)
+    """The shape with these sizes, None where one is not known: a tuple, or a PartialShape."""
+    return (PartialShape if None in sizes else tuple)(sizes)
 
 
 def is_shape(key):
     """Whether it is a shape of known rank."""
-    return type(key) is tuple or type(key) is Partial
+    return type(key) is tuple or type(key) is PartialShape
 
 
-class Unread(tuple):
+class LazyShape(tuple):
     """The shape of a tensor as a tuple: sizes that depend on data are read when they are looked at."""
 
     def __new__(cls, known, tensor):
@@ -67,21 +67,21 @@ def _reading(name):
     def method(self, *operands):
         if operands == (None,) and name in ("__eq__", "__ne__"):  # the sizes of no shape at all
             return NotImplemented
-        return getattr(self._read(), name)(*[x._read() if type(x) is Unread else x for x in operands])
+        return getattr(self._read(), name)(*[x._read() if type(x) is LazyShape else x for x in operands])
 
     method.__name__ = name
     return method
 
 
 for _name in ("contains", "eq", "ne", "lt", "le", "gt", "ge", "add", "mul", "rmul", "repr", "str"):
-    setattr(Unread, f"__{_name}__", _reading(f"__{_name}__"))
+    setattr(LazyShape, f"__{_name}__", _reading(f"__{_name}__"))
 for _name in ("count", "index"):
-    setattr(Unread, _name, _reading(_name))
-Unread.__radd__ = lambda self, other: other + self._read()
+    setattr(LazyShape, _name, _reading(_name))
+LazyShape.__radd__ = lambda self, other: other + self._read()
 
 
 def tensor_shape(dims):
-    """The TensorShape with these sizes, which may be an `Unread`."""
+    """The TensorShape with these sizes, which may be a `LazyShape`."""
     made = tfi.tensor_shape.TensorShape(None)
     made._dims = dims
     return made
@@ -104,13 +104,13 @@ def shown():
 
 def is_known_to_be(known, shape):
     """Whether a tensor of which this is known has the `shape`, given as a TensorShape or a list, for sure."""
-    if type(known) is not Partial or not (type(shape) is tfi.tensor_shape.TensorShape and shape.rank is not None or isinstance(shape, (list, tuple))):
+    if type(known) is not PartialShape or not (type(shape) is tfi.tensor_shape.TensorShape and shape.rank is not None or isinstance(shape, (list, tuple))):
         return False
     return len(known) == len(shape) and all(b is None or (type(b) is int and a == b) for a, b in zip(known, shape))
 
 
 def merged(known, other):
-    """What is known of a shape if both are: a tuple, or a Partial or None. (`known` is the Partial or None that was known before.)"""
+    """What is known of a shape if both are: a tuple, or a PartialShape or None. (`known` is the PartialShape or None that was known before.)"""
     if known is None or other is None or len(known) != len(other):
         return other if known is None else known
     return shape_of([b if a is None else a for a, b in zip(known, other)])

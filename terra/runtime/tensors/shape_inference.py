@@ -48,7 +48,7 @@ def _attributes(info):
 
 
 def output_shapes(info, enums, keys, handles, n_out):
-    """Shapes of the flat outputs: a tuple of ints, or a Partial or None where the shape depends on data; None instead of all if nothing can be said.
+    """Shapes of the flat outputs: a tuple of ints, or a PartialShape or None where the shape depends on data; None instead of all if nothing can be said.
 
     enums: dtype enum per flat input. keys: per flat input its shape, None if that is unknown, or (dtype enum, shape, bytes) where the value is known.
     handles: the variable's handle per flat input, or None.

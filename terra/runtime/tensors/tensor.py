@@ -16,7 +16,7 @@ import numpy as np
 
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.tensors import open_shapes, size_readers
-from terra.runtime.tensors.open_shapes import Unread
+from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf import private_names as tfi
 from terra.tf.private import replacements
 
@@ -28,7 +28,7 @@ class TerraTensor(tfi.EagerTensorBase):
 
     `_value` is the eager tensor if Python may read it right now, else None; then `_owner` (the tracing step, the skeleton, or the step in flight)
     is asked for it. `_hidden` is the eager tensor that operations use. `_key` names the value inside the step that issued it. `_shp` is a tuple;
-    a `Partial`, or None, if it depends on data and was not asked for yet.
+    a `PartialShape`, or None, if it depends on data and was not asked for yet.
     """
 
     __slots__ = ("dtype", "_id", "_value", "_hidden", "_owner", "_key", "_shp", "_tensor_shape", "_enum")
@@ -79,7 +79,7 @@ class TerraTensor(tfi.EagerTensorBase):
             return self._read_shape()
         if open_shapes.shows_unknown_sizes():
             return shape
-        return self._read_shape() if shape is None else Unread(shape, self)
+        return self._read_shape() if shape is None else LazyShape(shape, self)
 
     def _read_shape(self):
         shape = self._eager()._shape_tuple()
@@ -245,7 +245,7 @@ _uid = tfi.new_uid
 
 
 def make_tensor(dtype, enum, shape, key, owner, hidden):
-    """A new TerraTensor; `shape` is a tuple, or a Partial or None if it depends on data."""
+    """A new TerraTensor; `shape` is a tuple, or a PartialShape or None if it depends on data."""
     t = _new(TerraTensor)
     t.dtype = dtype
     t._enum = enum

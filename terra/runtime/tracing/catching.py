@@ -109,7 +109,7 @@ def _is_caught_further_out(frame, loops, by_unknown=False):
 
 def _is_unknown(frame):
     """Whether a frame runs code that is neither the program's, nor the framework's, nor Terra's: it may catch what it calls."""
-    return not frames.is_users(frame) and not ours.is_ours(frame) and not frames.is_frameworks(frame)
+    return not frames.is_users(frame) and not ours.is_ours(frame) and not frames.is_frameworks_frame(frame)
 
 
 def _caller_of_batch(frame):

@@ -474,7 +474,7 @@ def test_determinism_of_steps_in_pieces():
             runs.append([])
             for k, n in enumerate(lengths):
                 if k == 21:
-                    assert function is step or (made.pieces is not None and made.stats().coexecuted_steps > 5)
+                    assert function is step or (made.segments is not None and made.stats().coexecuted_steps > 5)
                     config.enable_op_determinism()
                 runs[-1].append(function([X * (i + 1.0) for i in range(n)]).numpy().tobytes())
         assert runs[0] == runs[1]
@@ -518,7 +518,7 @@ def test_shape_of_an_array():
         return lambda x: layer(x) * 1.0, change
     check(make, skipped=True)
     array = np.arange(12.0)
-    guard = guard_set.Guard(make_dense(array), ())
+    guard = guard_set.GuardSet(make_dense(array), ())
     assert guard.holds()
     array.shape = (3, 4)
     assert not guard.holds()

@@ -1,4 +1,4 @@
-"""`snapshots.Snapshot`: whether anything changed in some containers. Both ways to find out, from memory (`versions`) and by comparing, against a plain comparison."""
+"""`container_guard.ContainerGuard`: whether anything changed in some containers. Both ways to find out, from memory (`versions`) and by comparing, against a plain comparison."""
 import collections
 import sys
 
@@ -82,7 +82,7 @@ def test_against_a_plain_comparison(reads_memory, data):
         value = st.sampled_from(VALUES)
         made = data.draw(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(value, max_size=4)), min_size=1, max_size=8))
         containers = [make(kind, values) for kind, values in made]
-        snapshot = container_guard.Snapshot()
+        snapshot = container_guard.ContainerGuard()
         for container in containers:
             snapshot.add(container)
         before = [contents(container) for container in containers]
@@ -99,7 +99,7 @@ def test_against_a_plain_comparison(reads_memory, data):
 def test_a_change_between_the_note_and_the_first_look():
     for reads_memory in (True, False):
         attributes, values = {"a": 1}, [1]
-        snapshot = container_guard.Snapshot()
+        snapshot = container_guard.ContainerGuard()
         snapshot.add(attributes)
         snapshot.add(values)
         attributes["a"] = 2

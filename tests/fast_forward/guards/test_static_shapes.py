@@ -105,7 +105,7 @@ def test_batches_of_many_lengths(in_class):
 
 def test_what_is_recorded_where_calls_seldom_repeat():
     def recordings(signatures, small):
-        known, recorded, known_ones = call_cache.Known(), [], set()
+        known, recorded, known_ones = call_cache.CallSiteCache(), [], set()
         for k, signature in enumerate(signatures):
             if signature in known_ones:
                 known.jumps += 1
@@ -129,9 +129,9 @@ def test_what_is_recorded_where_calls_seldom_repeat():
 
 
 def test_small_regions_are_kept_for_more_shapes():
-    region = call_records.Region()
+    region = call_records.CallRecord()
     for size, most in ((10, 1000), (200, 250), (5000, 64)):
-        known = call_cache.Known()
+        known = call_cache.CallSiteCache()
         region.entries = [None] * size
         for k in range(1200):
             known.add(("shape", k), region)

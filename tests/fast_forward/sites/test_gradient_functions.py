@@ -241,7 +241,7 @@ def test_constant_that_is_a_source():
 
 
 def test_tensors_from_outside_come_once_or_twice():
-    """The same tensor for both operands, or two: quick entries tell them apart."""
+    """The same tensor for both operands, or two: inline cache entries tell them apart."""
     pool = [tf.constant(RNG.normal(size=(6, 4)).astype("float32")) for _ in range(4)]
 
     def make():
@@ -265,7 +265,7 @@ def test_values_read_after():
 
 @pytest.mark.parametrize("of", ["value", "argument"])
 def test_masks_that_the_program_attaches(of):
-    """Quick entries of stock layers: a mask counts, whether a tensor had one the last time or not."""
+    """Inline cache entries of stock layers: a mask counts, whether a tensor had one the last time or not."""
     def make():
         rng = np.random.default_rng(3)
         kernel = tf.Variable(rng.normal(size=(4, 3)).astype("float32"))

@@ -1191,5 +1191,5 @@ def test_what_a_recorded_call_calls():
 
     for _ in range(6):
         step(tf.ones((2, 3)))
-    recorded = [next(part for part in place if callable(part)) for place, known in step.program.regions.items() if known]
+    recorded = [next(part for part in place if callable(part)) for place, known in step.program.call_sites.items() if known]
     assert sorted(function.__name__ for function in recorded) == ["__call__", "apply_gradients", "binary_op_wrapper", "gradient", "reduce_sum"]

@@ -426,15 +426,15 @@ def test_jumps_by_the_entry_behind_a_node(monkeypatch):
     for _ in range(12):
         step(tf.constant(X))
     program = step.program
-    entries = [node.express for node in program._nodes if node.express is not None]
+    entries = [node.monomorphic for node in program._nodes if node.monomorphic is not None]
     names = {entry.function.__name__ for entry in entries}
     # (Without versions of dicts, as on Python 3.13, the attributes of a variable are compared one by one, so that what reads one is looked up.)
     assert len(entries) >= (6 if HAVE_VERSIONS else 5), names
     before = [entry.jumps for entry in entries]
     with monkeypatch.context() as patch:
         patch.setattr(fast_calls, "attempt", lambda runner, function, *given: looked_up.append(function) or call_cache.attempt_function(runner, function, *given))
-        step(tf.constant(X))  # `glance` does without
+        step(tf.constant(X))  # `monomorphic_hit` does without
     assert looked_up == ([] if HAVE_VERSIONS else [tf.Tensor.__add__ if private_names.promotes() else tf.Tensor.__sub__])
     assert [entry.jumps - jumps for entry, jumps in zip(entries, before)] == [1] * len(entries)
-    program.forget_regions()
-    assert all(node.express is None for node in program._nodes)
+    program.forget_records()
+    assert all(node.monomorphic is None for node in program._nodes)

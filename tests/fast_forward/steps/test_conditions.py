@@ -168,7 +168,7 @@ def test_tensors_of_the_program_that_are_fed_before_the_condition():
         return step, {"variables": [w]}
 
     step = compare(make, whole=50, fallbacks=2)
-    assert step.program.whole.tries == 0 and sum(map(len, step.program.whole.regions.values())) == 2
+    assert step.program.whole.tries == 0 and sum(map(len, step.program.whole.variants.values())) == 2
 
 
 def test_what_only_one_of_the_ways_reads_is_changed():

@@ -497,7 +497,7 @@ def run(kind, wrap):
 @pytest.fixture
 def expecting(monkeypatch):
     """Steps are expected to branch as before, without a trial."""
-    monkeypatch.setattr(step_cache.Express, "_expects", lambda express, number: True)
+    monkeypatch.setattr(step_cache.StepCache, "_expects", lambda express, number: True)
 
 
 @pytest.mark.parametrize("kind, trial", [(kind, False) for kind in CASES] + [(kind, True) for kind in (If, Elif, Counting, GeneratorOfTensorflow, Optimizer)])
@@ -575,12 +575,12 @@ def test_values_that_never_come_again(expecting):
 
     step = twice(make, 90)
     assert step.stats().coexecuted_steps > 80
-    assert not step.program.express or not step.program.express.prepared or not step.program.express.prepared[0].branches
+    assert not step.program.step_cache or not step.program.step_cache.detached or not step.program.step_cache.detached[0].branches
 
 
 def test_values_that_hardly_come_again(expecting, monkeypatch):
     """What is expected in vain is expected no more."""
-    given_up, asked = set(), step_cache.Prepared.is_surprised
+    given_up, asked = set(), step_cache.DetachedStep.is_surprised
 
     def is_surprised(prepared):
         assert id(prepared) not in given_up
@@ -591,7 +591,7 @@ def test_values_that_hardly_come_again(expecting, monkeypatch):
         return found
 
     kept = []
-    monkeypatch.setattr(step_cache.Prepared, "is_surprised", is_surprised)
+    monkeypatch.setattr(step_cache.DetachedStep, "is_surprised", is_surprised)
 
     def make():
         case = Case()
@@ -603,7 +603,7 @@ def test_values_that_hardly_come_again(expecting, monkeypatch):
         return case, step, lambda k: (HIGH, tf.constant([k // 2 % 12, 0]))
 
     step = twice(make, 150)
-    assert kept and not any(prepared.region is gone.region for gone in kept for prepared in step.program.express.prepared)
+    assert kept and not any(prepared.record is gone.record for gone in kept for prepared in step.program.step_cache.detached)
 
 
 def test_the_way_that_is_slower_is_left(monkeypatch):
@@ -638,7 +638,7 @@ def test_it_is_tried_again(monkeypatch):
     monkeypatch.setattr(step_cache, "TrialOfMeans", Always)
     seen, step = run(If, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert seen == run(If, lambda step: step)[0]
-    assert len(trials) > 2 and step.program.express.expecting is trials[-1]
+    assert len(trials) > 2 and step.program.step_cache.expecting is trials[-1]
 
 
 def test_steps_that_take_turns_are_predicted(expecting, monkeypatch):
@@ -646,8 +646,8 @@ def test_steps_that_take_turns_are_predicted(expecting, monkeypatch):
     class Turns(If):
         turns = [0, 0, 0, 1] * 25
 
-    ran, run_graph = [], detached_step.runner.run
-    monkeypatch.setattr(detached_step.runner, "run", lambda *args: ran.append(1) or run_graph(*args))
+    ran, run_graph = [], detached_step.GRAPH_RUNNER.run
+    monkeypatch.setattr(detached_step.GRAPH_RUNNER, "run", lambda *args: ran.append(1) or run_graph(*args))
     seen, step = run(Turns, lambda step: terra.coexecute(step, wait_for_graph=True))
     assert seen == run(Turns, lambda step: step)[0]
     express = step.stats().express_steps

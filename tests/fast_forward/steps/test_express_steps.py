@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import terra
 from terra.location import current_step
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.fast_forward.steps.detached_step import Ran
 from terra.tf.private import replacements
 from tests import harness
@@ -607,7 +607,7 @@ def until_it_is_run(step):
 def test_steps_that_are_waited_for_at_once_leave_nothing_in_flight():
     step, v = simple()
     n, result = until_it_is_run(step)
-    assert not runner.flights and not replacements.hooks_installed()
+    assert not GRAPH_RUNNER.flights and not replacements.hooks_installed()
     assert v.numpy() == n and float(result) == 2.0 * n and result._owner is None
     stats = step.stats()
     assert stats.waited_steps >= 1 and stats.express_steps >= 1
@@ -622,7 +622,7 @@ def test_steps_that_nobody_waits_for_run_ahead_again():
     assert step.stats().waited_steps == waited  # what was run had not been looked at
     assert replacements.hooks_installed()
     assert [float(x) for x in results] == [2.0 * (n + k) for k in range(1, 11)]
-    assert v.numpy() == n + 10.0 and not runner.flights and not replacements.hooks_installed()
+    assert v.numpy() == n + 10.0 and not GRAPH_RUNNER.flights and not replacements.hooks_installed()
 
 
 def test_steps_that_are_read_later_run_ahead_again():
@@ -854,7 +854,7 @@ def test_graphs_of_the_past_go_away_in_a_loop_that_never_waits():
     x = tf.ones([300, 300])
     for _ in range(20):
         last = step(x)
-    assert runner.flights and step.stats().express_steps > 0
+    assert GRAPH_RUNNER.flights and step.stats().express_steps > 0
     step.generation.retired.append(types.SimpleNamespace(compiled=None, forms=[]))
     before = step.stats().express_steps
     for _ in range(6):

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.location.null_observer import Unobserved
+from terra.location.null_observer import NullObserver
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.transform.observing import observed
 from tests import harness
@@ -1026,4 +1026,4 @@ def test_whoever_observes_nothing_is_shown_the_same():
     names = set(re.findall(r'_shown?\("(\w+)"', source)) | set(re.findall(r'how = "(\w+)"', source)) | set(re.findall(r"tls\.observer\.(\w+)\(", source))
     assert len(names) > 20
     for name in names:
-        assert hasattr(Unobserved, name) and hasattr(Observer, name), name
+        assert hasattr(NullObserver, name) and hasattr(Observer, name), name

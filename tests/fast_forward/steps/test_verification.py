@@ -159,7 +159,7 @@ def test_a_guard_that_fails_to_see_a_change_is_found(monkeypatch):
         step = wrap(trainer.step)
         assert not differences_of(step)
         trainer.dropout.rate = 0.25
-        monkeypatch.setattr(guard_set.Guard, "holds", lambda self: True)
+        monkeypatch.setattr(guard_set.GuardSet, "holds", lambda self: True)
         errors = differences_of(step)
         return trainer.state(), errors
 
@@ -180,7 +180,7 @@ def test_a_call_that_does_something_else_on_a_known_path_is_found(monkeypatch):
         layer.activation = activation
         assert not differences_of(step, 15)
     fallbacks = step.stats().fallbacks
-    monkeypatch.setattr(guard_set.Guard, "holds", lambda self: True)
+    monkeypatch.setattr(guard_set.GuardSet, "holds", lambda self: True)
     errors = []
     for activation in (keras.activations.tanh, keras.activations.sigmoid):
         layer.activation = activation

@@ -10,7 +10,7 @@ RARELY = 200_000  # new objects between two garbage collections in a step
 def collect_rarely(step):
     """Garbage is hardly collected during the step, if at all: finalizers, which may use TensorFlow, would run in the middle of Terra's own work.
 
-    Steps that are traced, or run in pieces, make many objects and hardly any garbage: looking for some would take as long as the work itself.
+    Steps that are traced, or run in segments, make many objects and hardly any garbage: looking for some would take as long as the work itself.
     """
     step.collects = before = gc.get_threshold()
     rarely = 0 if type(step.mode) is Tracer or step.in_pieces else RARELY

@@ -19,7 +19,7 @@ from threading import get_ident, main_thread
 from terra import ours
 from terra.location import current_step
 from terra.location.location import Cursor
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.interpreter import frames
 from terra.tf import interrupts
 
@@ -139,4 +139,4 @@ def undisturbed():
         put_back(held)
 
 
-runner.undisturbed = undisturbed
+GRAPH_RUNNER.undisturbed = undisturbed

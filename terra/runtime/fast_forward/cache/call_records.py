@@ -1,6 +1,6 @@
-"""Regions: the part of a program that one call of framework code walked, recorded so that the same call can be jumped over.
+"""Call records: the part of a program that one call of framework code walked, recorded so that the same call can be jumped over.
 
-A region knows the nodes that were matched, what they told the gradient tape, which variables they touched, and how to make the call's result
+A record knows the nodes that were matched, what they told the gradient tape, which variables they touched, and how to make the call's result
 out of new placeholders. It holds no value of a step: values of the step are named by their keys, tensor arguments of the step by their index, other tensors
 from outside by their place among the arguments of the call, or, once they were fed, by the key that they have since.
 """
@@ -11,8 +11,8 @@ from terra.frameworks.keras import call_context
 from terra.runtime.execution.slicing import Assign
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.generation.speculated_branches import Within
-from terra.runtime.tapes.backward import Record
-from terra.runtime.tensors.comparing import SCALARS, Same, Unskippable, logits_of, mask_of, scalar
+from terra.runtime.tapes.backward import TapeRecord
+from terra.runtime.tensors.comparing import SCALARS, ById, Unskippable, logits_of, mask_of, scalar
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
@@ -32,7 +32,7 @@ def note_mask(runner, x):
 
 
 def is_expected(expected, value):
-    """Whether a value that was read is what a region has for it."""
+    """Whether a value that was read is what a record has for it."""
     if type(expected) is Within:
         return expected.low <= float(value) <= expected.high
     return expected is None or value_key(value) == expected
@@ -63,7 +63,7 @@ class CallContext:
             held.update(self.changes)
 
 
-class Argument:
+class StepArgument:
     """Stands for tensor argument `index` of the step."""
 
     __slots__ = ("index",)
@@ -72,7 +72,7 @@ class Argument:
         self.index = index
 
 
-class Foreign:
+class ExternalInput:
     """Stands for the tensor from outside of the step that came as number `index` among those in the call's arguments."""
 
     __slots__ = ("index",)
@@ -81,7 +81,7 @@ class Foreign:
         self.index = index
 
 
-class Fed:
+class FedValue:
     """Stands for a tensor that was fed, and has had the key `key` since."""
 
     __slots__ = ("key",)
@@ -91,12 +91,12 @@ class Fed:
 
 
 class Seeds:
-    """Stands for what is made of the seeds of the region's entry at `place`, which shuffles so many `rows` if it shuffles any."""
+    """Stands for what is made of the seeds of the record's entry `index`, which shuffles so many `rows` if it shuffles any."""
 
-    __slots__ = ("place", "rows")
+    __slots__ = ("index", "rows")
 
     def __init__(self, place, rows):
-        self.place, self.rows = place, rows
+        self.index, self.rows = place, rows
 
 
 class Constant:
@@ -110,29 +110,29 @@ class Constant:
 
 RESULT = object()  # what an effect leaves, if it is the very object that the call gives
 FELL_BACK, MISSED = object(), object()  # what a jump gives if the call is to be made, because the step had to fall back or it reads something new
-MOST_REGIONS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
-MOST_ALTERNATIVES = 8  # the same where the call reads values
+MOST_RECORDS = 4  # kept per place and signature: a step that alternates between so many states of an object still jumps
+MOST_VARIANTS = 8  # the same where the call reads values
 
 
 class Inputs:
     """The tensors among the arguments of a call."""
 
-    __slots__ = ("values", "foreign", "enclosed", "composites", "indices", "fed", "masks", "numbers", "drawn", "arrays", "opaque", "evaluate")
+    __slots__ = ("values", "external", "enclosed", "composites", "indices", "fed", "masks", "numbers", "drawn", "arrays", "opaque", "evaluate")
 
     def known_elsewhere(self, runner, reads):
         """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
-        return reads.holds_any({*runner.step.args, *map(id, self.foreign), *self.composites})
+        return reads.holds_any({*runner.step.args, *map(id, self.external), *self.composites})
 
     def __init__(self):
         self.values = {}  # key -> tensor, of values of the step
-        self.foreign = []  # tensors that are neither values nor arguments of the step, in order
+        self.external = []  # tensors that are neither values nor arguments of the step, in order
         self.enclosed = set()  # ids of tensors that are parts of an argument, or attached to one: who looks at that may look at them
         self.composites = set()  # ids of sparse and ragged tensors, and the like, among the arguments
         self.indices = set()  # of the tensor arguments of the step
         self.fed = set()  # keys of tensors that were fed before
         self.masks = []  # (tensor, its mask), of each of them
-        self.numbers = ()  # those that vary, see `varying`
-        self.drawn = self.arrays = ()  # what live calls have given; the arrays that the step is given
+        self.numbers = ()  # those that vary, see `dynamic_values`
+        self.drawn = self.arrays = ()  # what residual calls have given; the arrays that the step is given
         self.opaque = ()  # what opaque calls have given
         self.evaluate = None  # tells what the numbers are now
 
@@ -192,7 +192,7 @@ class Inputs:
             found += (*known[:2], known_to_host(runner, x))
             self.fed.add(known[0])
             return
-        for k, other in enumerate(self.foreign):
+        for k, other in enumerate(self.external):
             if other is x:
                 found.append(("again", k))
                 return
@@ -203,44 +203,44 @@ class Inputs:
         if id(x) in runner.tapes.watched_ids and is_small_constant(enum, shape):  # a gradient is asked for this very object, not for its value
             if type(x) is not EagerTensor:
                 raise Unskippable
-            watched = Same(x)
-        self.foreign.append(x)
+            watched = ById(x)
+        self.external.append(x)
         found.append((enum, shape, runner._from_outside(x), watched))
 
 
-class Alternatives(list):
-    """The regions of one place and signature: other states of an object that was read then, or other values that the call read on its way."""
+class RecordVariants(list):
+    """The records of one place and signature: other states of an object that was read then, or other values that the call read on its way."""
 
     __slots__ = ("missing",)
 
     def __init__(self):
         self.missing = 0  # how many more there had to be recorded, for values that were read, than were good for a jump since
 
-    def learn(self, region):
-        self.append(region)
-        if region.depends_on_values:
+    def learn(self, record):
+        self.append(record)
+        if record.depends_on_values:
             self.missing += 1
-        if len(self) > (MOST_ALTERNATIVES if region.depends_on_values else MOST_REGIONS):
+        if len(self) > (MOST_VARIANTS if record.depends_on_values else MOST_RECORDS):
             del self[0]
 
     @property
     def is_hopeless(self):
         """Whether the call hardly reads the same values twice."""
-        return self.missing > 2 * MOST_ALTERNATIVES
+        return self.missing > 2 * MOST_VARIANTS
 
-    def that_reads(self, runner, inputs, region, values):
-        """The region that has the same fetches as `region` so far, but expects these values; None if there is none."""
+    def variant_for(self, runner, inputs, record, values):
+        """The record that has the same fetches as `record` so far, but expects these values; None if there is none."""
         n = len(values)
-        places = [(node, *place) for node, _, *place in region.fetches[:n]]
+        places = [(node, *place) for node, _, *place in record.fetches[:n]]
         for other in self:
             fetches = other.fetches[:n]
             if [(node, *place) for node, _, *place in fetches] == places and all(map(is_expected, [fetch[1] for fetch in fetches], values)) \
-                    and other.answers_like(region) and other.fits(runner, inputs):
+                    and other.answers_like(record) and other.fits(runner, inputs):
                 return other
         return None
 
 
-class Region:
+class CallRecord:
     """A recorded call: what it depended on (guard, checks), and what it did."""
 
     __slots__ = (
@@ -255,9 +255,9 @@ class Region:
         self.carried = ()  # what identifies what the attributes hold that count as arguments
         self.context = {}  # what it sets in Keras' call context
         self.effects = ()
-        self.repeated = ()  # see `varying.Varying`
+        self.repeated = ()  # see `dynamic_values.DynamicValues`
         self.numbers = ()  # its `sources`
-        self.calls = ()  # the live ones, see `live_calls`
+        self.calls = ()  # the live ones, see `residual_calls`
         self.takes_arrays = False  # whether what it gives is calculated of arrays that the step is given
         self.has_other_shapes = False  # whether the graph's general form has to run
         self.fetches = []  # (node, what identifies the value, or bounds of it; None if it is only waited for, how many feeds, and branches, come before it) of what it reads
@@ -270,9 +270,9 @@ class Region:
     def expanded(self, runner):
         """Yields what the call would have told the tape, had it not been skipped: (op, inputs, attributes, outputs), or a Record, for each operation."""
         for item in self.records:
-            if type(item) is Region:
+            if type(item) is CallRecord:
                 yield from item.expanded(runner)
-            elif type(item) is Record:
+            elif type(item) is TapeRecord:
                 yield item.mapped(lambda x: self.find(runner, x), lambda key: runner.placeholder(key, self.shapes))
             else:
                 op, ins, attrs, outs = item
@@ -283,9 +283,9 @@ class Region:
         kind = type(x)
         if kind is ValueKey:
             return runner.placeholder(x, self.shapes)
-        if kind is Argument:
+        if kind is StepArgument:
             return runner.step.arg_list[x.index]
-        return runner.fed_by_key.get(x.key, x) if kind is Fed else x
+        return runner.fed_by_key.get(x.key, x) if kind is FedValue else x
 
     def comes_after(self, runner):
         """Whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the last ones."""
@@ -296,7 +296,7 @@ class Region:
         return True
 
     def answers_like(self, other):
-        """Whether numbers that vary, and live calls, answer in both what they answer in the other: they are asked before anything is read."""
+        """Whether numbers that vary, and residual calls, answer in both what they answer in the other: they are asked before anything is read."""
         return not (self.opaque or other.opaque) and (self.repeated, self.numbers, self.calls) == (other.repeated, other.numbers, other.calls)
 
     def fits(self, runner, inputs):
@@ -304,7 +304,7 @@ class Region:
         if self.needs and not self.comes_after(runner):
             return False
         for kind, index, expected in self.checks:
-            x = inputs.foreign[index] if kind is Foreign else runner.step.arg_list[index] if kind is Argument else index
+            x = inputs.external[index] if kind is ExternalInput else runner.step.arg_list[index] if kind is StepArgument else index
             if kind is EagerTensor:
                 if id(x) in runner.fed:
                     return False
@@ -317,7 +317,7 @@ class Region:
         return self.guard.holds() and (not self.losses or added_losses.fit(runner, self.losses, inputs))
 
 
-class Attached:
+class WithAttributes:
     """A tensor to which the framework has attached something."""
 
     __slots__ = ("value", "attributes")
@@ -326,13 +326,13 @@ class Attached:
         self.value, self.attributes = value, attributes
 
 
-class Number:
+class DynamicNumber:
     """Stands for a number that varies, by its place among the call's `numbers`."""
 
-    __slots__ = ("place",)
+    __slots__ = ("index",)
 
     def __init__(self, place):
-        self.place = place
+        self.index = place
 
 
 class Named:
@@ -363,7 +363,7 @@ class Instance:
         return made
 
 
-class Composite:
+class CompositeTemplate:
     """A sparse or ragged tensor, or a gradient in slices."""
 
     __slots__ = ("kind", "parts")

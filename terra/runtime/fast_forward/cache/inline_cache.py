@@ -1,14 +1,14 @@
-"""Quick entries: a call of the framework's that was recorded (see `call_cache`) is skipped after a glance at its arguments.
+"""The inline cache: a call of the framework's that was recorded (see `call_cache`) is skipped after a glance at its arguments.
 
 A signature of the arguments is not even made: they are compared one by one with those of the recorded call, and the cursor moves on. Entries stand at the
-place of the call (`jump`); the one that was used last stands behind the node that the call starts from, too (`attempt`).
+place of the call (`polymorphic_hit`); the one that was used last stands behind the node that the call starts from, too (`attempt`).
 """
 
 from threading import get_ident
 
 from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.fast_forward.cache.replay_record import advance
-from terra.runtime.fast_forward.cache.call_records import MISSED, Attached, Foreign, note_mask
+from terra.runtime.fast_forward.cache.call_records import MISSED, WithAttributes, ExternalInput, note_mask
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import is_librarys_container
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
@@ -18,23 +18,23 @@ from terra.tf.constants import const_key, known_to_host
 
 EagerTensor = tfi.EagerTensor
 _VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _ZEROS, _FOREIGN, _MASKED, _OTHER, _SLICE = range(13)
-_MASK = object()  # a step of a `_Given` path
+_MASK = object()  # a step of a `_FromArgument` path
 NONE = {}  # no keyword arguments
 
 
-class _Quick:
+class InlineCacheEntry:
     """What the arguments of a recorded call were, and how to give its result.
 
-    Where it is `express`, it stands behind the node that the call starts from, with all that the commonest calls need: cold memory is what takes most of their time.
+    Where it is `monomorphic`, it stands behind the node that the call starts from, with all that the commonest calls need: cold memory is what takes most of their time.
     There the first argument is a value of the step (key, shape) or a certain object (key, None); what follows is compared by `kind`, `a` and `b`.
     """
 
     __slots__ = (
         "function", "location", "names", "length", "recording", "device", "version", "seen", "fresh", "key", "shape", "kind", "a", "b", "rest",
-        "jumps", "hidden", "entry", "end", "tells", "dtype", "enum", "made_shape", "made_key", "express", "plain", "guarded", "pattern", "sequence", "outputs", "region")
+        "jumps", "hidden", "entry", "end", "tells", "dtype", "enum", "made_shape", "made_key", "monomorphic", "plain", "guarded", "pattern", "sequence", "outputs", "record")
 
 
-class _Given:
+class _FromArgument:
     """Stands for an argument that a call gives back: where it is among the arguments."""
 
     __slots__ = ("path",)
@@ -43,7 +43,7 @@ class _Given:
         self.path = path
 
 
-class _Masked:
+class _WithMask:
     """Stands for a tensor that gets a mask of Keras'."""
 
     __slots__ = ("tensor", "mask")
@@ -55,148 +55,148 @@ class _Masked:
 _new, _uid, _tape_set_is_empty, _context_changes = object.__new__, tfi.new_uid, tfi.tape_set_is_empty, tfi.context_changes
 
 
-def glance(step, function, args):
-    """Jump over a call in a step of class `Step` that is not a block's, nor in pieces, if the `express` entry is its; returns its result, else None.
+def monomorphic_hit(step, function, args):
+    """Jump over a call in a step of class `Step` that is not a block's, nor in segments, if the `monomorphic` entry is its; returns its result, else None.
 
-    This is `call_cache.running`, `attempt_function`, `fits`, `walk` and `make_tensor` in one, without what is rare: calling them takes as long as what they do.
+    This is `call_cache.running`, `attempt_function`, `entry_fits`, `advance_by_entry` and `make_tensor` in one, without what is rare: calling them takes as long as what they do.
     """
     runner = step.mode
     if type(runner) is not PythonRunner or step.paused or not step.skips or step.thread != get_ident():
         return None
-    quick = runner.node.express
-    if quick is None or quick.function is not function or quick.location is not runner.cursor.current or quick.names or quick.length != len(args):
+    cached = runner.node.monomorphic
+    if cached is None or cached.function is not function or cached.location is not runner.cursor.current or cached.names or cached.length != len(args):
         return None
     if step.settings_seen != _context_changes[0]:
         step.look_at_settings()
-    recording = quick.recording
-    if not step.is_eager or step.device != quick.device or (runner.tapes.recording is None) is recording or _tape_set_is_empty() is recording:
+    recording = cached.recording
+    if not step.is_eager or step.device != cached.device or (runner.tapes.recording is None) is recording or _tape_set_is_empty() is recording:
         return None
-    if quick.fresh or runner.observer is not None or not runner.modules_checked:
+    if cached.fresh or runner.observer is not None or not runner.modules_checked:
         return None
-    version = quick.version
-    if version is not None and version[0] != quick.seen:
+    version = cached.version
+    if version is not None and version[0] != cached.seen:
         return None
-    x, shape = args[0], quick.shape
+    x, shape = args[0], cached.shape
     if shape is None:
-        if x is not quick.key:
+        if x is not cached.key:
             return None
-    elif type(x) is not TerraTensor or x._key is not quick.key or x._owner is not runner or (x._shp is not shape and x._shp != shape) or x._keras_mask is not None:
+    elif type(x) is not TerraTensor or x._key is not cached.key or x._owner is not runner or (x._shp is not shape and x._shp != shape) or x._keras_mask is not None:
         return None
-    kind = quick.kind
+    kind = cached.kind
     if kind is not None:
         x = args[1]
         if kind == _VALUE:
-            if type(x) is not TerraTensor or x._key is not quick.a or x._owner is not runner or (x._shp is not quick.b and x._shp != quick.b) or x._keras_mask is not None:
+            if type(x) is not TerraTensor or x._key is not cached.a or x._owner is not runner or (x._shp is not cached.b and x._shp != cached.b) or x._keras_mask is not None:
                 return None
         elif kind == _SAME:
-            if x is not quick.a:
+            if x is not cached.a:
                 return None
         elif kind == _SCALAR:
-            if type(x) is not quick.a or x != quick.b:
+            if type(x) is not cached.a or x != cached.b:
                 return None
-        elif (kind == _CONSTANT and x is quick.b and not x.__dict__) or (kind == _ZEROS and x is quick.b and x.__dict__ == _MARK):
+        elif (kind == _CONSTANT and x is cached.b and not x.__dict__) or (kind == _ZEROS and x is cached.b and x.__dict__ == _MARK):
             if step.data and step.is_data(x):
                 return None
-        elif kind == _SLICE and type(x) is slice and x.start is quick.a[0] and x.stop is quick.a[1] and x.step is quick.a[2]:
+        elif kind == _SLICE and type(x) is slice and x.start is cached.a[0] and x.stop is cached.a[1] and x.step is cached.a[2]:
             pass  # the commonest slices are of the small integers of which Python has one object each
         else:
-            foreign = []
-            if not alike(runner, quick.rest, args[1:], foreign) or (foreign and not _are_new(runner, foreign)):
+            external = []
+            if not matches(runner, cached.rest, args[1:], external) or (external and not _are_new(runner, external)):
                 return None
-    quick.jumps += 1
+    cached.jumps += 1
     step.counts.fast_forwards += 1
-    if quick.hidden:
-        runner.note_jump(quick.region)
-    entry = quick.entry
+    if cached.hidden:
+        runner.note_jump(cached.record)
+    entry = cached.entry
     if entry is not None:
         runner.log.append(entry)
     else:
-        runner.log += quick.region.entries
-    end = runner.node = quick.end
+        runner.log += cached.record.entries
+    end = runner.node = cached.end
     runner.expected = end.expected
-    if quick.tells:
-        runner.tapes.skipped(quick.region)
+    if cached.tells:
+        runner.tapes.skipped(cached.record)
     made = _new(TerraTensor)
-    made.dtype = quick.dtype
-    made._enum = quick.enum
+    made.dtype = cached.dtype
+    made._enum = cached.enum
     made._id = _uid()
     made._value = made._hidden = made._tensor_shape = None
     made._owner = runner
-    made._key = quick.made_key
-    made._shp = quick.made_shape
+    made._key = cached.made_key
+    made._shp = cached.made_shape
     runner.issued.append(made)
     return made
 
 
-def fits(runner, quick, args, kwargs):
-    """Whether a call is the one of an `express` entry."""
+def entry_fits(runner, cached, args, kwargs):
+    """Whether a call is the one of an `monomorphic` entry."""
     if kwargs:
-        if quick.names != tuple(kwargs):
+        if cached.names != tuple(kwargs):
             return False
         args = (*args, *kwargs.values())
-    elif quick.names:
+    elif cached.names:
         return False
-    if quick.length != len(args) or quick.recording is (runner.tapes.recording is None) or quick.device != runner.step.device:
+    if cached.length != len(args) or cached.recording is (runner.tapes.recording is None) or cached.device != runner.step.device:
         return False
-    if quick.version is not None and quick.version[0] != quick.seen:
-        if not quick.region.guard.holds():
+    if cached.version is not None and cached.version[0] != cached.seen:
+        if not cached.record.guard.holds():
             return False
-        quick.seen = quick.version[0]
-    if quick.fresh and any([id(x) in runner.fed for x in quick.fresh]):
+        cached.seen = cached.version[0]
+    if cached.fresh and any([id(x) in runner.fed for x in cached.fresh]):
         return False
     x = args[0]
-    if quick.shape is None:
-        if x is not quick.key:
+    if cached.shape is None:
+        if x is not cached.key:
             return False
-    elif type(x) is not TerraTensor or x._key is not quick.key or x._owner is not runner or x._shp != quick.shape or x._keras_mask is not None:
+    elif type(x) is not TerraTensor or x._key is not cached.key or x._owner is not runner or x._shp != cached.shape or x._keras_mask is not None:
         return False
-    kind = quick.kind
+    kind = cached.kind
     if kind is None:
         return True
     x = args[1]
     if kind is _VALUE:
-        return type(x) is TerraTensor and x._key is quick.a and x._owner is runner and x._shp == quick.b and x._keras_mask is None
+        return type(x) is TerraTensor and x._key is cached.a and x._owner is runner and x._shp == cached.b and x._keras_mask is None
     if kind is _SAME:
-        return x is quick.a
+        return x is cached.a
     if kind is _SCALAR:
-        return type(x) is quick.a and x == quick.b
-    if kind is _CONSTANT and x is quick.b and not vars(x) and runner.observer is None:
+        return type(x) is cached.a and x == cached.b
+    if kind is _CONSTANT and x is cached.b and not vars(x) and runner.observer is None:
         return True
-    foreign = []
-    if not alike(runner, quick.rest, args[1:], foreign) or (foreign and not _are_new(runner, foreign)):
+    external = []
+    if not matches(runner, cached.rest, args[1:], external) or (external and not _are_new(runner, external)):
         return False
     if runner.observer is not None:
-        for x in foreign:
+        for x in external:
             note_mask(runner, x)
     return True
 
 
-def jump(runner, known, args, kwargs):
-    """Jump over a call by one of the quick entries of its place; gives the call's result, or MISSED."""
+def polymorphic_hit(runner, cache, args, kwargs):
+    """Jump over a call by one of the inline cache entries of its place; gives the call's result, or MISSED."""
     if kwargs:
         given, names = (*args, *kwargs.values()), tuple(kwargs)
     else:
         given, names = args, ()
     recording = runner.tapes.recording is not None
-    for quick in known.quick:
-        if quick.length != len(given) or quick.names != names or quick.recording is not recording:
+    for cached in cache.inline:
+        if cached.length != len(given) or cached.names != names or cached.recording is not recording:
             continue
-        foreign = []
-        if alike(runner, quick.pattern, given, foreign) and (not foreign or _are_new(runner, foreign)) and \
-                not (quick.fresh and any([id(x) in runner.fed for x in quick.fresh])) and \
-                (quick.region.guard.holds() if quick.guarded else quick.device == tfi.device_name()) and \
-                (not quick.region.needs or quick.region.comes_after(runner)):
+        external = []
+        if matches(runner, cached.pattern, given, external) and (not external or _are_new(runner, external)) and \
+                not (cached.fresh and any([id(x) in runner.fed for x in cached.fresh])) and \
+                (cached.record.guard.holds() if cached.guarded else cached.device == tfi.device_name()) and \
+                (not cached.record.needs or cached.record.comes_after(runner)):
             if runner.observer is not None:
-                for x in foreign:
+                for x in external:
                     note_mask(runner, x)
-            if quick.express:
-                runner.node.express = quick
-            return _jump(runner, quick, given, foreign)
+            if cached.monomorphic:
+                runner.node.monomorphic = cached
+            return _apply_entry(runner, cached, given, external)
     return MISSED
 
 
-def alike(runner, pattern, given, foreign):
-    """Whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `foreign`."""
+def matches(runner, pattern, given, external):
+    """Whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `external`."""
     for x, (kind, a, b) in zip(given, pattern):
         if kind is _VALUE:
             if type(x) is not TerraTensor or x._key is not a or x._owner is not runner or x._shp != b or x._keras_mask is not None:
@@ -208,14 +208,14 @@ def alike(runner, pattern, given, foreign):
             if x is not a:
                 return False
         elif kind is _SHARED:
-            if x is not a and not alike(runner, b, (x,), foreign):
+            if x is not a and not matches(runner, b, (x,), external):
                 return False
         elif kind is _NESTED:
             if type(x) is not a:
                 return False
             if a is slice:
                 x = (x.start, x.stop, x.step)
-            if len(x) != len(b) or not alike(runner, b, x, foreign):
+            if len(x) != len(b) or not matches(runner, b, x, external):
                 return False
         elif kind is _ARGUMENT:
             argument = runner.step.args.get(id(x))
@@ -229,19 +229,19 @@ def alike(runner, pattern, given, foreign):
         elif kind is _CONSTANT:
             if type(x) is not EagerTensor or runner.step.is_data(x) or vars(x) or not _is_constant(x, a, b):
                 return False
-            foreign.append(x)
+            external.append(x)
         elif kind is _ZEROS:
             if type(x) is not EagerTensor or runner.step.is_data(x) or not _is_marked(x) or not _is_constant(x, a, b):
                 return False
-            foreign.append(x)
+            external.append(x)
         elif kind is _MASKED:
             if type(x) is not TerraTensor or x._key is not a[0] or x._owner is not runner or x._shp != a[1] or x._keras_mask is None \
-                    or not alike(runner, b, (x._keras_mask,), foreign):
+                    or not matches(runner, b, (x._keras_mask,), external):
                 return False
         else:
             if type(x) is not a or _identity(x) != b[0] or runner._from_outside(x) is not b[1] or (a is TerraTensor and x._owner is runner):
                 return False
-            foreign.append(x)
+            external.append(x)
     return True
 
 
@@ -268,128 +268,128 @@ def _identity(x):
     return (x._enum, x._shp) if type(x._shp) is tuple and not x.__dict__ else None
 
 
-def _are_new(runner, foreign):
+def _are_new(runner, external):
     """Whether the step has not met these tensors from outside before, no gradient is asked for one of them, and none has come twice."""
-    ids = set(map(id, foreign))
-    return len(ids) == len(foreign) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
+    ids = set(map(id, external))
+    return len(ids) == len(external) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
 
 
-def walk(runner, quick):
-    """`jumps.advance` by a quick entry that is `plain`."""
-    quick.jumps += 1
+def advance_by_entry(runner, cached):
+    """`replay_record.advance` by an inline cache entry that is `plain`."""
+    cached.jumps += 1
     runner.step.counts.fast_forwards += 1
     if runner.observer is not None:
-        runner.observer.note_jump(quick.region)
-    if quick.hidden:
-        runner.note_jump(quick.region)
-    if quick.entry is not None:
-        runner.log.append(quick.entry)
+        runner.observer.note_jump(cached.record)
+    if cached.hidden:
+        runner.note_jump(cached.record)
+    if cached.entry is not None:
+        runner.log.append(cached.entry)
     else:
-        runner.log += quick.region.entries
-    end = runner.node = quick.end
+        runner.log += cached.record.entries
+    end = runner.node = cached.end
     runner.expected = end.expected
-    if quick.tells:
-        runner.tapes.skipped(quick.region)
+    if cached.tells:
+        runner.tapes.skipped(cached.record)
 
 
-def _jump(runner, quick, given, foreign):
-    """`jumps.jump` by a quick entry."""
-    if quick.plain:
-        walk(runner, quick)
+def _apply_entry(runner, cached, given, external):
+    """`replay_record.apply_record` by an inline cache entry."""
+    if cached.plain:
+        advance_by_entry(runner, cached)
     else:
-        quick.jumps += 1
-        advance(runner, quick.region, foreign)
-    if quick.sequence is None:
-        return _give(runner, given, quick.outputs)
-    made = [_give(runner, given, x) for x in quick.outputs]
-    return made if quick.sequence is list else tuple(made)
+        cached.jumps += 1
+        advance(runner, cached.record, external)
+    if cached.sequence is None:
+        return _build_output(runner, given, cached.outputs)
+    made = [_build_output(runner, given, x) for x in cached.outputs]
+    return made if cached.sequence is list else tuple(made)
 
 
-def _give(runner, given, output):
+def _build_output(runner, given, output):
     """A part of the call's result (see `_output`)."""
     kind = type(output)
     if kind is tuple:
         made = make_tensor(*output, runner, None)
         runner.issued.append(made)
         return made
-    if kind is _Given:
+    if kind is _FromArgument:
         for k in output.path:
             given = given._keras_mask if k is _MASK else given[k]
         return given
-    if kind is _Masked:
-        made = _give(runner, given, output.tensor)
-        made._keras_mask = _give(runner, given, output.mask)
+    if kind is _WithMask:
+        made = _build_output(runner, given, output.tensor)
+        made._keras_mask = _build_output(runner, given, output.mask)
         return made
     return output
 
 
-def learn(runner, place, region, args, kwargs, shared=False, express=True):
-    """Make a quick entry of a recorded region, if it is simple enough. `express`: whether it may stand behind a node."""
-    known = runner.program.regions.get(place)
-    if not known or region.draws or region.masks or region.fetches or region.losses or region.effects or region.opaque or runner.step.verifies:
+def add_entry(runner, call_site, record, args, kwargs, shared=False, monomorphic=True):
+    """Make an inline cache entry of a record, if it is simple enough. `monomorphic`: whether it may stand behind a node."""
+    cache = runner.program.call_sites.get(call_site)
+    if not cache or record.draws or record.masks or record.fetches or record.losses or record.effects or record.opaque or runner.step.verifies:
         return
-    quick = _Quick()
+    cached = InlineCacheEntry()
     given = (*args, *kwargs.values())
     try:
-        quick.pattern = pattern(runner, given, [], region)[2]
+        cached.pattern = pattern_of(runner, given, [], record)[2]
         if shared:
-            quick.pattern = (_SHARED, given[0], quick.pattern[:1]), *quick.pattern[1:]
-        quick.fresh = _fresh(region)
-        result = region.result
-        quick.sequence = type(result) if type(result) in (list, tuple) else None
-        quick.outputs = _output(region, result, given) if quick.sequence is None else [_output(region, x, given) for x in result]
+            cached.pattern = (_SHARED, given[0], cached.pattern[:1]), *cached.pattern[1:]
+        cached.fresh = _fresh(record)
+        result = record.result
+        cached.sequence = type(result) if type(result) in (list, tuple) else None
+        cached.outputs = _output(record, result, given) if cached.sequence is None else [_output(record, x, given) for x in result]
     except LookupError:
         return
-    quick.function, quick.location = place[1], place[-1]
-    quick.length = len(given)
-    quick.names = tuple(kwargs)
-    quick.region, quick.end = region, region.end
-    quick.entry = region.entries[0] if len(region.entries) == 1 else None
-    quick.jumps = 0
-    quick.plain = not (  # little to do: most calls of single operations
-        region.patches or region.latest or region.needs or region.selects or region.context or region.by_value or region.has_other_shapes)
-    quick.recording = runner.tapes.recording is not None
-    quick.tells = bool(region.accessed or (quick.recording and region.records))
-    guard = region.guard
-    quick.guarded = guard.root is not None or len(guard.containers) > 0
-    quick.device = guard.settings[0]
-    outputs = [quick.outputs] if quick.sequence is None else quick.outputs
-    outputs = [part for x in outputs for part in ((x.tensor, x.mask) if type(x) is _Masked else (x,))]
+    cached.function, cached.location = call_site[1], call_site[-1]
+    cached.length = len(given)
+    cached.names = tuple(kwargs)
+    cached.record, cached.end = record, record.end
+    cached.entry = record.entries[0] if len(record.entries) == 1 else None
+    cached.jumps = 0
+    cached.plain = not (  # little to do: most calls of single operations
+        record.patches or record.latest or record.needs or record.selects or record.context or record.by_value or record.has_other_shapes)
+    cached.recording = runner.tapes.recording is not None
+    cached.tells = bool(record.accessed or (cached.recording and record.records))
+    guard = record.guard
+    cached.guarded = guard.root is not None or len(guard.containers) > 0
+    cached.device = guard.settings[0]
+    outputs = [cached.outputs] if cached.sequence is None else cached.outputs
+    outputs = [part for x in outputs for part in ((x.tensor, x.mask) if type(x) is _WithMask else (x,))]
     made = [x[3] for x in outputs if type(x) is tuple]
     if len(set(made)) < len(made):
         return  # one tensor comes twice
-    quick.hidden = set(made) != set(region.shapes)  # whether it has values that are not made at once
-    quick.version, quick.seen = guard.only_version() if quick.guarded else None, None
-    quick.express = express and quick.plain and not (quick.guarded and quick.version is None) and _simplify(quick)
-    known.add_quick(quick)
+    cached.hidden = set(made) != set(record.shapes)  # whether it has values that are not made at once
+    cached.version, cached.seen = guard.only_version() if cached.guarded else None, None
+    cached.monomorphic = monomorphic and cached.plain and not (cached.guarded and cached.version is None) and _simplify(cached)
+    cache.add_inline(cached)
 
 
-def _simplify(quick):
-    """Whether the arguments can be compared as `_fits` does it, which is then prepared."""
-    if type(quick.outputs) is not tuple or not quick.pattern or quick.pattern[0][0] not in (_VALUE, _SAME):
+def _simplify(cached):
+    """Whether the arguments can be compared as `entry_fits` does it, which is then prepared."""
+    if type(cached.outputs) is not tuple or not cached.pattern or cached.pattern[0][0] not in (_VALUE, _SAME):
         return False
-    (_, quick.key, quick.shape), *quick.rest = quick.pattern
-    quick.kind, quick.a, quick.b = (None, None, None) if not quick.rest else quick.rest[0] if len(quick.rest) == 1 else (_OTHER, None, None)
-    if quick.kind == _NESTED and quick.a is slice:
-        quick.kind, quick.a = _SLICE, [b if kind == _SCALAR else a for kind, a, b in quick.b]
-    quick.dtype, quick.enum, quick.made_shape, quick.made_key = quick.outputs
+    (_, cached.key, cached.shape), *cached.rest = cached.pattern
+    cached.kind, cached.a, cached.b = (None, None, None) if not cached.rest else cached.rest[0] if len(cached.rest) == 1 else (_OTHER, None, None)
+    if cached.kind == _NESTED and cached.a is slice:
+        cached.kind, cached.a = _SLICE, [b if kind == _SCALAR else a for kind, a, b in cached.b]
+    cached.dtype, cached.enum, cached.made_shape, cached.made_key = cached.outputs
     return True
 
 
-def _fresh(region):
-    """The tensors that the region feeds out of its own, which the step must not have been fed yet. Raises LookupError if more has to be checked."""
-    if any(kind is not Foreign and kind is not EagerTensor for kind, _, _ in region.checks):
+def _fresh(record):
+    """The tensors that the record feeds out of its own, which the step must not have been fed yet. Raises LookupError if more has to be checked."""
+    if any(kind is not ExternalInput and kind is not EagerTensor for kind, _, _ in record.checks):
         raise LookupError
-    return [x for kind, x, _ in region.checks if kind is EagerTensor]
+    return [x for kind, x, _ in record.checks if kind is EagerTensor]
 
 
-def _output(region, x, given):
+def _output(record, x, given):
     """How a part of a call's result is made. Raises LookupError if that is not simple."""
     if type(x) is ValueKey:
-        made = region.shapes.get(x)
-        return (*made, x) if made is not None else _Given(_path(given, x))
-    if type(x) is Attached and list(x.attributes) == ["_keras_mask"]:
-        return _Masked(_output(region, x.value, given), _output(region, x.attributes["_keras_mask"], given))
+        made = record.shapes.get(x)
+        return (*made, x) if made is not None else _FromArgument(_path(given, x))
+    if type(x) is WithAttributes and list(x.attributes) == ["_keras_mask"]:
+        return _WithMask(_output(record, x.value, given), _output(record, x.attributes["_keras_mask"], given))
     if type(x) in SCALARS or tfi.is_variable(x):
         return x
     raise LookupError
@@ -411,17 +411,17 @@ def _path(given, key):
     raise LookupError
 
 
-def pattern(runner, x, foreign=None, region=None):
+def pattern_of(runner, x, external=None, record=None):
     """How an argument is compared. Raises LookupError if that takes more than a glance.
 
-    foreign: a list for the tensors from outside of the step, if there may be any; `region` is what the call did with them.
+    external: a list for the tensors from outside of the step, if there may be any; `record` is what the call did with them.
     """
     kind = type(x)
     if kind is TerraTensor and x._owner is runner:
         if "_keras_logits" in x.__dict__:
             raise LookupError
         if x._keras_mask is not None:
-            return _MASKED, (x._key, x._shp), (pattern(runner, x._keras_mask, foreign, region),)
+            return _MASKED, (x._key, x._shp), (pattern_of(runner, x._keras_mask, external, record),)
         return _VALUE, x._key, x._shp
     if kind is TerraTensor or kind is EagerTensor:
         identity = _identity(x)
@@ -433,13 +433,13 @@ def pattern(runner, x, foreign=None, region=None):
         argument, fed = runner.step.args.get(id(x)), runner.fed.get(id(x))
         if argument is not None and shape != ():
             return _ARGUMENT, argument[0], (enum, shape)
-        if argument is not None or foreign is None or any(x is other for other in foreign):
+        if argument is not None or external is None or any(x is other for other in external):
             raise LookupError
-        if fed is not None and not any(slot.key is fed[0] for slot, _ in region.feeds):
+        if fed is not None and not any(slot.key is fed[0] for slot, _ in record.feeds):
             return _FED, fed[0], (fed[1], known_to_host(runner, x))
-        index = len(foreign)
-        foreign.append(x)
-        if not any(kind is Foreign and place == index for kind, place, _ in region.checks):
+        index = len(external)
+        external.append(x)
+        if not any(kind is ExternalInput and place == index for kind, place, _ in record.checks):
             return _FOREIGN, kind, (identity, runner._from_outside(x))
         if kind is TerraTensor or runner.step.is_data(x) or (len(identity) == 3 and not _is_marked(x)):
             raise LookupError
@@ -451,7 +451,7 @@ def pattern(runner, x, foreign=None, region=None):
             raise LookupError  # 0.0 == -0.0
         return _SCALAR, kind, x
     if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None) or (is_librarys_container(kind) and isinstance(x, list)):
-        return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in x])
+        return _NESTED, kind, tuple([pattern_of(runner, y, external, record) for y in x])
     if kind is slice:
-        return _NESTED, kind, tuple([pattern(runner, y, foreign, region) for y in (x.start, x.stop, x.step)])
+        return _NESTED, kind, tuple([pattern_of(runner, y, external, record) for y in (x.start, x.stop, x.step)])
     raise LookupError

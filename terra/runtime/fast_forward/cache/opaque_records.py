@@ -3,21 +3,21 @@
 from typing import Any, Callable
 
 from terra.runtime.fast_forward.cache.call_records import RESULT
-from terra.runtime.fast_forward.sources.deferred_fetches import Late, LateCalculation, Received
+from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, OpaqueCall
 from terra.runtime.tensors.comparing import Unskippable
 
 
-def note(region: Any, calls: list[OpaqueCall], template: Callable[[Any], Any]) -> None:
+def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any]) -> None:
     """Notes the calls in a record whose effects are noted already; `template(parts)` describes what a call is made of. Raises Unskippable."""
-    region.opaque = [call.described(template(call.parts)) for call in calls]
-    late = [k for k, call in enumerate(region.opaque) if holds_late(call.parts)]
-    region.n_early = late[0] if late else len(calls)
-    if any(call.expected is not ANYTHING for call in calls[region.n_early:]):
+    record.opaque = [call.described(template(call.parts)) for call in calls]
+    deferred = [k for k, call in enumerate(record.opaque) if holds_late(call.parts)]
+    record.n_early = deferred[0] if deferred else len(calls)
+    if any(call.expected is not ANYTHING for call in calls[record.n_early:]):
         raise Unskippable("looks at what unknown code gives, after it has given that what it has read")
-    if any(holds_late(effect.template) for effect in region.effects[:max([call.n_effects for call in calls[:region.n_early]], default=0)]):
+    if any(holds_late(effect.template) for effect in record.effects[:max([call.n_effects for call in calls[:record.n_early]], default=0)]):
         raise Unskippable("sets an attribute to what it has read, before it calls unknown code")
-    if any(effect.template is RESULT for effect in region.effects[:max(call.n_effects for call in calls)]):
+    if any(effect.template is RESULT for effect in record.effects[:max(call.n_effects for call in calls)]):
         raise Unskippable("sets an attribute to what it gives, before it calls unknown code")
 
 
@@ -28,4 +28,4 @@ def holds_late(template: Any) -> bool:
         return any(map(holds_late, template))
     if kind is dict:
         return any(map(holds_late, template.values()))
-    return kind in (Late, LateCalculation, Received)
+    return kind in (DeferredFetch, DeferredCalculation, FetchedTensor)

@@ -1,4 +1,4 @@
-"""Recording: a call of framework code that is made is noted as a region, so that the same call can be jumped over (see `regions`)."""
+"""Recording: a call of framework code that is made is noted as a record, so that the same call can be jumped over (see `call_records`)."""
 
 import collections
 
@@ -7,21 +7,21 @@ import numpy as np
 from terra.graph.trace import ARG, CONST, FEED, FETCH, RESOURCE
 from terra.runtime.fast_forward.cache import opaque_records
 from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
-from terra.runtime.fast_forward.sources.deferred_fetches import Late, LateCalculation, LateReads, Received
-from terra.runtime.tapes.backward import Record
+from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, DeferredFetches, FetchedTensor
+from terra.runtime.tapes.backward import TapeRecord
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, mask_of
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.object_kinds import is_output, is_record
-from terra.runtime.tensors.open_shapes import Unread
+from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import random_state
 from terra.runtime.fast_forward.cache.call_records import (
-    BOOL_ENUM, RESOURCE_ENUM, RESULT, Argument, Attached, Composite, Constant, Fed, Foreign, Instance, Named, Number, Region, Seeds,
+    BOOL_ENUM, RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds,
 )
 from terra.runtime.execution.slicing import Assign
-from terra.runtime.fast_forward.sources.dynamic_values import NOTHING_VARIES, may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES, may_vary
 from terra.runtime.tensors.tensor import TerraTensor, is_unread
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
@@ -31,7 +31,7 @@ _ATTACHED = frozenset(["_is_zeros_tensor", "_keras_logits", "_keras_mask", "_unc
 
 
 class Recording:
-    """Notes where the runner is before a call; `region()` makes the region after it."""
+    """Notes where the runner is before a call; `make_record()` makes the record after it."""
 
     def __init__(self, runner):
         self.runner = runner
@@ -58,10 +58,10 @@ class Recording:
         """Whether a tape was told of functions of the program's."""
         return self.runner.tapes.state() != self.tape_state[False]
 
-    def region(self, result, inputs, knows_fed, may_be_empty=False, unread=(), late=None, added=(), effects=(), passed_on=(), differentiates=False, opaque=None):
-        """The region of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
+    def make_record(self, result, inputs, knows_fed, may_be_empty=False, unread=(), deferred=None, added=(), effects=(), passed_on=(), differentiates=False, opaque=None):
+        """The record of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
         `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
-        `late`: what was read and not looked at, see `LateReads`, if that was not by the framework; `added`: lists of losses, see `added_losses.Before`;
+        `deferred`: what was read and not looked at, see `DeferredFetches`, if that was not by the framework; `added`: lists of losses, see `added_losses.Before`;
         `effects`: of attributes that it has set; `passed_on`: ids of tensors that nothing has looked at at all; `differentiates`: whether the tapes may have been told of
         functions of the program's, so that a jump could not tell them; `opaque`: the opaque calls, see `purity.opaque`.
 
@@ -79,56 +79,56 @@ class Recording:
         if self.random != random_state():
             raise Unskippable("draws random numbers in Python")
         self.opaque = opaque
-        self.inputs, self.knows_fed, self.late = inputs, knows_fed, late or LateReads(NOTHING_VARIES, runner.late_reads, runner.late_reads)
-        self.places = {id(x): k for k, x in enumerate(inputs.foreign)}
+        self.inputs, self.knows_fed, self.deferred = inputs, knows_fed, deferred or DeferredFetches(NO_DYNAMIC_VALUES, runner.deferred_fetches, runner.deferred_fetches)
+        self.places = {id(x): k for k, x in enumerate(inputs.external)}
         self.unused = set(self.places.values())
         self.used_arguments = set()
         self.made = set()
         self.arrays = set()  # ids of those that it gives
-        self.region = region = Region()
-        region.patches, region.feeds, region.checks = [], [], []
-        region.by_value = runner.by_value[self.by_value:]
-        region.has_other_shapes = runner.other_shapes_at >= self.log_length
-        if self.late.last is not None and self.late.last[0] is not result:
-            self.late.last = None
+        self.record = record = CallRecord()
+        record.patches, record.feeds, record.checks = [], [], []
+        record.by_value = runner.by_value[self.by_value:]
+        record.has_other_shapes = runner.other_shapes_at >= self.log_length
+        if self.deferred.last is not None and self.deferred.last[0] is not result:
+            self.deferred.last = None
         fetched = self._fetches()
-        region.formatted = [key for x, key, *_ in self.late.held.values() if type(x) is str and key in self.read]
-        self.formats = bool(region.formatted)
-        region.entries = []
+        record.formatted = [key for x, key, *_ in self.deferred.held.values() if type(x) is str and key in self.read]
+        self.formats = bool(record.formatted)
+        record.entries = []
         node, n_selects = self.start, 0
         for k, entry in enumerate(runner.log[self.log_length:]):
             before, node = node, entry[0]
             if fetched:
                 n_selects += any(selects for successor, selects in before.successors if successor is node)
                 if node.category == opschema.FETCH:
-                    region.fetches.append((node, fetched[node], len(region.feeds), n_selects))
-            region.entries.append(self._entry(k, *entry))
-        if len(region.feeds) != runner.step.counts.feeds - self.feeds:
+                    record.fetches.append((node, fetched[node], len(record.feeds), n_selects))
+            record.entries.append(self._entry(k, *entry))
+        if len(record.feeds) != runner.step.counts.feeds - self.feeds:
             raise Unskippable("feeds something that it was not given")
-        region.draws = self._draws(region)
-        region.selects = runner.chosen[self.n_chosen:]
-        region.end = runner.node
-        region.latest = [(multi, key) for node, _, _ in region.entries for multi, key in node.assigns_multi]
-        region.needs = self._needs()
-        region.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
-        region.shapes.update(runner.jumped_shapes(self.log_length))
-        region.result = self._given(result)
-        region.effects = [e.described(self._left(e, result)) for e in effects]
+        record.draws = self._draws(record)
+        record.selects = runner.chosen[self.n_chosen:]
+        record.end = runner.node
+        record.latest = [(multi, key) for node, _, _ in record.entries for multi, key in node.assigns_multi]
+        record.needs = self._needs()
+        record.shapes = {t._key: (t.dtype, t._enum, t._shp) for t in runner.issued[self.issued_length:]}
+        record.shapes.update(runner.jumped_shapes(self.log_length))
+        record.result = self._given(result)
+        record.effects = [e.described(self._left(e, result)) for e in effects]
         if opaque is not None and opaque.calls:
-            opaque_records.note(region, opaque.calls, self._template)
-        region.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
-        region.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
-        region.functions = []
-        region.records = self._records(lazy) if lazy is not None else []
-        region.accessed = runner.tapes.accessed[self.accessed_length:]
-        for k, x in enumerate(inputs.foreign):
+            opaque_records.note(record, opaque.calls, self._template)
+        record.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
+        record.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
+        record.functions = []
+        record.records = self._records(lazy) if lazy is not None else []
+        record.accessed = runner.tapes.accessed[self.accessed_length:]
+        for k, x in enumerate(inputs.external):
             read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread) and not (
                 x._num_elements() > MOST_SETTINGS and runner.step.is_data(x))
             if (k in self.unused or read) and not is_unread(x) and id(x) not in passed_on:  # Python may have looked at it
-                self._check(Foreign, k, x, True)
+                self._check(ExternalInput, k, x, True)
         for index in self.used_arguments - inputs.indices:
-            self._check(Argument, index, runner.step.arg_list[index], False)
-        return region
+            self._check(StepArgument, index, runner.step.arg_list[index], False)
+        return record
 
     def _needs(self):
         """(slot with several sources, value that it takes) where the value was there before the call."""
@@ -149,8 +149,8 @@ class Recording:
         fetches = {}
         again = collections.Counter(runner.read_twice[self.read_twice:])
         for key, node in self.read.items():
-            identity = self.late.bounds.get(key)
-            if node.op_type == FETCH and self.late.times(key) != again[key] + 1:
+            identity = self.deferred.bounds.get(key)
+            if node.op_type == FETCH and self.deferred.times(key) != again[key] + 1:
                 value = runner.received[node]
                 enum, shape = value._datatype_enum(), value._shape_tuple()
                 if not (enum == BOOL_ENUM and is_small_constant(enum, shape)) and not (enum in opschema.HOST_KNOWN_ENUMS and shape == ()):
@@ -161,7 +161,7 @@ class Recording:
 
     def _entry(self, k, node, refs, own_attrs):
         """An entry of the log, without what belongs to this step."""
-        region = self.region
+        record = self.record
         kept = list(refs)
         for j, (x, slot) in enumerate(zip(refs, node.slots)):
             kind = slot.kind
@@ -176,7 +176,7 @@ class Recording:
                 self.used_arguments.add(slot.arg)
                 x = self.runner.step.arg_list[slot.arg]
                 if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
-                    self._check(Argument, slot.arg, x, True)
+                    self._check(StepArgument, slot.arg, x, True)
                 continue
             if self.formats and type(x) is EagerTensor and x._datatype_enum() == STRING_ENUM:
                 raise Unskippable("has made a text of a tensor's value, and uses texts")
@@ -184,35 +184,35 @@ class Recording:
                 kept[j] = slot.const_obj
                 place = self.places.get(id(x))
                 if place is not None:
-                    self._check(Foreign, place, x, True)
+                    self._check(ExternalInput, place, x, True)
                 continue
             if x._datatype_enum() == RESOURCE_ENUM:
                 raise Unskippable("uses a variable that the step itself created")
             if slot.needs_value and is_small_constant(x._datatype_enum(), x._shape_tuple()):
                 if id(x) in self.places:
-                    self._check(Foreign, self.places[id(x)], x, True)
+                    self._check(ExternalInput, self.places[id(x)], x, True)
                 elif id(x) in self.fed and (
                         not (self.knows_fed or self.runner.fed[id(x)][0] in self.inputs.fed) or known_to_host(self.runner, x) is None):
                     raise Unskippable  # else it is a `Constant`, the same tensor each time, or part of the signature
             if kind is FEED:
-                region.feeds.append((slot, self._source(x)))
+                record.feeds.append((slot, self._source(x)))
             kept[j] = None
-            region.patches.append((k, j, self._fed_key(x)))
+            record.patches.append((k, j, self._fed_key(x)))
         if node.category == opschema.RANDOM:
             shuffled = rows_of(self.runner.placeholder(node.outs[0][2], {})) if node.op_type == opschema.SHUFFLE else None
-            region.feeds.append((node.slots[-1], Seeds(k, shuffled)))
+            record.feeds.append((node.slots[-1], Seeds(k, shuffled)))
         self.made.update([key for _, _, key in node.outs])
         return node, kept, own_attrs
 
     def _source(self, x):
-        """Where a tensor that the region feeds comes from."""
+        """Where a tensor that the record feeds comes from."""
         place = self.places.get(id(x))
         if place is not None:
             self.unused.discard(place)
-            return Foreign(place)
+            return ExternalInput(place)
         if type(x) is not EagerTensor or self.runner.step.is_data(x) or id(x) in self.runner.step.args:
             raise Unskippable("feeds something that it was not given")
-        self.region.checks.append((EagerTensor, x, None))
+        self.record.checks.append((EagerTensor, x, None))
         return Constant(x)
 
     def _fed_key(self, x):
@@ -222,22 +222,22 @@ class Recording:
             self.unused.discard(place)
         elif id(x) in self.fed and key not in self.inputs.fed and not self.knows_fed:
             raise Unskippable
-        return Fed(key)
+        return FedValue(key)
 
     def _check(self, kind, index, x, by_value):
         """Note that another call fits only if its tensor is like `x`."""
         enum, shape = x._datatype_enum(), x._shape_tuple()
         if by_value and is_small_constant(enum, shape):
-            self.region.checks.append((kind, index, const_key(real(x), enum, shape)))
-            if kind is Foreign:
+            self.record.checks.append((kind, index, const_key(real(x), enum, shape)))
+            if kind is ExternalInput:
                 self.unused.discard(index)
-        elif kind is Argument:
-            self.region.checks.append((kind, index, (enum, shape)))
+        elif kind is StepArgument:
+            self.record.checks.append((kind, index, (enum, shape)))
 
-    def _draws(self, region):
+    def _draws(self, record):
         """(places in `entries` of the operations whose seeds are drawn, the global seed); None if there are none."""
         drawn = tfi.global_seed() is not None  # TensorFlow draws seeds for what has no use for them, too
-        places = [k for k, (node, _, _) in enumerate(region.entries)
+        places = [k for k, (node, _, _) in enumerate(record.entries)
                   if node.category == opschema.RANDOM or (drawn and node.op_type in opschema.UNUSED_SEEDS)]
         if len(places) != len(self.runner.step.drawn_seeds) - self.drawn:
             raise Unskippable("draws seeds for some of its random numbers only")
@@ -257,38 +257,38 @@ class Recording:
                 if not all(type(t) is TerraTensor for t in outs):
                     raise Unskippable
                 item = (op, [self._name(x) for x in ins], attrs, [t._key for t in outs])
-            elif type(item) is Record:
-                self.region.functions.append(item.signature)
+            elif type(item) is TapeRecord:
+                self.record.functions.append(item.signature)
                 item = item.mapped(self._held, lambda t: t._key)
             else:
-                self.region.functions += item.functions
+                self.record.functions += item.functions
             records.append(item)
         return records
 
     def _held(self, x):
         """`_name` of a tensor that a backward function holds: it may be no operation's input."""
         name = self._name(x)
-        if type(name) is ValueKey and not (self.knows_fed or name in self.region.shapes or name in self.inputs.values):
+        if type(name) is ValueKey and not (self.knows_fed or name in self.record.shapes or name in self.inputs.values):
             raise Unskippable
         place = self.places.get(id(x)) if name is x else None
         if place is not None:
-            self._check(Foreign, place, x, True)
+            self._check(ExternalInput, place, x, True)
         return name
 
     def _name(self, x):
-        """How a tensor that is in the region's hands is found again in another step."""
+        """How a tensor that is in the record's hands is found again in another step."""
         if type(x) is TerraTensor and x._owner is self.runner:
             return x._key
         argument = self.runner.step.args.get(id(x))
         if argument is not None:
             self.used_arguments.add(argument[0])
-            return Argument(argument[0])
+            return StepArgument(argument[0])
         if id(x) in self.runner.fed:
             return self._fed_key(x)
         if type(x) is not EagerTensor or self.runner.step.is_data(x):
             if id(x) not in self.places:
                 raise Unskippable
-            self._check(Foreign, self.places[id(x)], x, True)
+            self._check(ExternalInput, self.places[id(x)], x, True)
             if self.places[id(x)] in self.unused:
                 raise Unskippable
             return real(x)
@@ -305,16 +305,16 @@ class Recording:
         number = self.opaque.number_of(value) if self.opaque is not None else None
         if number is not None:
             return Result(number)
-        late = self._late(value)
-        if late is not None:
-            if kind is np.ndarray and (id(value) in self.arrays or (type(late) is LateCalculation and value.base is not None)):
+        deferred = self._deferred_part(value)
+        if deferred is not None:
+            if kind is np.ndarray and (id(value) in self.arrays or (type(deferred) is DeferredCalculation and value.base is not None)):
                 raise Unskippable("gives an array twice that it has read, or a part of one")
             self.arrays.add(id(value))
-            return late
-        if may_vary(value) and self.late.number(value) is not None:
-            return Number(self.late.number(value))
-        if kind is np.ndarray and self.late.drawn(value) is not None:
-            return self.late.drawn(value)
+            return deferred
+        if may_vary(value) and self.deferred.number(value) is not None:
+            return DynamicNumber(self.deferred.number(value))
+        if kind is np.ndarray and self.deferred.drawn(value) is not None:
+            return self.deferred.drawn(value)
         if kind is TerraTensor or kind is EagerTensor:
             attached = getattr(value, "__dict__", None)
             if attached and attached.get("_handle_data", self) is None:
@@ -322,7 +322,7 @@ class Recording:
             if attached:
                 if not all(name in _ATTACHED or type(x) is Assign for name, x in attached.items()):
                     raise Unskippable("gives a slice of a variable")
-                return Attached(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
+                return WithAttributes(self._tensor(kind, value), {name: self._template(x) for name, x in attached.items()})
             return self._tensor(kind, value)
         if kind in SCALARS:
             if kind is str and self.formats:
@@ -333,9 +333,9 @@ class Recording:
         if kind is dict:
             return {k: self._template(x) for k, x in value.items()}
         if tfi.is_composite(kind):
-            return Composite(kind, [self._template(x) for x in tfi.composite_parts(value)])
+            return CompositeTemplate(kind, [self._template(x) for x in tfi.composite_parts(value)])
         if kind is tfi.tensor_shape.TensorShape:
-            if type(value._dims) is Unread:
+            if type(value._dims) is LazyShape:
                 raise Unskippable("gives a shape that depends on data")
             return value
         if tfi.is_variable(value) or kind is Assign:
@@ -350,24 +350,24 @@ class Recording:
             return Named(kind, [self._template(x) for x in value])
         raise Unskippable(f"gives an object of type {kind.__name__}")
 
-    def _late(self, x):
+    def _deferred_part(self, x):
         """What a number or an array is that was read, or calculated of such, and not looked at; None if it is none."""
-        held, calculated = self.late.held.get(id(x)), self.late.calculated.get(id(x))
+        held, calculated = self.deferred.held.get(id(x)), self.deferred.calculated.get(id(x))
         if held is not None and held[1] not in self.read:
             return None  # the framework has read it before the call
-        return None if held is None and calculated is None else self._late_entry(held, calculated)
+        return None if held is None and calculated is None else self._deferred_entry(held, calculated)
 
-    def _late_entry(self, held, calculated):
+    def _deferred_entry(self, held, calculated):
         if held is not None:
             value, key, how, _ = held
-            return Late(self.read[key], how, key if id(value) in self.late.of_framework else None)
+            return DeferredFetch(self.read[key], how, key if id(value) in self.deferred.of_framework else None)
         _, calculation, place, _ = calculated
-        self.region.takes_arrays |= calculation.takes_arrays
-        return LateCalculation(calculation.with_parts(self._late), place)
+        self.record.takes_arrays |= calculation.takes_arrays
+        return DeferredCalculation(calculation.with_parts(self._deferred_part), place)
 
     def _given(self, result):
         """What the call gives: integers and truth values that it has read in the end are known by their places."""
-        read = {} if self.late.last is None else {place: self._late_entry(*known) for place, known in self.late.last[1].items()}
+        read = {} if self.deferred.last is None else {place: self._deferred_entry(*known) for place, known in self.deferred.last[1].items()}
         if not read:
             return self._template(result)
         if type(result) is tuple:
@@ -385,16 +385,16 @@ class Recording:
     def _tensor(self, kind, value):
         if kind is TerraTensor and value._owner is self.runner:
             key = value._key
-            if key not in self.region.shapes and key not in self.inputs.values:
+            if key not in self.record.shapes and key not in self.inputs.values:
                 raise Unskippable
             node = self.read.get(key)
             if node is None:
                 return key
             if node.op_type != FETCH:
                 raise Unskippable
-            return Received(key, node)
+            return FetchedTensor(key, node)
         place = self.places.get(id(value))
         if place is not None:
-            return Foreign(place)
+            return ExternalInput(place)
         name = self._name(value)
         return Constant(value) if name is value else name

@@ -20,10 +20,10 @@ from terra.runtime.execution.graph_runner import has_done
 from terra.runtime.execution.slicing import Assign
 from terra.runtime.fallback.replay import snapshot
 from terra.runtime.fast_forward.cache.recording import Recording
-from terra.runtime.fast_forward.cache.call_records import Argument, Attached, CallContext, Composite, Constant, Fed, Foreign, Instance, Named, Number, Seeds, is_expected
+from terra.runtime.fast_forward.cache.call_records import StepArgument, WithAttributes, CallContext, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, Seeds, is_expected
 from terra.runtime.fast_forward.sources.opaque_calls import Held
-from terra.runtime.fast_forward.sources.deferred_fetches import Late
-from terra.runtime.tapes.backward import Record
+from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch
+from terra.runtime.tapes.backward import TapeRecord
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.value_key import ValueKey
 from terra.tf import private_names as tfi
@@ -51,53 +51,53 @@ def finish(step):
 # -- calls that would be skipped -----------------------------------------------------------------------------------------------
 
 
-def candidates(runner, region, alternatives, inputs):
-    """The regions that a jump over a call may take, beginning with `region`: which one it is depends on what the call reads."""
-    return [region, *(other for other in alternatives if region.fetches and other is not region and other.answers_like(region) and other.fits(runner, inputs))]
+def candidates(runner, record, variants, inputs):
+    """The records that a jump over a call may take, beginning with `record`: which one it is depends on what the call reads."""
+    return [record, *(other for other in variants if record.fetches and other is not record and other.answers_like(record) and other.fits(runner, inputs))]
 
 
-def make_again(runner, region, alternatives, inputs, knows_fed, unread, call):
-    """Make the `call` that would be jumped over by this region, or one of its alternatives; returns its result."""
+def make_again(runner, record, variants, inputs, knows_fed, unread, call):
+    """Make the `call` that would be jumped over by this record, or one of its variants; returns its result."""
     step, where, fallbacks = runner.step, _place(location.tls.cursor.current), runner.step.fallback_reason
     observer, outer = runner.observer, location.tls.observer
-    expected = candidates(runner, region, alternatives, inputs)
+    expected = candidates(runner, record, variants, inputs)
     if observer is not None:
-        observer.note_jump(region)
+        observer.note_jump(record)
     runner.observer = location.tls.observer = None
     try:
         recording, context = Recording(runner), CallContext()
         result = call()
     finally:
         runner.observer, location.tls.observer = observer, outer
-    region = _that_reads_alike(runner, expected)
-    if region is None:
+    record = _that_reads_alike(runner, expected)
+    if record is None:
         return result  # the jump would have been taken back
     if step.skeleton is not runner:
         if step.fallback_reason != fallbacks and not runner.has_failed:
             step.differences.append(f"a call would have been skipped, but took an unknown path: {step.fallback_reason}")
         return result
     try:
-        made = recording.region(result, inputs, knows_fed, True, unread)
+        made = recording.make_record(result, inputs, knows_fed, True, unread)
     except Unskippable:
         step.differences.append(f"a call would have been skipped, but does something now that cannot be skipped ({where})")
     else:
-        compare(runner, [region], made, where)
-    if not context.without_changes(region.guard.holds) or context.changes != region.context:
+        compare(runner, [record], made, where)
+    if not context.without_changes(record.guard.holds) or context.changes != record.context:
         step.differences.append(f"a call would have been skipped, but changes what it reads ({where})")
     return result
 
 
-def _that_reads_alike(runner, regions):
-    """The one of these regions that has read what a call has read by now; None if there is none."""
+def _that_reads_alike(runner, records):
+    """The one of these records that has read what a call has read by now; None if there is none."""
     received = runner.received
-    for region in regions:
-        if all(node not in received or is_expected(expected, received[node]) for node, expected, *_ in region.fetches):
-            return region
+    for record in records:
+        if all(node not in received or is_expected(expected, received[node]) for node, expected, *_ in record.fetches):
+            return record
     return None
 
 
 def compare(runner, expected, made, where=None):
-    """Compare what a call did with what was recorded of it, in one of the regions `expected`."""
+    """Compare what a call did with what was recorded of it, in one of the records `expected`."""
     step, expected = runner.step, _that_reads_alike(runner, expected)
     if expected is None or _misses(expected, made):
         return
@@ -113,7 +113,7 @@ def _misses(expected, made):
 
 
 def note_impure(runner, expected, reason):
-    """A call of the user's that would be skipped by one of the regions `expected` does, for this reason, more than compute."""
+    """A call of the user's that would be skipped by one of the records `expected` does, for this reason, more than compute."""
     if _that_reads_alike(runner, expected) is not None:
         runner.step.differences.append(f"a call would have been skipped, but it {reason}")
 
@@ -123,7 +123,7 @@ def _place(where):
 
 
 def _difference(expected, made):
-    """What differs between two regions, in words; None if nothing does."""
+    """What differs between two records, in words; None if nothing does."""
     for (node, refs, attrs), (other, other_refs, other_attrs) in zip(expected.entries, made.entries):
         if node is not other:
             return f"issues {other.op_type} where {node.op_type} was recorded"
@@ -148,14 +148,14 @@ def _difference(expected, made):
     return None
 
 
-def _told(region):
-    """What tapes are told of a region, without seeds: they are others each time, and no gradient depends on them. (An attribute may be told twice, which depends on how TensorFlow came to the operation.)"""
-    records = [(r[0], r[1], r[3], {} if get_schema(r[0]).draws else dict(zip(r[2][::2], r[2][1::2]))) if type(r) is tuple else r for r in region.records]
-    return records, region.functions, region.accessed
+def _told(record):
+    """What tapes are told of a record, without seeds: they are others each time, and no gradient depends on them. (An attribute may be told twice, which depends on how TensorFlow came to the operation.)"""
+    records = [(r[0], r[1], r[3], {} if get_schema(r[0]).draws else dict(zip(r[2][::2], r[2][1::2]))) if type(r) is tuple else r for r in record.records]
+    return records, record.functions, record.accessed
 
 
 def _same(a, b):
-    """Whether two parts of regions stand for the same."""
+    """Whether two parts of records stand for the same."""
     if a is b:
         return True
     kind = type(a)
@@ -176,25 +176,25 @@ def _same(a, b):
         return enum == b._datatype_enum() and enum not in (RESOURCE_ENUM, tfi.types_pb2.DT_VARIANT) and value_key(a) == value_key(b)
     if kind is Constant:
         return _same(a.tensor, b.tensor)
-    if kind is Late:
+    if kind is DeferredFetch:
         return a == b
-    if kind is Foreign or kind is Argument:
+    if kind is ExternalInput or kind is StepArgument:
         return a.index == b.index
-    if kind is Number:
-        return a.place == b.place
+    if kind is DynamicNumber:
+        return a.index == b.index
     if kind is Seeds:
-        return a.place == b.place and a.rows == b.rows
-    if kind is Fed:
+        return a.index == b.index and a.rows == b.rows
+    if kind is FedValue:
         return a.key is b.key
     if kind is Assign:
         return a.variable is b.variable and a.spec == b.spec
-    if kind is Attached:
+    if kind is WithAttributes:
         return _same(a.value, b.value) and _same(a.attributes, b.attributes)
     if kind is Instance:
         return a.kind is b.kind and a.names == b.names and _same(a.attributes, b.attributes)
-    if kind is Named or kind is Composite:
+    if kind is Named or kind is CompositeTemplate:
         return a.kind is b.kind and _same(a.parts, b.parts)
-    if kind is Record:
+    if kind is TapeRecord:
         return a.signature == b.signature
     return bool(a == b)
 

@@ -1,7 +1,7 @@
 """Losses that layers add in a call (`add_loss`, activity regularizers). Keras keeps them in a list of each layer, which is emptied when the outermost call begins.
 
 A call that is skipped leaves these lists as it would, with tensors of its own step; what they held before is part of what it depends on, unless it empties them. (Those of tf_keras
-must be empty: see `snapshots.Snapshot.no_losses`.)
+must be empty: see `container_guard.ContainerGuard.no_losses`.)
 """
 
 from terra.runtime.tensors.tensor import TerraTensor

@@ -1,4 +1,4 @@
-"""What the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see `lasting`).
+"""What the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see `attribute_filter`).
 
 A profile function sees each Python function that runs, and each builtin. A function asks for an
 attribute if its code names it, or hands its name to a builtin; of which object, the arguments tell
@@ -52,7 +52,7 @@ class Asked:
             owners = _owners_in(code, name)
             if name == _ALL:
                 # (Python's own modules look into classes in this way.)
-                asked = self._left if None in owners and frames.is_frameworks(frame) else self._owners(frame.f_locals.values())
+                asked = self._left if None in owners and frames.is_frameworks_frame(frame) else self._owners(frame.f_locals.values())
                 self._note(asked, self._names)
             else:
                 self._note(self._left if None in owners else self._owners(map(frame.f_locals.get, owners)), (name,))

@@ -24,7 +24,7 @@ _GONE = object()
 _left = {}  # id of an object -> (weak reference to it, names of the attributes that the user's code leaves something in, those of them that the framework's code asks for)
 
 
-def note_left(owner, name):
+def note_user_attribute(owner, name):
     """The user's code sets the attribute `name` of an object."""
     kind = type(owner)
     key = id(owner)
@@ -42,7 +42,7 @@ def note_left(owner, name):
     known[1].add(name)
 
 
-def is_left(owner, name):
+def is_user_attribute(owner, name):
     """Whether guards compare of the attribute only of what kind it is."""
     known = _left.get(id(owner))
     return known is not None and known[0]() is owner and name in known[1]
@@ -56,7 +56,7 @@ def note_asked(found):
         wanted.add(name)
 
 
-class Lasting:
+class AttributeFilter:
     """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others."""
 
     __slots__ = ("held", "left", "owner", "passing")
@@ -83,7 +83,7 @@ def attributes(owner):
         passing = keras.OF_LOOPS if hasattr(kind, "fit") and hasattr(kind, "train_step") else ()
     known = _left.get(id(owner))
     left = tuple(known[1]) if known is not None and known[0]() is owner else ()
-    return Lasting(held, passing, left, id(owner)) if passing or left else held
+    return AttributeFilter(held, passing, left, id(owner)) if passing or left else held
 
 
 def _described(value):

@@ -13,7 +13,7 @@ from terra.tf import versions
 _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 
 
-class Snapshot:
+class ContainerGuard:
     """What containers held: compared all at once, object by object."""
 
     __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held", "_losses", "added_losses")
@@ -62,7 +62,7 @@ class Snapshot:
 
     def left_out(self):
         """{id of an object: the names of its attributes of which only the kind was noted}"""
-        return {container.owner: container.left for container, *_ in self._parts.values() if type(container) is attribute_filter.Lasting and container.left}
+        return {container.owner: container.left for container, *_ in self._parts.values() if type(container) is attribute_filter.AttributeFilter and container.left}
 
     def no_losses(self, held):
         """A call that is skipped adds no losses to the thread's own, `held`, and removes none: there must be none."""
@@ -72,7 +72,7 @@ class Snapshot:
         self._dicts, self._sized, self._lengths, self._views, self._held = [], [], [], [], []
         versions_at, lengths_at, expected = [], [], []
         for container, view, held, keys in self._parts.values():
-            address = versions.address_of_version(container.held if type(container) is attribute_filter.Lasting else container)
+            address = versions.address_of_version(container.held if type(container) is attribute_filter.AttributeFilter else container)
             if address is not None:
                 self._dicts.append((container, view, held, keys))
                 versions_at.append(address)
@@ -133,7 +133,7 @@ class Snapshot:
             return False
         changed = range(n) if self._found is None else np.flatnonzero(now[:n] != np.frombuffer(self._found, np.uint64)[:n]).tolist()
         for container, view, held, keys in map(self._dicts.__getitem__, changed):
-            if not (equal(tuple(view), held) and (type(container) is attribute_filter.Lasting or equal(tuple(container), keys))):
+            if not (equal(tuple(view), held) and (type(container) is attribute_filter.AttributeFilter or equal(tuple(container), keys))):
                 return False
         self._found = found
         return True

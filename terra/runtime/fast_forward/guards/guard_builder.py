@@ -7,7 +7,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from terra.frameworks import keras
-from terra.frameworks.framework_objects import NEVER, is_frameworks, is_seed_generator, stock_package
+from terra.frameworks.framework_objects import NEVER, is_frameworks_own, is_seed_generator, stock_package
 from terra.runtime.fast_forward.guards import added_losses, attribute_filter
 from terra.runtime.fast_forward.guards.patch_guard import modules
 from terra.runtime.fast_forward.guards.container_guard import noted
@@ -20,7 +20,7 @@ from terra.transform import policy
 _MOST_CONTAINERS = 5_000
 
 
-class Walk:
+class GuardBuilder:
     """Visits an object and its parts, each once, and lists their containers; the framework's classes are watched from then on.
 
     `reading`: its parts are only read; what they could call does not matter. `users`: a list for what of the user's they may call.
@@ -156,7 +156,7 @@ class Walk:
 
     def _function(self, function):
         """A function or method that the framework may call."""
-        if not is_frameworks(function):
+        if not is_frameworks_own(function):
             if self.users is None:
                 raise Unskippable(f"may call {getattr(function, '__qualname__', function)}, which may do anything")
             self.users.append(function)
@@ -203,7 +203,7 @@ def _wraps_users(value):
 def _is_users(value):
     """Whether a value may be a function of the user's, or call one."""
     if isinstance(value, (FunctionType, MethodType)):
-        return not is_frameworks(value)
+        return not is_frameworks_own(value)
     if isinstance(value, partial):
         return _is_users(value.func)
     return callable(value) and not isinstance(value, (type, BuiltinFunctionType)) and not is_librarys(type(value))

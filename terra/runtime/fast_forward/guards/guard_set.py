@@ -11,13 +11,13 @@ from types import FunctionType
 
 from terra.frameworks.settings import settings
 from terra.frameworks.framework_objects import root_of_class, root_of_function
-from terra.runtime.fast_forward.guards.container_guard import Snapshot, contents, equal
-from terra.runtime.fast_forward.guards.guard_builder import Walk
+from terra.runtime.fast_forward.guards.container_guard import ContainerGuard, contents, equal
+from terra.runtime.fast_forward.guards.guard_builder import GuardBuilder
 from terra.runtime.tensors.object_kinds import is_librarys
 from terra.tf import private_names as tfi
 
 
-class Guard:
+class GuardSet:
     """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
 
     users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
@@ -27,12 +27,12 @@ class Guard:
 
     def __init__(self, owner, variables, users=None):
         self.reads = None
-        self.containers = Snapshot()
+        self.containers = ContainerGuard()
         self.arrays = []  # (array, its contents)
         plain = type(owner) is FunctionType  # it depends on its arguments alone
         self.root = root_of_function(owner, variables) if plain else root_of_class(type(owner))
         self.settings = settings(self.root)
-        walk = Walk(self.containers, self.arrays, reading=plain, users=users)
+        walk = GuardBuilder(self.containers, self.arrays, reading=plain, users=users)
         if not plain:
             if users is not None and not is_librarys(type(owner)):
                 users.append(type(owner))
@@ -62,7 +62,7 @@ class Guard:
         return self.reads is None or (not is_traced() and self.reads.holds())
 
     def only_version(self):
-        """What changes whenever the guard may cease to hold, the device apart: see `Snapshot.only_version`."""
+        """What changes whenever the guard may cease to hold, the device apart: see `ContainerGuard.only_version`."""
         return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None
 
 

@@ -1,11 +1,11 @@
 """What an impure run has read: nothing is noted of it, so that nothing is kept alive."""
 
-from terra.runtime.fast_forward.guards.read_set import Reads
-from terra.runtime.fast_forward.guards.container_guard import Snapshot
+from terra.runtime.fast_forward.guards.read_set import ReadSet
+from terra.runtime.fast_forward.guards.container_guard import ContainerGuard
 
 
-class Unnoted(Reads):
-    """Takes the place of the `Reads` of a run that has turned out impure: it answers, and holds nothing."""
+class NullReadSet(ReadSet):
+    """Takes the place of the `ReadSet` of a run that has turned out impure: it answers, and holds nothing."""
 
     def entry(self, space, key, value, owner=None):
         pass
@@ -23,7 +23,7 @@ class Unnoted(Reads):
         pass
 
     def contents(self, container, owner=None):
-        return Snapshot().add(container, owner)
+        return ContainerGuard().add(container, owner)
 
     def array(self, array):
         pass

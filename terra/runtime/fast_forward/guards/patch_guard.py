@@ -3,17 +3,17 @@
 import sys
 
 from terra.frameworks import keras
-from terra.runtime.fast_forward.guards.container_guard import Snapshot
+from terra.runtime.fast_forward.guards.container_guard import ContainerGuard
 from terra.tf import private_names as tfi
 from terra.tf import versions
 
 
-class _Modules:
+class _PatchGuard:
     """The functions of the framework's modules, and the methods of its classes, that its code calls by name: looked at once a step."""
 
     def __init__(self):
         self._spaces = {}  # id -> module or class
-        self._held = Snapshot()
+        self._held = ContainerGuard()
         self._n_modules = 0  # that were imported when they were looked for
         self.version = 0  # counts the times when something was replaced
         for space in (tfi.tf.nn, tfi.tf.math, tfi.EagerTensorBase, tfi.tf.Tensor, tfi.tf.Variable, tfi.ResourceVariable, tfi.tf.GradientTape,
@@ -36,10 +36,10 @@ class _Modules:
                     self.watch(sys.modules[name])
         if not self._held.holds():
             self.version += 1
-            self._held = Snapshot()
+            self._held = ContainerGuard()
             for space in self._spaces.values():
                 self._held.add(vars(space), space)
         return self.version
 
 
-modules = _Modules()
+modules = _PatchGuard()

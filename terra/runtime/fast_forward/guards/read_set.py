@@ -19,10 +19,10 @@ import numpy as np
 from terra.frameworks import keras, framework_objects
 from terra.frameworks.settings import settings
 from terra.runtime.fast_forward.guards import container_guard, guard_builder
-from terra.runtime.fast_forward.sources.effects import CONTENTS, Question, space_of
-from terra.runtime.fast_forward.sources.dynamic_values import KINDS, Place
+from terra.runtime.fast_forward.sources.effects import CONTENTS, StatePredicate, space_of
+from terra.runtime.fast_forward.sources.dynamic_values import KINDS, StorageSource
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
-from terra.runtime.tensors.object_kinds import TENSORS, defined, is_description, is_fixed, is_frameworks, is_librarys, is_named_tuple
+from terra.runtime.tensors.object_kinds import TENSORS, defined, is_description, is_c_class, is_frameworks_function, is_librarys, is_named_tuple
 from terra.tf import private_names as tfi
 from terra.tf import versions
 from terra.transform import convert, policy
@@ -50,11 +50,11 @@ _CONTAINERS = frozenset([dict, list, tuple, set, frozenset, collections.OrderedD
 _SEARCHED = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.MappingView)  # by `tf.nest`
 
 
-class _Parts(guard_builder.Walk):
+class _Parts(guard_builder.GuardBuilder):
     """Visits what the property `name` of the framework's may look at. Raises Unskippable where the user's code would run."""
 
     def __init__(self, reads, name):
-        super().__init__(container_guard.Snapshot(), [], reading=True)
+        super().__init__(container_guard.ContainerGuard(), [], reading=True)
         self.reads = reads
         self.strict = name not in keras.QUIET_PROPERTIES  # nothing of the user's is to be there
         self.asks_metrics = name == "metrics"
@@ -86,7 +86,7 @@ class _Parts(guard_builder.Walk):
         if kind in TENSORS:
             return
         if kind is FunctionType or kind is MethodType:
-            if self.strict and not is_frameworks(getattr(value, "__func__", value)):
+            if self.strict and not is_frameworks_function(getattr(value, "__func__", value)):
                 raise Unskippable
         elif issubclass(kind, (dict, list, tuple, set)):
             if not is_named_tuple(kind):
@@ -112,7 +112,7 @@ class _Parts(guard_builder.Walk):
         self.reads.bases(kind)
         librarys = [cls for cls in kind.__mro__ if is_librarys(cls)]
         for cls in kind.__mro__:
-            if not is_librarys(cls) and not is_fixed(cls):
+            if not is_librarys(cls) and not is_c_class(cls):
                 self.reads.contents(vars(cls), cls)
                 if policy.is_pure(cls.__module__):
                     continue
@@ -153,10 +153,10 @@ def _is_function(value):
     return type(value) in (FunctionType, staticmethod, classmethod) or (is_librarys(type(value)) and callable(value))
 
 
-class Reads:
+class ReadSet:
     """Collects reads; after `seal()`, `holds()` compares them.
 
-    `numbers`: identities of the places (see `varying.Place`) whose values count as arguments.
+    `numbers`: identities of the places (see `dynamic_values.StorageSource`) whose values count as arguments.
     """
 
     def __init__(self, numbers=()):
@@ -166,7 +166,7 @@ class Reads:
         self._asked = {}  # (function, id of its argument) -> (argument, what it gave)
         self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
         self._arrays = {}  # id -> (array, its contents)
-        self._walk = guard_builder.Walk(container_guard.Snapshot(), [], reading=True)
+        self._walk = guard_builder.GuardBuilder(container_guard.ContainerGuard(), [], reading=True)
         self._parts = {}  # how properties look at parts -> _Parts
         self._settings = []
         self._classes = {}  # id -> (what `user_layers` knows of a class, the class)
@@ -261,15 +261,15 @@ class Reads:
                 self.cell(cell)
 
     def plain_numbers(self):
-        """(`Place`, value) of the numbers that were read where another one can be put."""
+        """(`StorageSource`, value) of the numbers that were read where another one can be put."""
         for space, entries in self._entries.values():
             if type(space) is dict or type(space) is list:
                 for key, value in entries.items():
                     if type(value) is int or type(value) in KINDS:
-                        yield Place(space, key, type(value)), value
+                        yield StorageSource(space, key, type(value)), value
         for (function, _), (cell, value) in self._asked.items():
             if function is _contents and (type(value) is int or type(value) in KINDS):
-                yield Place(cell, CONTENTS, type(value)), value
+                yield StorageSource(cell, CONTENTS, type(value)), value
 
     def guard(self, guard, before):
         """What a skipped call depended on; `before`: the effects that there were until then."""
@@ -309,7 +309,7 @@ class Reads:
             self._entries.setdefault(key, (space, {}))[1].update(entries)
         self._absent.update(other._absent)
         for (function, argument), answer in other._asked.items():
-            if before and type(function) is Question:
+            if before and type(function) is StatePredicate:
                 function = function.after(before)
             self._asked[function, argument] = answer
         for it, kind, attributes in other._objects.values():
@@ -348,8 +348,8 @@ class Reads:
             for space, entries in self._entries.values()]
         self._gaps = [(space, key) for (_, key), space in self._absent.items()]
         answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
-        self._answers = [answer for answer in answers if type(answer[0]) is not Question]
-        self._questions = [(question, answer) for question, _, answer in answers if type(question) is Question]
+        self._answers = [answer for answer in answers if type(answer[0]) is not StatePredicate]
+        self._questions = [(question, answer) for question, _, answer in answers if type(question) is StatePredicate]
         self._held_arrays = list(self._arrays.values())
         self._known = list(self._classes.values())
         words, others = {}, []

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 
 from terra import ours
-from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_fixed, never_raises, strictly, warned, writes
+from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_plain_value, never_raises, strictly, warned, writes
 from terra.runtime.fast_forward.sources.residual_calls import kind_of
-from terra.runtime.fast_forward.sources.value_sources import Kept, Nested, Part
+from terra.runtime.fast_forward.sources.value_sources import ConstantSource, ContainerSource, FetchSource
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.tensors.tensor import holds_numbers
 from terra.tf import private_names as tfi
@@ -24,8 +24,8 @@ class Arrays:
     def by_numpy(self, function, args, kwargs={}):  # noqa: B006 (it is not changed)
         """What a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies, or was read of a tensor of this step, and was not
         looked at: an array, or a number, of that kind, too. None if that is not known."""
-        varying, late = self._varying, self.late
-        if self._is_over() or not (varying.has_arrays or varying.numbers or late.held) or writes(function, args, kwargs):
+        dynamic, deferred = self._dynamic, self.deferred
+        if self._is_over() or not (dynamic.has_arrays or dynamic.numbers or deferred.held) or writes(function, args, kwargs):
             return None
         found, sources = [], []
         parts = tuple([self._part_of(x, found, sources) for x in args])
@@ -37,19 +37,19 @@ class Arrays:
                 value = calculate(function, args, kwargs)
         except Exception:  # the code itself is to raise it, or to be warned
             return None
-        parts_read = [part.value for part in sources if type(part) is Part]
+        parts_read = [part.value for part in sources if type(part) is FetchSource]
         if parts_read:
-            return self._late(Calculation(function, parts, named, ()), value, args, found, parts_read)
+            return self._deferred_part(Calculation(function, parts, named, ()), value, args, found, parts_read)
         if type(value) not in KINDS and (type(value) is not np.ndarray or not holds_numbers(value) or not value.size):
             return None
         self._numpy()
         for x in found:
-            self.late.looked_at(x)
+            self.deferred.looked_at(x)
         if any(value is x for x in args):
             return value
-        return varying.drawn(Calculation(function, parts, named, kind_of(value)), [value])[0]
+        return dynamic.drawn(Calculation(function, parts, named, kind_of(value)), [value])[0]
 
-    def _late(self, calculation, value, args, found, parts):
+    def _deferred_part(self, calculation, value, args, found, parts):
         """This was calculated of what was read, and not looked at so far."""
         kind = type(value)
         if not (holds_numbers(value) if kind is np.ndarray else isinstance(value, np.number)) or not never_raises(calculation.function, args) \
@@ -57,14 +57,14 @@ class Arrays:
             return None
         self._numpy()
         for x in found:
-            self.late.looked_at(x)
-        self.late.calculated[id(value)] = value, calculation, Line(), parts
+            self.deferred.looked_at(x)
+        self.deferred.calculated[id(value)] = value, calculation, Line(), parts
         return value
 
     def returning(self, form, place):
         """What to call in place of a conversion whose result is what the calling function returns, or at this place of that."""
         if self.reason is None and sys._getframe(1).f_back.f_code is self.run_code:
-            self.late.forget_last(place)
+            self.deferred.forget_last(place)
             if type(form) is functools.partial and form.func == self._convert:
                 return functools.partial(self._convert_last, place, *form.args)
         return form
@@ -72,7 +72,7 @@ class Arrays:
     def returned(self, it, places):
         """The calling function returns `it`, which has such results of conversions at these places."""
         if self.reason is None and sys._getframe(1).f_back.f_code is self.run_code:
-            self.late.gives(it, places)
+            self.deferred.gives(it, places)
         return it
 
     def _convert_last(self, place, kind, /, *args):
@@ -82,28 +82,28 @@ class Arrays:
         x = args[0] if len(args) == 1 else None
         if self.reason is None and (kind is int or kind is bool):
             if self._is_own(x):
-                return self.late.read_last(self.runner, x, kind, place)
-            part = self.late.part_for(x)
+                return self.deferred.read_last(self.runner, x, kind, place)
+            part = self.deferred.part_for(x)
             if part is not None and isinstance(x, (np.generic, float)):
                 value = kind(x)
-                self.late.note_last(place, None, (value, Calculation(kind, (part,), (), ()), Line(), [x]))
+                self.deferred.note_last(place, None, (value, Calculation(kind, (part,), (), ()), Line(), [x]))
                 return value
         return self._convert(kind, *args)
 
     def array_of_variable(self, method):
         """What the method `numpy` of a variable gives."""
         tensor = self.value_of_variable(method.__self__, "read_value")
-        return self.late.read_array(self.runner, tensor) if self._is_own(tensor) else method() if tensor is method.__self__ else tensor.numpy()
+        return self.deferred.read_array(self.runner, tensor) if self._is_own(tensor) else method() if tensor is method.__self__ else tensor.numpy()
 
     def is_numpys(self, x):
         """Whether it is an array, or a number of NumPy's that varies."""
         kind = type(x)
-        return kind is np.ndarray or (isinstance(x, np.number) and (self._varying.part_for(x) is not None or self.late.part_for(x) is not None))
+        return kind is np.ndarray or (isinstance(x, np.number) and (self._dynamic.part_for(x) is not None or self.deferred.part_for(x) is not None))
 
     def looks_at_shape(self, array):
         """Python looks at the shape or the type of an array: those of arrays that vary are the same in each run."""
-        self.late.looked_at(array)
-        if array not in self._varying and id(array) not in self._born:
+        self.deferred.looked_at(array)
+        if array not in self._dynamic and id(array) not in self._born:
             self.reads.asked(_type_and_shape, array, _type_and_shape(array))
 
     def item_of_array(self, array, index):
@@ -113,14 +113,14 @@ class Arrays:
             self.container(array)
             return array[index]
         self._bounds.clear()
-        counted = sum(type(x) is np.ndarray and x in self._varying for x in (index if type(index) is tuple else (index,)))  # by `index`
+        counted = sum(type(x) is np.ndarray and x in self._dynamic for x in (index if type(index) is tuple else (index,)))  # by `index`
         if counted:
-            self._varying.given -= counted
+            self._dynamic.given -= counted
         return value
 
     def bound(self, it):
         """`it` is a bound of a slice: that of an array may be a number that varies."""
-        if id(it) in self._varying.numbers:
+        if id(it) in self._dynamic.numbers:
             self._bounds.append(it)
             return it
         return self.operand(it)
@@ -139,15 +139,15 @@ class Arrays:
         if kind is list or kind is tuple or kind is slice:
             self._look_into(x)
             parts = tuple([self._part_of(y, found, sources) for y in ((x.start, x.stop, x.step) if kind is slice else x)])
-            return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else Nested(kind, parts)
-        source = self._varying.part_for(x) or self.late.part_for(x)
+            return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else ContainerSource(kind, parts)
+        source = self._dynamic.part_for(x) or self.deferred.part_for(x)
         if source is not None:
             sources.append(source)
         elif kind is np.ndarray:
-            source = Kept(x, id(x) in self._born)
+            source = ConstantSource(x, id(x) in self._born)
         else:
-            source = x if is_fixed(x) else _NOT_KNOWN
-        if source is x or type(source) is Kept:
+            source = x if is_plain_value(x) else _NOT_KNOWN
+        if source is x or type(source) is ConstantSource:
             found.append(x)
         return source
 
@@ -156,7 +156,7 @@ def _type_and_shape(array):
     return f"{array.dtype.str}{array.shape}"
 
 
-class Known:
+class KnownItem:
     """Stands in for a container of which the item is known."""
 
     __slots__ = ("_item",)

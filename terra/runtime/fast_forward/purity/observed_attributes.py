@@ -20,7 +20,7 @@ from terra.runtime.fast_forward.sources.effects import GROWING, held_in
 from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import private_names as tfi
 from terra.runtime.tensors.object_kinds import (
-    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_fixed, is_frameworks, is_librarys, is_librarys_container, is_like_builtin,
+    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin,
     is_named_tuple, is_record,
 )
 from terra.runtime.fast_forward.purity.observed_libraries import derives_from_librarys, parts_of_super
@@ -49,7 +49,7 @@ class Attributes:
         if self.opaque.has_any and it in self.opaque:
             return self._opaquely(it, name, f"asks for {name}")
         kind = type(it)
-        if kind is np.ndarray and name in METHODS and self.late.part_for(it) is not None:
+        if kind is np.ndarray and name in METHODS and self.deferred.part_for(it) is not None:
             return it
         if name == "T" and kind is np.ndarray:
             value = self.by_numpy(np.transpose, (it,))
@@ -59,7 +59,7 @@ class Attributes:
             number = self.counter(it, name)
             if number is not None:
                 return answer(name, number)
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if self._is_librarys_attribute(it, kind, name):
             value = self._of_librarys_object(it, name) if kind is not super else self._of_super(it, name)
             return it if type(value) is MethodType else answer(name, value)
@@ -67,7 +67,7 @@ class Attributes:
         if (kind in TENSORS or kind in PLAIN or is_librarys(kind)) and not computed:
             return self._plainly(it, name)
         found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
-        if computed and type(found) is property and is_frameworks(found.fget) and not self._covers(it) and self._is_looked_up_plainly(kind) \
+        if computed and type(found) is property and is_frameworks_function(found.fget) and not self._covers(it) and self._is_looked_up_plainly(kind) \
                 and _is_librarys_or_none(defined(kind, "__getattr__")):
             self.note_class(it)
             self._found(kind.__mro__, name, None)
@@ -114,7 +114,7 @@ class Attributes:
             self.reads.absent(attributes, name)
             self._found(kind.__mro__, name, {name: None})
             self._found(kind.__mro__, "__getattr__", None)
-        if type(getter) is FunctionType and not is_frameworks(getter):
+        if type(getter) is FunctionType and not is_frameworks_function(getter):
             return answer(name, self._user_function(getter, getter)(it, name))
         if is_like_builtin(kind) and getter in (dict.__getitem__, dict.get):
             self._look_into(it)
@@ -139,7 +139,7 @@ class Attributes:
                 self.impure(f"asks an object of type {kind.__name__} for {name}")
         elif id(it) in self._born and is_plain_class(kind):
             self._attribute_of_own(it, kind, name)
-        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_live(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
+        elif kind in PLAIN or kind in LISTS or kind is tuple or numpys.is_own(kind) or residual_calls.is_residual(it, name) or id(it) in self._born or (kind in GROWING and name == "append"):
             pass
         elif kind is ModuleType or (issubclass(kind, ModuleType) and is_librarys(kind)):
             self._module_attribute(it, name)
@@ -156,11 +156,11 @@ class Attributes:
             elif name in ("trainable", "name", "path"):
                 self.reads.variable(it)
         elif issubclass(kind, np.ndarray):
-            if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS and (name != "T" or it in self._varying):
+            if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS and (name != "T" or it in self._dynamic):
                 self.impure(f"asks an array for {name}")
             if name in ("shape", "dtype", "ndim", "size"):
                 self.looks_at_shape(it)
-            elif it not in self._varying:
+            elif it not in self._dynamic:
                 self._look_into(it)
         elif kind is FunctionType or kind is MethodType or kind is BuiltinFunctionType:
             if name not in ("__name__", "__qualname__"):
@@ -209,7 +209,7 @@ class Attributes:
     def note_class(self, it):
         """The class of `it` matters."""
         kind = type(it)
-        if is_fixed(kind) or kind in TENSORS or (id(it) in self._born and (is_plain_class(kind) or derives_from_librarys(kind))) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
+        if is_c_class(kind) or kind in TENSORS or (id(it) in self._born and (is_plain_class(kind) or derives_from_librarys(kind))) or (issubclass(kind, tuple) and any(type(x) in TENSORS for x in tuple.__iter__(it))):
             return  # it stays the same; or it is a named tuple that was made in this run
         self.reads.object(it, kind)
 
@@ -230,7 +230,7 @@ class Attributes:
 
     def _found(self, mro, name, attributes):
         """Look `name` up in these classes as Python does; returns what the class defines, or None. `attributes`: those of the instance."""
-        if mro and mro is mro[0].__mro__ and not is_fixed(mro[0]) and not is_librarys(mro[0]):
+        if mro and mro is mro[0].__mro__ and not is_c_class(mro[0]) and not is_librarys(mro[0]):
             self.reads.bases(mro[0])
         for cls in mro:
             space = cls.__dict__
@@ -238,7 +238,7 @@ class Attributes:
                 patch_guard.modules.watch(cls)
             elif name in space:
                 self.reads.entry(space, name, space[name], cls)
-            elif not is_fixed(cls):
+            elif not is_c_class(cls):
                 self.reads.absent(space, name, cls)
             if name in space:
                 return space[name]
@@ -249,12 +249,12 @@ class Attributes:
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
-        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_fixed(kind) and kind is not SimpleNamespace):
+        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace):
             self.impure("sets an attribute")
             return False
         attributes = _attributes_of(it, kind)
         setter = self._found(kind.__mro__, "__setattr__", None)
-        if type(attributes) is not dict or not (any(setter is plain for plain in _PLAIN_SETTERS) or is_frameworks(setter)) or not self._is_looked_up_plainly(kind):
+        if type(attributes) is not dict or not (any(setter is plain for plain in _PLAIN_SETTERS) or is_frameworks_function(setter)) or not self._is_looked_up_plainly(kind):
             self.impure(f"sets an attribute of an object of type {kind.__name__}, which has its own way to do it")
             return False
         how = type(self._found(kind.__mro__, name, {name: None}))
@@ -289,9 +289,9 @@ class Attributes:
         if issubclass(kind, enum.Enum) and name in ("name", "value") and found is enum.Enum.__dict__[name]:
             self.reads.entry(attributes, f"_{name}_", attributes[f"_{name}_"])
         elif how is property:
-            if found.fget is not None and is_frameworks(found.fget) and self._covers(it):
+            if found.fget is not None and is_frameworks_function(found.fget) and self._covers(it):
                 return
-            if found.fget is None or not is_frameworks(found.fget) or not _is_librarys_or_none(defined(kind, "__getattr__")):
+            if found.fget is None or not is_frameworks_function(found.fget) or not _is_librarys_or_none(defined(kind, "__getattr__")):
                 self.impure(f"asks for the property {name}")
                 return
             try:
@@ -322,7 +322,7 @@ class Attributes:
     def _lacks_attribute(self, it, name):
         """Whether the object `it` of a class of the user's has no attribute `name`, which is asked for all the same."""
         kind = type(it)
-        if kind in TENSORS or kind in PLAIN or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_fixed(kind):
+        if kind in TENSORS or kind in PLAIN or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_c_class(kind):
             return False
         attributes = _attributes_of(it, kind)
         if type(attributes) is not dict or name in attributes or any(name in cls.__dict__ for cls in kind.__mro__):
@@ -338,7 +338,7 @@ class Attributes:
     def _is_looked_up_plainly(self, kind):
         """Whether attributes of objects of class `kind` are looked up as Python does."""
         getter = self._found(kind.__mro__, "__getattribute__", None)
-        return any(getter is plain for plain in _PLAIN_GETTERS) or is_frameworks(getter)
+        return any(getter is plain for plain in _PLAIN_GETTERS) or is_frameworks_function(getter)
 
     def is_named_tuple(self, kind):
         """Whether `kind` is a class of named tuples that are searched as all tuples are; what it defines is noted."""
@@ -346,7 +346,7 @@ class Attributes:
             return False
         self.reads.bases(kind)
         for cls in kind.__mro__:
-            if not is_fixed(cls):
+            if not is_c_class(cls):
                 self.reads.contents(cls.__dict__, cls)
         return True
 
@@ -361,18 +361,18 @@ class Attributes:
             if not subclass and type(it) not in PLAIN:
                 asked = self._found(kind.__mro__, "__class__", None)
                 getter = self._found(kind.__mro__, "__getattribute__", None)
-                if type(asked) is not GetSetDescriptorType or type(getter) is FunctionType and not is_frameworks(getter):
+                if type(asked) is not GetSetDescriptorType or type(getter) is FunctionType and not is_frameworks_function(getter):
                     self.impure(f"asks for the class of an object of type {kind.__name__}")
         self._ask_classes(classes)
 
     def _asks_kind(self, it, kind):
         """Whether the interpreter counts `it` as a sequence or mapping is asked: classes say so when they are made, or are registered."""
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if self.reason is None and type(it) not in PLAIN and type(it) not in TENSORS:
             self.ask_instance(it, kind, False)
 
     def _bases(self, cls):
-        if not is_fixed(cls) and not is_librarys(cls):
+        if not is_c_class(cls) and not is_librarys(cls):
             self.reads.bases(cls)
 
     def _ask_classes(self, cls):
@@ -410,7 +410,7 @@ _getters = {}  # id of a code object -> (it, whether it has no loop and calls no
 
 def _computes_only(getter):
     """Whether a property's function has no loop and calls but a few builtins: its operations then have the location of whoever reads the property, as they have unobserved."""
-    if type(getter) is not FunctionType or is_frameworks(getter):
+    if type(getter) is not FunctionType or is_frameworks_function(getter):
         return False
     if not policy.is_user_code(getter) or convert.is_instrumented(getter.__code__):  # code that is not instrumented has that location, and the other one keeps its own
         return True
@@ -435,7 +435,7 @@ def _is_handed_out(found):
 
 
 def _is_librarys_or_none(function):
-    return function is None or is_frameworks(function)
+    return function is None or is_frameworks_function(function)
 
 
 def _attributes_of(it, kind):

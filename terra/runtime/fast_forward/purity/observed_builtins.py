@@ -37,7 +37,7 @@ class Builtins:
     def _builtin_function(self, callee, form):
         owner = callee.__self__
         if type(owner) is not np.ndarray or callee.__name__ not in METHODS:
-            self.late.looked_at(owner)
+            self.deferred.looked_at(owner)
         if callee is isinstance or callee is issubclass:
             return functools.partial(self._is_instance, callee)
         if callee is hasattr or callee is getattr:
@@ -57,7 +57,7 @@ class Builtins:
             return made
         if isinstance(owner, (ModuleType, type)):
             return self.opaque.calling(callee, f"calls {callee.__qualname__}")
-        if residual_calls.is_live(owner, callee.__name__):
+        if residual_calls.is_residual(owner, callee.__name__):
             return functools.partial(self._live, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
             return functools.partial(self._append, callee)
@@ -77,7 +77,7 @@ class Builtins:
         return functools.partial(self._on_containers, callee)
 
     def _live(self, owner, name, /, *args, **kwargs):
-        """Make a call that is to be made each time, see `live_calls`."""
+        """Make a call that is to be made each time, see `residual_calls`."""
         recording, step = self.recording, self.runner.step
         takes = residual_calls.takes_element(owner, name)
         if recording is None and not takes and residual_calls.draws(owner, name, args, kwargs):
@@ -103,9 +103,9 @@ class Builtins:
         return self._drawn(value, owner, name, args, kwargs)
 
     def _drawn(self, value, owner, name, args, kwargs):
-        """A live call gave `value`: what stands for that."""
-        call = residual_calls.Call(owner, name, args, tuple(kwargs.items()), residual_calls.kind_of(value))
-        made = residual_calls.rebuilt(value, iter(self._varying.drawn(call, residual_calls.flat(value))))
+        """A residual call gave `value`: what stands for that."""
+        call = residual_calls.ResidualCall(owner, name, args, tuple(kwargs.items()), residual_calls.kind_of(value))
+        made = residual_calls.rebuilt(value, iter(self._dynamic.drawn(call, residual_calls.flat(value))))
         self._bear(made)
         return made
 
@@ -144,8 +144,8 @@ class Builtins:
                 return value
         if len(args) == 1 and not kwargs:
             if self._is_own(args[0]):
-                args = self.late.read_as(self.runner, callee, args[0]),
-            value = self.late.compares(callee, args)
+                args = self.deferred.read_as(self.runner, callee, args[0]),
+            value = self.deferred.compares(callee, args)
             if value is not None:
                 return value
         is_numpys = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS
@@ -307,7 +307,7 @@ class Builtins:
         if not 2 <= len(args) <= 3:
             return callee(*args)  # which raises
         it, name, *default = args
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if type(name) is not str:
             self.impure("asks for an attribute by an unusual name")
         elif self.reason is None and not ((callee is hasattr or default) and self._lacks_attribute(it, name)):
@@ -356,11 +356,11 @@ class Builtins:
         elif callee is type:
             self.note_class(args[0])
         if callee is float and len(args) == 1:
-            if id(args[0]) in self._varying.numbers:
+            if id(args[0]) in self._dynamic.numbers:
                 return args[0] if type(args[0]) is float else self._on_plain(float, *args)
             args = self.value_of_variable(args[0], "value"),
             if self._is_own(args[0]):
-                return self.late.read(self.runner, args[0], float)
+                return self.deferred.read(self.runner, args[0], float)
         if callee in (set, frozenset, dict):
             args = [self._pairs(x) if callee is dict else self._each(x, self.compared) for x in args]
         for x in (*args, *kwargs.values()) if callee not in (set, frozenset, dict) else ():

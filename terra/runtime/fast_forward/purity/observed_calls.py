@@ -22,7 +22,7 @@ from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping,
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.interpreter import profilers
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks, is_tapes, makes_named_tuples, tapes_own
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks_function, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import private_names as tfi
 from terra.transform import convert, wrappers
@@ -42,19 +42,19 @@ class Calls:
 
     def enter_at(self, there, callee):
         """What to call at a location, where no call site does."""
-        form = location.form_at(there, callee)
+        form = location.target_at(there, callee)
         return form if self._is_over() else self._callee(callee, form, True)
 
     def _is_over(self):
         """Whether nothing is observed any more. With numbers and arrays that vary, calls are still to be recorded with the tensors that stand for them."""
-        return self.reason is not None and not (self.passing and (self._varying.numbers or self._varying.has_arrays))
+        return self.reason is not None and not (self.passing and (self._dynamic.numbers or self._dynamic.has_arrays))
 
     def builtin(self, callee):
         """What to call in place of a builtin, or of anything that is called by code which is not instrumented."""
         if (type(callee) is FunctionType or type(callee) is MethodType) and getattr(callee, "__name__", None) == SETS_TRACE:
             self.impure("starts a debugger")
             return callee
-        form = substitution.form_of(callee)
+        form = substitution.substitute_for(callee)
         return form if self._is_over() else self._callee(callee, form, False)
 
     def _callee(self, callee, form, instrumented):
@@ -71,7 +71,7 @@ class Calls:
         if observed_libraries.calls_library(callee):
             return functools.partial(self._of_library, callee, form)
         if kind is FunctionType:
-            if is_frameworks(callee):
+            if is_frameworks_function(callee):
                 if callee is tfi.tf.custom_gradient or callee is tfi.tf.recompute_grad:
                     return functools.partial(self._with_own_gradient, callee)
                 if effect_free.only_calls(callee):
@@ -85,12 +85,12 @@ class Calls:
                 if effect_free.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None:
-                if self._varying.numbers and callee in tensorflow.CONVERTING:
+                if self._dynamic.numbers and callee in tensorflow.CONVERTING:
                     return functools.partial(self._converting, callee, form)
                 return functools.partial(self._framework, callee, form)
             if id(callee) in FUNCTIONS:
                 return functools.partial(self._on_plain, callee)
-            if is_frameworks(callee) and effect_free.follows_from_arguments(callee):  # of an older namespace, such as tf_keras.backend
+            if is_frameworks_function(callee) and effect_free.follows_from_arguments(callee):  # of an older namespace, such as tf_keras.backend
                 return functools.partial(self._framework, callee, form)
             if callee is dataclasses.replace:
                 return self._replaced
@@ -125,7 +125,7 @@ class Calls:
         own = observed_libraries.within_scope(call)
         if own is not None:
             return functools.partial(self._scoped, callee, own)
-        if type(call) is FunctionType and not is_frameworks(call):
+        if type(call) is FunctionType and not is_frameworks_function(call):
             return self._bound(call, callee, form, instrumented)
         if type(call) is tfi.PolymorphicFunction:
             return functools.partial(self._framework, None, skipping.Skipping(call.__get__(callee, kind)))
@@ -140,7 +140,7 @@ class Calls:
                 self.reads.asked(part, callee, part(callee))
             self._look_into(callee.keywords)
         if form is callee:  # what it calls is not instrumented
-            instrumented, inner = False, substitution.form_of(callee.func)
+            instrumented, inner = False, substitution.substitute_for(callee.func)
         else:
             inner = form.func
         return functools.partial(self._callee(callee.func, inner, instrumented), *callee.args, **callee.keywords)
@@ -184,7 +184,7 @@ class Calls:
         """What to give such a function for `it`."""
         kind = type(it)
         if kind in PLAIN or kind in TENSORS:
-            self.late.looked_at(it)
+            self.deferred.looked_at(it)
         elif kind is list or kind is tuple or kind is dict or (makes_named_tuples(kind) and self.is_named_tuple(kind)):
             self._look_into(it)
             if kind is dict:
@@ -232,8 +232,8 @@ class Calls:
                 if looks_out:
                     sys.setprofile(profile)
         except Unobservable as error:
-            known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks(function) else f": {error}"
-            if is_frameworks(function):  # what it gives may depend on where in the framework it is called
+            known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks_function(function) else f": {error}"
+            if is_frameworks_function(function):  # what it gives may depend on where in the framework it is called
                 self.impure(f"calls {function.__qualname__}{known}")
                 return form
             return self.opaque.calling(function, f"calls {function.__qualname__}{known}")
@@ -251,13 +251,13 @@ class Calls:
         function, owner = callee.__func__, callee.__self__
         if type(function) is FunctionType and function is not tapes_own(function) and owner._step is None:  # else the tape is that of a step
             callee = MethodType(tapes_own(function), owner)
-            function, form = callee.__func__, substitution.form_of(callee)
+            function, form = callee.__func__, substitution.substitute_for(callee)
         if self._covers(owner) and substitution.substitute(callee) is not None:
             return functools.partial(self._within, callee)
         if function is tfi.tape_gradient_method and self.differentiates and id(owner) in self._born:
             return functools.partial(self._gradient, callee)
         if function is tfi.tape_gradient_method or substitution.substitute(callee) is not None:
-            if self._varying.numbers and function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
+            if self._dynamic.numbers and function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
                 return functools.partial(self._assigning, owner, form)
             return functools.partial(self._framework, None, form)
         if is_tapes(type(owner)) and function.__name__ == "watch":
@@ -266,15 +266,15 @@ class Calls:
             return functools.partial(self._anew, form)
         if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and id(owner) in self._born:
             return functools.partial(self._gradient, form)
-        if residual_calls.is_live(owner, function.__name__):
+        if residual_calls.is_residual(owner, function.__name__):
             return functools.partial(self._live, owner, function.__name__)
-        if type(function) is FunctionType and is_frameworks(function):
+        if type(function) is FunctionType and is_frameworks_function(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self._adding, callee)
             if type(owner) is tfi.tf.TensorArray and id(owner) in self._born and function.__name__ in effect_free.OF_ARRAYS:
                 return functools.partial(self._of_array, callee)
             if function.__name__ == "numpy" and self._is_own(owner):
-                return functools.partial(self.late.read_array, self.runner, owner)
+                return functools.partial(self.deferred.read_array, self.runner, owner)
             if function.__name__ == "numpy" and tfi.is_variable(owner):
                 return functools.partial(self.array_of_variable, callee)
             if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
@@ -325,28 +325,28 @@ class Calls:
     def _assigning(self, variable, form, /, *args, **kwargs):
         """Call a method that assigns to a variable: it first makes a tensor of what it is given."""
         dtype = tfi.dtypes.as_dtype(getattr(variable, "_dtype", None) or variable.dtype)
-        return self._framework(None, form, *[self._varying.tensor(x, dtype) for x in args[:1]], *args[1:], **kwargs)
+        return self._framework(None, form, *[self._dynamic.tensor(x, dtype) for x in args[:1]], *args[1:], **kwargs)
 
     def _converting(self, function, form, /, *args, **kwargs):
         """Call a function that makes tensors of numbers among its arguments, of a type that is known beforehand."""
-        numbers = self._varying.numbers
+        numbers = self._dynamic.numbers
         if function in tensorflow.CONSTANTS:
             if id(args[0] if args else None) in numbers and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"dtype"}:
                 dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
-                made = self._varying.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
+                made = self._dynamic.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
                 if made is not args[0]:
                     return made
         elif function is tfi.tf.cast and type(args[0] if args else None) is int:
             dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
-            made = args[0] if dtype is None else self._varying.tensor(args[0], tfi.dtypes.as_dtype(dtype))  # the host casts it: no operation is issued
+            made = args[0] if dtype is None else self._dynamic.tensor(args[0], tfi.dtypes.as_dtype(dtype))  # the host casts it: no operation is issued
             if type(made) is not int:
                 return made
         elif function is tfi.tf.cast:
-            args = [*[self._varying.tensor(x, _type_of(x)) if id(x) in numbers else x for x in args[:1]], *args[1:]]
+            args = [*[self._dynamic.tensor(x, _type_of(x)) if id(x) in numbers else x for x in args[:1]], *args[1:]]
         else:
             types = {x.dtype for x in args if type(x) in TENSORS or tfi.is_variable(x)}
             if len(types) == 1 and all((type(x) is float and id(x) in numbers) or type(x) in TENSORS or type(x) is tfi.ResourceVariable for x in args):
-                args = [self._varying.tensor(x, *types) for x in args]
+                args = [self._dynamic.tensor(x, *types) for x in args]
         return self._framework(function, form, *args, **kwargs)
 
     @ours.calling
@@ -377,7 +377,7 @@ class Calls:
     def _arguments(self, it):
         """All that a call of the framework's is given: it was recorded for these values."""
         kind = type(it)
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if kind in PLAIN or kind in TENSORS:
             self.used.add(id(it))  # (numbers do no harm)
             return
@@ -418,7 +418,7 @@ class Calls:
     def _layer(self, layer, form, /, *args, **kwargs):
         """Call a layer of a user's class."""
         for x in (*args, *kwargs.values()):
-            self.late.looked_at(x)
+            self.deferred.looked_at(x)
         args = self._converted(form, args)
         if self.reason is None:
             kind = type(layer)

@@ -7,7 +7,7 @@ from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS, Becomes
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks, is_librarys
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys
 from terra.tf import private_names as tfi
 
 _UNKNOWN = object()
@@ -19,7 +19,7 @@ class Changes:
 
     def stored(self, it, sliced=False, value=_UNKNOWN, key=_UNKNOWN):
         """An item or a slice of `it` is set, to this value, or deleted. `key`: of the item, if that is a constant."""
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         kind = type(it)
         if self.reason is None and self._is_place(it, key):
             self._keys(it)
@@ -46,7 +46,7 @@ class Changes:
         """The attribute `name` of `it` is set."""
         if name == "learning_rate" and not self._is_over() and is_librarys(type(it)):
             return _Settable(self, it)
-        attribute_filter.note_left(it, name)
+        attribute_filter.note_user_attribute(it, name)
         if self._sets_own(it, name):
             return it
         if self.reason is None and self.may_set(it, name):
@@ -57,7 +57,7 @@ class Changes:
         """The learning rate of an optimizer of the framework's is set: Keras' assigns the value to a variable."""
         setter = getattr(defined(type(optimizer), "learning_rate"), "fset", None)
         variable = vars(optimizer).get("_learning_rate")
-        if getattr(setter, "__module__", None) != keras.BASE_OPTIMIZER or not is_frameworks(setter) or not tfi.is_variable(variable) \
+        if getattr(setter, "__module__", None) != keras.BASE_OPTIMIZER or not is_frameworks_function(setter) or not tfi.is_variable(variable) \
                 or not (type(value) in KINDS or type(value) in TENSORS):
             self.impure("sets an attribute")
             optimizer.learning_rate = value
@@ -77,16 +77,16 @@ class Changes:
             before = held_in(owner, name)
         self.effects[id(owner), name] = Effect(owner, name, added, before=before if known is None else known.before)
 
-    def take_over_effects(self, region, calls, values, before):
+    def take_over_effects(self, record, calls, values, before):
         """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls."""
         done = 0
         for call in calls:
             for k in range(done, call[0].n_effects):
-                self._take_effect(region.effects[k], values[k], before[k])
+                self._take_effect(record.effects[k], values[k], before[k])
             done = max(done, call[0].n_effects)
             self.opaque.take_over([call])
-        for k in range(done, len(region.effects)):
-            self._take_effect(region.effects[k], values[k], before[k])
+        for k in range(done, len(record.effects)):
+            self._take_effect(record.effects[k], values[k], before[k])
 
     def _take_effect(self, effect, value, before):
         if self.reason is not None:
@@ -133,7 +133,7 @@ class Changes:
             self.impure("deletes an attribute")
             return it
         deleter = self._found(type(it).__mro__, "__delattr__", None)
-        if deleter is not object.__delattr__ and not is_frameworks(deleter):
+        if deleter is not object.__delattr__ and not is_frameworks_function(deleter):
             self.impure("deletes an attribute")
             return it
         if (id(it), name) not in self.effects:
@@ -152,7 +152,7 @@ class Changes:
         """`owner.name += it` and the like (also of a global variable, and of one of a function around). A counter is not read: what it is afterwards does not matter to the run."""
         if type(owner) in WITH_ITEMS:
             return it if self.reason is not None else self._inplace_place(it, owner, name, operator)
-        attribute_filter.note_left(owner, name)
+        attribute_filter.note_user_attribute(owner, name)
         if self.reason is not None:
             return it
         if self._sets_own(owner, name):
@@ -181,13 +181,13 @@ class Changes:
 
     def inplace(self, it, held, operator):
         """`held += it` and the like."""
-        if self._varying.numbers:
+        if self._dynamic.numbers:
             value = self.calculates(OPERATORS[operator], (held, it))
             if value is not None:
                 return Becomes(value)
-            it = self._varying.beside(operator, held, it)[1]
+            it = self._dynamic.beside(operator, held, it)[1]
         kind = type(held)
-        self.late.looked_at(held)
+        self.deferred.looked_at(held)
         if kind is list or kind is set or kind is dict:
             self.stored(held, value=it) if kind is not set else self.impure("changes a set")
             if kind is dict:
@@ -203,7 +203,7 @@ class Changes:
 
     def augmented(self, it):
         """An item of `it` is changed in place: see `inplace_item`."""
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         return it
 
     def inplace_item(self, it, container, key, operator):
@@ -220,7 +220,7 @@ class Changes:
 
     def _taken_apart(self, it):
         """numpy makes numbers of `it`, to store them."""
-        self.late.all_looked_at()
+        self.deferred.all_looked_at()
         self._element(it)
         self.values(it)
 

@@ -81,7 +81,7 @@ class Functionals:
                 self.impure(f"calls {form.__qualname__} where it cannot be skipped")
         elif owner is not None:
             try:
-                return guard_set.Guard(owner, ())
+                return guard_set.GuardSet(owner, ())
             except Unskippable as error:
                 self.impure(f"calls what {error}" if str(error) else f"calls a {type(owner).__name__}")
         return None
@@ -111,7 +111,7 @@ class Functionals:
 
     def _constants(self, it):
         """What is in `it` may become part of a graph."""
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if type(it) in (list, tuple, dict):
             self._look_into(it)
             for x in it.values() if type(it) is dict else it:
@@ -155,7 +155,7 @@ class Functionals:
         @functools.wraps(recomputed)
         def called(*args, **kwargs):
             observer = location.tls.observer  # in the end, of the run that asks for the gradient
-            if observer is location.NOBODY:
+            if observer is location.NULL_OBSERVER:
                 return recomputed(*args, **kwargs)
             observer.differentiates = True
             observer.recomputes += 1
@@ -173,7 +173,7 @@ class Functionals:
         @ours.calling
         def gradient(*gradients, **kwargs):
             observer = location.tls.observer  # of the run that asks for the gradient: this one may be over
-            if observer is location.NOBODY:
+            if observer is location.NULL_OBSERVER:
                 return function(*gradients, **kwargs)
             return observer._by_program(function, observer._note_handed, *gradients, **kwargs)
 
@@ -262,7 +262,7 @@ class Functionals:
     def _note_handed(self, it):
         """The framework's code is given `it`: what it gives back of that is not new."""
         kind = type(it)
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if kind in TENSORS:
             self.used.add(id(it))
         elif kind is list or kind is tuple or kind is dict:

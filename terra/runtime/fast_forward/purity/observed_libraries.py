@@ -17,7 +17,7 @@ from terra.frameworks import libraries, framework_objects
 from terra.runtime.fast_forward.cache import call_watch
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown, answer
 from terra.runtime.interpreter import profilers
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_fixed, is_librarys, is_output
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_librarys, is_output
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
@@ -127,7 +127,7 @@ class Libraries:
         if kind not in self._lent:
             self._lent[kind] = functions = []
             for cls in kind.__mro__[:-1]:
-                if not is_librarys(cls) and not policy.is_pure(cls.__module__) and not is_fixed(cls):
+                if not is_librarys(cls) and not policy.is_pure(cls.__module__) and not is_c_class(cls):
                     self.reads.contents(vars(cls), cls)
                     functions += _functions_of(cls)
 
@@ -161,8 +161,8 @@ class Libraries:
             self._skipped[skipped:] = [(length, len(self.runner.log) - length)]  # what was jumped over within it included
             self.is_worthwhile = True
         if not _holds_no_text(result):
-            for x in [x for x, *_ in self.late.held.values() if type(x) is str]:  # what comes of a text that was made of a tensor's value is not looked out for
-                self.late.looked_at(x)
+            for x in [x for x, *_ in self.deferred.held.values() if type(x) is str]:  # what comes of a text that was made of a tensor's value is not looked out for
+                self.deferred.looked_at(x)
         self._bear(result)
         return result
 
@@ -187,7 +187,7 @@ class Libraries:
                     todo += it.values() if kind is dict else it
                 continue
             if kind in PLAIN or kind in TENSORS:
-                self.late.looked_at(it)
+                self.deferred.looked_at(it)
                 self.used.add(id(it))
                 continue
             if kind is MethodType:  # (code of the user's is looked out for)

@@ -14,7 +14,7 @@ from terra import ours
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import defined, is_fixed, is_frameworks, is_librarys, is_record
+from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_librarys, is_record
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 
@@ -29,7 +29,7 @@ def is_plain_class(kind):
     """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
     if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):
         return False
-    if any(is_fixed(cls) or is_librarys(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
+    if any(is_c_class(cls) or is_librarys(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
         return False
     return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
 
@@ -150,7 +150,7 @@ class Objects:
         if kind is _CONTEXT or (id(it) in self._born and not self._is_own_object(it)):  # of a generator; a tape
             return None
         enter, leave = defined(kind, "__enter__"), defined(kind, "__exit__")
-        if type(enter) is not FunctionType or type(leave) is not FunctionType or is_frameworks(enter) or is_frameworks(leave):
+        if type(enter) is not FunctionType or type(leave) is not FunctionType or is_frameworks_function(enter) or is_frameworks_function(leave):
             return None
         if not self._is_own_object(it):
             self.note_class(it)

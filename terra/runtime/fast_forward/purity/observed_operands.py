@@ -19,7 +19,7 @@ from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
-from terra.runtime.tensors.open_shapes import Unread
+from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 
@@ -43,7 +43,7 @@ class Operands:
     def operand(self, it):
         """`it` takes part in an operation."""
         self._before = len(self.runner.log)
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         kind = type(it)
         if kind in TENSORS:
             self.used.add(id(it))
@@ -61,12 +61,12 @@ class Operands:
         """The operator `name` is applied to operands."""
         if self.opaque.has_any and (left in self.opaque or right in self.opaque):
             return self.opaque.operated(OPERATORS[name], left, right)
-        if self._varying.numbers:
+        if self._dynamic.numbers:
             value = self.calculates(OPERATORS[name], (left, right))
             if value is not None:
                 return value
-            left, right = self._varying.beside(name, left, right)
-        if self._varying.has_arrays and name in _OF_ARRAYS:
+            left, right = self._dynamic.beside(name, left, right)
+        if self._dynamic.has_arrays and name in _OF_ARRAYS:
             left, right = self._beside_tensor(left, right), self._beside_tensor(right, left)
         if self.is_numpys(left) or self.is_numpys(right):
             value = self.by_numpy(OPERATORS[name], (left, right))
@@ -91,7 +91,7 @@ class Operands:
             return self.opaque.operated(OPERATORS[name], left, right)
         answer = self._answer(OPERATORS[name], (left, right))
         if answer is None:
-            answer = self.late.compares(OPERATORS[name], (left, right))
+            answer = self.deferred.compares(OPERATORS[name], (left, right))
         if answer is None and (type(left) is np.ndarray or type(right) is np.ndarray):
             answer = self.by_numpy(OPERATORS[name], (left, right))
         if answer is not None:
@@ -103,15 +103,15 @@ class Operands:
 
     def _answer(self, function, parts):
         """What `function` tells of numbers, if one of them varies; else None."""
-        answer = self._varying.answers(function, parts) if self._varying.numbers else None
+        answer = self._dynamic.answers(function, parts) if self._dynamic.numbers else None
         if answer is not None:
             self._look_at_others(parts)
         return answer
 
     def _look_at_others(self, parts):
         for x in parts:
-            if id(x) not in self._varying.numbers:
-                self.late.looked_at(x)
+            if id(x) not in self._dynamic.numbers:
+                self.deferred.looked_at(x)
 
     def unary(self, name, it):
         if self.opaque.has_any and it in self.opaque:
@@ -124,7 +124,7 @@ class Operands:
 
     def calculates(self, function, parts):
         """What `function`, without side effects, gives for these operands, if it is a number that varies; else None."""
-        value = self._varying.calculates(function, parts) if self._varying.numbers else None
+        value = self._dynamic.calculates(function, parts) if self._dynamic.numbers else None
         if value is not None:
             self._look_at_others(parts)
         return value
@@ -136,7 +136,7 @@ class Operands:
             self.used.add(id(it))
             if it._shape_tuple() == () and it._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not runner.step.is_data(it):
                 return it  # it is compared by value
-            if self._inputs is None or id(it) in runner.step.args or id(it) in runner.fed or runner.step.is_data(it) or any(it is x for x in self._inputs.foreign):
+            if self._inputs is None or id(it) in runner.step.args or id(it) in runner.fed or runner.step.is_data(it) or any(it is x for x in self._inputs.external):
                 self.impure("reads the value of a tensor that is an argument")
         return it
 
@@ -156,7 +156,7 @@ class Operands:
 
     def modulo(self, it):
         """`it` is an operand of %, which may print it."""
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         self.values(it)
         if type(it) is tuple or _is_container(it, type(it)):
             self._before = len(self.runner.log)
@@ -196,7 +196,7 @@ class Operands:
             return it
         if (type(it) is float or type(it) is int) and self._answer(operator.truth, (it,)) is not None:
             return it
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         self.value(it)
         kind = type(it)
         if not (kind in PLAIN or kind in TENSORS or kind is tuple):
@@ -211,7 +211,7 @@ class Operands:
     def identified(self, it):
         """`it is x`: numbers and strings are known by their values only, tensors, arrays and containers that the run was given by their structure."""
         kind = type(it)
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if kind not in _UNIQUE and self.reason is None and (
                 kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(it, np.generic) or id(it) in self._given):
             self.impure(f"asks which object of type {type(it).__name__} it is")
@@ -220,8 +220,8 @@ class Operands:
     def formatted(self, it):
         """`it` is put into an f-string."""
         if type(it) in PLAIN:
-            self.late.looked_at(it)
-            if type(it) is tfi.tensor_shape.TensorShape and type(it._dims) is Unread:
+            self.deferred.looked_at(it)
+            if type(it) is tfi.tensor_shape.TensorShape and type(it._dims) is LazyShape:
                 self.impure("formats a shape that depends on data")
             return it
         return self.printed(it)
@@ -236,7 +236,7 @@ class Operands:
     def _deeply(self, it, check, seen=None):
         """`check` whatever is in the container `it` and those in it, which are looked into; or `it` itself."""
         kind = type(it)
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if self.reason is not None or kind in PLAIN:
             return it
         if kind in TENSORS:

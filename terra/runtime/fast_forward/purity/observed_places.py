@@ -6,7 +6,7 @@ import sys
 from types import CellType, ModuleType
 
 from terra import ours
-from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Question, held_in, space_of
+from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, held_in, space_of
 from terra.runtime.fast_forward.sources.dynamic_values import SHARED
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container
@@ -51,7 +51,7 @@ class Places:
             self._keys(owner)
         if 0 <= value < SHARED:
             self.too_early = max(self.too_early, SHARED - value)
-        return self._varying.counter(owner, name, value, 0 if effect is None else effect.added)
+        return self._dynamic.counter(owner, name, value, 0 if effect is None else effect.added)
 
     def named(self, it, owner, name):
         """A variable that is not the function's own, but which it sets as well, is read: the global one of this name among these, or what a cell holds."""
@@ -120,7 +120,7 @@ class Places:
         asked = self._what_varies(names, owners)
         if asked is None:
             return None
-        if any(id(value) in self._varying.numbers for value, _ in asked):
+        if any(id(value) in self._dynamic.numbers for value, _ in asked):
             try:
                 answer = None if any(place is not None for _, place in asked) else self._answer(function, [value for value, _ in asked])
             except ArithmeticError:
@@ -129,27 +129,27 @@ class Places:
         parts = []
         for value, place in asked:
             if place is None:
-                self.late.looked_at(value)
+                self.deferred.looked_at(value)
             parts.append((None, None, value) if place is None else place)
         try:
             answer = function(*[value for value, _ in asked])
         except ArithmeticError:
             return None
-        self.reads.asked(Question(function, parts), None, answer)
+        self.reads.asked(StatePredicate(function, parts), None, answer)
         return _ANSWERS[answer]
 
     def counted(self, function, names, owners):
         """The same for arithmetic: a list with what `function` gives, if that is a float, else None."""
         asked = self._what_varies(names, owners)
-        value = None if asked is None else self._varying.counts(function, asked)
+        value = None if asked is None else self._dynamic.counts(function, asked)
         if value is None:
             return None
         self._look_at_others([x for x, place in asked if place is None])
         return [value]
 
     def _what_varies(self, names, owners):
-        """[(value, None, or its place as in a `Question`)] of what is asked about; None if none of it counts or varies, or it cannot be told."""
-        if self.reason is not None or not (self.runner.program.counters or self._varying.places or self._varying.integers or self._varying.numbers):
+        """[(value, None, or its place as in a `StatePredicate`)] of what is asked about; None if none of it counts or varies, or it cannot be told."""
+        if self.reason is not None or not (self.runner.program.counters or self._dynamic.places or self._dynamic.integers or self._dynamic.numbers):
             return None
         places = list(map(self._place_of, owners, names))
         if None in places or not any(self._varies(owner, name) for owner, name in places):
@@ -181,11 +181,11 @@ class Places:
     def _varies(self, owner, name):
         """Whether what is there, an attribute or item, is a counter, or a number that varies, and the run has not set it."""
         if name is None:
-            return id(owner) in self._varying.numbers
+            return id(owner) in self._dynamic.numbers
         effect = self.effects.get((id(owner), name))
         if effect is not None and effect.added is None:
             return False
-        return (id(owner), name) in self.runner.program.counters or self._varying.is_place(space_of(owner), name)
+        return (id(owner), name) in self.runner.program.counters or self._dynamic.is_place(space_of(owner), name)
 
     def _value_at(self, owner, name):
         """The item of a list or dict, or what a cell holds, which is read."""

@@ -6,7 +6,7 @@ It is shown the operands of the observed form of a function (see `terra.transfor
 * it called nothing else but functions of the user's, observed in the same way, and builtins without side effects;
 * it changed no object but the containers that it had made itself.
 
-Everything that it read of the world around it is noted in `Reads`: if the reads hold, and the arguments are the same, another run would do the same.
+Everything that it read of the world around it is noted in `ReadSet`: if the reads hold, and the arguments are the same, another run would do the same.
 Whatever is not known to be harmless makes a run impure; that costs speed only.
 """
 
@@ -17,10 +17,10 @@ from terra.frameworks.settings import settings
 from terra.location import location
 from terra.location.observed_patterns import Patterns
 from terra.runtime.fast_forward.guards import added_losses, attribute_filter, container_guard
-from terra.runtime.fast_forward.guards.read_set import Reads
-from terra.runtime.fast_forward.guards.null_read_set import Unnoted
+from terra.runtime.fast_forward.guards.read_set import ReadSet
+from terra.runtime.fast_forward.guards.null_read_set import NullReadSet
 from terra.runtime.fast_forward.purity.born import Born
-from terra.runtime.fast_forward.purity.observed_arrays import Arrays, Indexed, Known
+from terra.runtime.fast_forward.purity.observed_arrays import Arrays, Indexed, KnownItem
 from terra.runtime.fast_forward.purity.observed_attributes import Attributes
 from terra.runtime.fast_forward.purity.observed_builtins import Builtins
 from terra.runtime.fast_forward.purity.observed_calls import Calls
@@ -33,9 +33,9 @@ from terra.runtime.fast_forward.purity.observed_places import Places
 from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Unknown
 from terra.runtime.fast_forward.sites import fast_calls, user_layers
-from terra.runtime.fast_forward.sources.effects import Carried, holds_tensors, so_far, space_of
-from terra.runtime.fast_forward.sources.deferred_fetches import LateReads
-from terra.runtime.fast_forward.sources.dynamic_values import NOTHING_VARIES
+from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors, so_far, space_of
+from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
+from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
 from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
@@ -48,20 +48,20 @@ from terra.transform.source import globals_read
 class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objects, Builtins, Arrays, Operands, Patterns):
     """Observes one run."""
 
-    def __init__(self, runner, given, varying=None, covered=None, inputs=None, carried=()):
+    def __init__(self, runner, given, dynamic=None, covered=None, inputs=None, carried=()):
         self.runner = runner
         self._inputs = inputs  # the tensors among the arguments, if all of these are known
         self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
         self.start = len(runner.log)
-        self.recording = None  # of the run, if that may make live calls
-        self._varying = NOTHING_VARIES if varying is None else varying  # arrays, and numbers, that are not to matter
-        self.reads = Reads(self._varying.places)
+        self.recording = None  # of the run, if that may make residual calls
+        self._dynamic = NO_DYNAMIC_VALUES if dynamic is None else dynamic  # arrays, and numbers, that are not to matter
+        self.reads = ReadSet(self._dynamic.places)
         self.reason = None  # why the run is impure
         self.is_inside_opaque = False  # whether an opaque call is made just now
         self._trying = False  # whether something is asked that may be an opaque call, if it cannot be understood: see `attempted`
         self.too_early = 0  # runs after which a counter that was handed on can be told from other integers
         self.passing = False  # whether that may be different the next time
-        self.jumped = []  # (region, the effects until then: see `effects.so_far`) of calls that were jumped over
+        self.jumped = []  # (record, the effects until then: see `effects.so_far`) of calls that were jumped over
         self.entered = 0  # calls of the framework's that were not
         self._skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
         self._before = self.start  # how long the log was before the operator at hand
@@ -78,14 +78,14 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.accumulates = False  # whether it has made a ForwardAccumulator, which wants to see each operation: no call is skipped while one is at work
         self.recomputes = 0  # functions of `tf.recompute_grad` that run now: no call is skipped while the tape is stopped
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
-        self.late = LateReads(self._varying, runner.late_reads)
+        self.deferred = DeferredFetches(self._dynamic, runner.deferred_fetches)
         self.opaque = Opaque(self)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
-        self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.Carried`
+        self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.StateInput`
         self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
-        self.carries = []  # `Carried`, of those that should
+        self.carries = []  # `StateInput`, of those that should
         self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
         self._bounds = []  # numbers that vary, and are bounds of the slice that is about to be taken
         self._keyed = {}  # id -> dict or set whose keys were looked at
@@ -126,13 +126,13 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
                         self.impure(f"sets {effect.name}, which is kept elsewhere")
                     elif effect.added is None and effect.value() is not result:
                         self._check_result(effect.value(), seen)
-        if self.late.looks_at_unsteady:
+        if self.deferred.looks_at_unsteady:
             self.impure("looks at what unknown code gives, which is something else each time")
         if any(made is not None and made.gi_frame is not None for made in [reference() for reference in self._generators]):
             self.impure("leaves a generator that is not at its end")
         if self._leaves_unused():
             self.impure("does not use what it has written to a TensorArray")
-        needed = self._varying.why_needed() or (self.late.looks_at_numbers() and "looks at a number that varies")
+        needed = self._dynamic.why_needed() or (self.deferred.looks_at_numbers() and "looks at a number that varies")
         if needed:
             self.impure(needed)
         return self._finish()
@@ -149,9 +149,9 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.forget_notes()
         if self.reason is None and any(type(x) is TerraTensor and x._owner is self.runner for x in self.reads.values()):
             self.impure("keeps a tensor in an object")
-        for region, before in self.jumped:
-            self.reads.guard(region.guard, before)
-            for variable in region.accessed:
+        for record, before in self.jumped:
+            self.reads.guard(record.guard, before)
+            for variable in record.accessed:
                 self.reads.variable(variable)
         if self.masks:
             known = self.reads.ids()
@@ -171,15 +171,15 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             else:
                 self.added.append((held, needed))
         for effect in self.effects.values():
-            if not effect.was_read(self.reads) or (attribute_filter.is_left(effect.owner, effect.name) and not self.reads.has_entry(effect.owner, effect.name)):
+            if not effect.was_read(self.reads) or (attribute_filter.is_user_attribute(effect.owner, effect.name) and not self.reads.has_entry(effect.owner, effect.name)):
                 continue  # (of what the user's code leaves in a layer, guards of the framework's calls compare only of what kind it is)
             if effect.is_relative:
                 self.impure("looks at what it adds to")
-            elif self.reads.has_contents(space_of(effect.owner)) and not attribute_filter.is_left(effect.owner, effect.name) \
+            elif self.reads.has_contents(space_of(effect.owner)) and not attribute_filter.is_user_attribute(effect.owner, effect.name) \
                     and not container_guard.equal((effect.value(),), (effect.before,)):
                 self.impure("changes what the framework, or a look at all of it, finds there", True)  # it found another thing before
             elif self.reason is None and _carries(self.reads.attribute(effect.owner, effect.name), effect.value()):
-                self.carries.append(Carried(effect.owner, effect.name))
+                self.carries.append(StateInput(effect.owner, effect.name))
         if self.carries:
             self.impure("sets an attribute that holds tensors which it has read", True)
         self.release()
@@ -200,7 +200,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self._born.close()
         for held in (self._handed_over, self._held, self._keyed, self.masks):
             held.clear()
-        self.reads = Unnoted(self._varying.places)
+        self.reads = NullReadSet(self._dynamic.places)
         self.opaque.clear()
         self.effects = {}  # those hold what attributes were before, and what was appended
 
@@ -211,9 +211,9 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def gives(self, it):
         """`it` goes into an operation: whether it is an array of the step's whose contents then need not matter."""
-        given = type(it) is np.ndarray and it in self._varying
+        given = type(it) is np.ndarray and it in self._dynamic
         if given:
-            self._varying.given += 1
+            self._dynamic.given += 1
         return given
 
     def calls(self, function):
@@ -221,7 +221,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.reads.function(function, globals_read(function.__code__), convert.names_shown(function))
 
     def _issued(self):
-        """The first operation that the run issued itself, or None. What it only read decides which of several regions a jump takes, or is late."""
+        """The first operation that the run issued itself, or None. What it only read decides which of several records a jump takes, or is late."""
         log, k = self.runner.log, self.start
         for at, length in [*self._skipped, (len(log), 0)]:
             while k < at and log[k][0].category == opschema.FETCH:
@@ -248,17 +248,17 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     def effects_so_far(self):
         return so_far(self.effects)
 
-    def note_made(self, region, start, before, differentiates):
+    def note_made(self, record, start, before, differentiates):
         """A call was made, and recorded as if it could be jumped over: what it has issued begins at `start`, and there were the effects `before`."""
         self.differentiates = self.differentiates or differentiates
-        self._note_region(region, start, len(self.runner.log) - start, before)
+        self._note_region(record, start, len(self.runner.log) - start, before)
 
-    def note_jump(self, region):
-        self._note_region(region, len(self.runner.log), len(region.entries), so_far(self.effects))
+    def note_jump(self, record):
+        self._note_region(record, len(self.runner.log), len(record.entries), so_far(self.effects))
 
-    def _note_region(self, region, start, length, before):
-        self.jumped.append((region, before))
-        for held, needed, _ in region.losses:
+    def _note_region(self, record, start, length, before):
+        self.jumped.append((record, before))
+        for held, needed, _ in record.losses:
             self.losses.setdefault(id(held), (held, needed))
         self._skipped.append((start, length))
 
@@ -324,7 +324,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     def item(self, it):
         """`it` is an item of something, which was there before."""
         while self._bounds:
-            self.late.looked_at(self._bounds.pop())
+            self.deferred.looked_at(self._bounds.pop())
         length = len(self.runner.log)
         if length != self._before and (not self._skipped or self._skipped[-1][0] < self._before):
             self._skipped.append((self._before, length - self._before))
@@ -336,7 +336,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         if self.opaque.has_any and it in self.opaque:
             return OpaqueItems(self.opaque, it)
         self._before = len(self.runner.log)
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if type(it) not in PLAIN and type(it) not in TENSORS:
             self._look_into(it)
         return it
@@ -349,7 +349,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def mapping(self, it):
         """An item or slice of `it` is taken."""
-        if type(it) is np.ndarray and not self._is_over() and (self.recording is not None or self.late.held):  # what the index is, is not known yet
+        if type(it) is np.ndarray and not self._is_over() and (self.recording is not None or self.deferred.held):  # what the index is, is not known yet
             self._before = len(self.runner.log)
             return Indexed(self, it)
         return self.items(it)
@@ -365,7 +365,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             return self.mapping(it)
         number = self.counter(it, key)
         if number is not None:
-            return Known(number)
+            return KnownItem(number)
         self._before = len(self.runner.log)
         self._keys(it)
         self._take(it, key)
@@ -393,7 +393,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def _look_into(self, it):
         """What a container holds is used."""
-        self.late.looked_at(it)
+        self.deferred.looked_at(it)
         if self.reason is not None or id(it) in self._born or id(it) in self._given:
             return
         kind = type(it)
@@ -409,7 +409,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
             if any(type(x) is TerraTensor and x._owner is self.runner for x in held):
                 self.impure("keeps a tensor in a container")
         elif kind is np.ndarray:
-            if it in self._varying:
+            if it in self._dynamic:
                 self.impure("looks into an array that is an argument")
             try:
                 self.reads.array(it)

@@ -65,7 +65,7 @@ class LocatedCalls:
 
     __slots__ = ("function", "enter", "items", "call_id")
 
-    def __init__(self, function, enter=location.form_at):
+    def __init__(self, function, enter=location.target_at):
         self.function = function
         self.enter = enter
         loop_id, self.call_id = _ids(location.tls.cursor.current)

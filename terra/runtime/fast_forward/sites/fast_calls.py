@@ -22,8 +22,8 @@ from terra.runtime.execution import interception, slicing
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.cache.call_cache import attempt_function as attempt
-from terra.runtime.fast_forward.cache.inline_cache import NONE, glance
-from terra.runtime.tensors.object_kinds import VARIABLE_METHODS, defined, is_frameworks
+from terra.runtime.fast_forward.cache.inline_cache import NONE, monomorphic_hit
+from terra.runtime.tensors.object_kinds import VARIABLE_METHODS, defined, is_frameworks_function
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.runtime.tracing.structures import is_tensor
 from terra.tf import private_names as tfi
@@ -50,7 +50,7 @@ def _exports():
             for part in filter(None, name.split(".")):
                 space = getattr(space, part, None)
             for key, function in list(vars(space).items()) if space is not None else ():
-                if type(function) is FunctionType and tensorflow.is_of(package, function.__module__) and is_frameworks(function):
+                if type(function) is FunctionType and tensorflow.is_of(package, function.__module__) and is_frameworks_function(function):
                     if not name.endswith("backend") or key in tensorflow.OF_BACKENDS:
                         _exported[id(function)] = function
     return _exported
@@ -84,7 +84,7 @@ def substitute_method(callee):
         else:
             cls = owner if isinstance(owner, type) else type(owner)
             held = vars(cls).get(function.__name__) if cls is tfi.tf.RaggedTensor or cls is tfi.tf.SparseTensor else None
-            if getattr(held, "__func__", held) is function and is_frameworks(function):
+            if getattr(held, "__func__", held) is function and is_frameworks_function(function):
                 made = _replacements[function] = _skipping(function, may_be_empty=True)
     return made
 
@@ -97,7 +97,7 @@ def _skipping(function, may_be_empty=False):
     def call(*args, **kwargs):
         step = current_step.active
         if type(step) is Step and not kwargs:
-            made = glance(step, function, args)
+            made = monomorphic_hit(step, function, args)
             if made is not None:
                 return made
         if convert is not None:
@@ -212,7 +212,7 @@ def _operator(base, name):
     def operator(*operands):
         function, step = getattr(base, name), current_step.active
         if type(step) is Step:
-            made = glance(step, function, operands)
+            made = monomorphic_hit(step, function, operands)
             if made is not None:
                 return made
         if converts and type(operands[1]) is np.ndarray:
@@ -234,7 +234,7 @@ def _slices_of_variables():
         function, step = tfi.tf.Variable.__getitem__, current_step.active
         if step is None or function is not original:  # somebody has replaced it
             return function(variable, spec)
-        made = glance(step, slice_of, (variable, spec)) if type(step) is Step else None
+        made = monomorphic_hit(step, slice_of, (variable, spec)) if type(step) is Step else None
         if made is None:
             if not slicing.is_plain(spec):
                 return function(variable, spec)
@@ -283,7 +283,7 @@ def install():
             if type(original) is FunctionType and tensorflow.is_tensorflows(original) and name not in vars(cls):
                 setattr(cls, name, _slices_of_variables() if name == "__getitem__" and base is tfi.tf.Variable else _operator(base, name))
         original = vars(tfi.tf.RaggedTensor).get(name)
-        if type(original) is FunctionType and is_frameworks(original):
+        if type(original) is FunctionType and is_frameworks_function(original):
             made = _skipping(original)
             framework_objects.stand_in(made, original)
             setattr(tfi.tf.RaggedTensor, name, made)

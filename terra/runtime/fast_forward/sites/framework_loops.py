@@ -3,7 +3,7 @@
 Run eagerly, `tf.while_loop` is a Python loop in TensorFlow's code, which is not instrumented. Its iterations are given locations all the same, so that such a loop is
 rolled like one of the user's where its trip count varies (sentences of different lengths, for instance), instead of being one more path with each new length.
 
-A layer whose loop is in pieces cannot be skipped as a whole. So the cell of a stock RNN layer is, in each iteration.
+A layer whose loop is in segments cannot be skipped as a whole. So the cell of a stock RNN layer is, in each iteration.
 """
 
 import ast
@@ -18,7 +18,7 @@ from terra.location import current_step, location
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.tapes import jacobians
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_frameworks, is_librarys
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_frameworks_function, is_librarys
 from terra.tf import private_names as tfi
 from terra.tf.private import replacements
 from terra.transform import convert, source
@@ -50,7 +50,7 @@ def located(original):
             return cond(*loop_vars)
 
         holder = step_function = None
-        if step.function.pieces is not None:
+        if step.function.segments is not None:
             holder = _step_holder(body)
         try:
             if holder is not None:
@@ -100,7 +100,7 @@ def autograph_leaves(function):
     """Whether a function does the same if AutoGraph has converted it: it computes in a straight line, and calls nothing but what is the framework's."""
     if type(function) is not FunctionType:
         return False
-    if is_frameworks(function):
+    if is_frameworks_function(function):
         return True
     code = function.__code__
     known = _straight.get(id(code))
@@ -124,7 +124,7 @@ def _is_left(value, within=()):
     if kind in (list, tuple, dict):
         within = (*within, id(value))
         return len(within) <= _DEEPEST and id(value) not in within[:-1] and all(_is_left(x, within) for x in (value.values() if kind is dict else value))
-    return is_frameworks(value) if kind is FunctionType else kind in PLAIN or kind is np.ndarray or kind in TENSORS or tfi.is_variable(value) or is_librarys(kind)
+    return is_frameworks_function(value) if kind is FunctionType else kind in PLAIN or kind is np.ndarray or kind in TENSORS or tfi.is_variable(value) or is_librarys(kind)
 
 
 _straight = {}  # id of a code object -> (it, the names that it uses, or None if AutoGraph would change what it does)

@@ -1,7 +1,7 @@
 """Fast-forward of the functions that compute an operation's gradient.
 
 A gradient that is not skipped as a whole (its shapes depend on data, what was fed to the step is not the same) is taken by TensorFlow's tape, which calls the gradient
-function of each recorded operation. Each such call is tried on its own (see `quick_entries`): some 100 us of Python become a few.
+function of each recorded operation. Each such call is tried on its own (see `inline_cache`): some 100 us of Python become a few.
 """
 
 from terra.location import current_step
@@ -19,7 +19,7 @@ def gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, 
         return tfi.gradient_function(op, attrs, n_inputs, inputs, outputs, gradients, skipped, scope)
 
     function = symbolic.registered_gradient(op) if current_step.active is not None else None
-    if function is None or not object_kinds.is_frameworks(function):
+    if function is None or not object_kinds.is_frameworks_function(function):
         return call()
     runner = call_cache.running()
 

@@ -5,7 +5,7 @@ from terra.frameworks.keras import is_embedding, scales_losses
 from terra.location import current_step
 from terra.runtime.fast_forward.cache.arguments import with_tensors
 from terra.runtime.fast_forward.cache.call_cache import attempt, attempt_at, enter, running
-from terra.runtime.fast_forward.cache.call_records import MOST_REGIONS
+from terra.runtime.fast_forward.cache.call_records import MOST_RECORDS
 from terra.runtime.fast_forward.sites import loss_scaling
 from terra.tf import private_names as tfi
 
@@ -70,12 +70,12 @@ def _differentiate(method, tape, args, kwargs):
             *runner.by_value, *runner.fed_signature(),
             *runner.step.args_signature(), *[x for v in runner.tapes.accessed[lazy.accessed:] for x in (id(v), v.trainable)])
     place = runner.node, method, runner.cursor.current
-    known = runner.program.regions.get(place)
+    known = runner.program.call_sites.get(place)
 
     def call():
         # Where the gradient as a whole will hardly be skipped, its parts are.
         runner.takes_gradients_by_function = known is False or runner.program.failures(place) or (
-            known is not None and len(known) > MOST_REGIONS)
+            known is not None and len(known) > MOST_RECORDS)
         try:
             return method(tape, *args, **kwargs)
         finally:

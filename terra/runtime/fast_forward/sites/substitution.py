@@ -48,17 +48,17 @@ def substitute(callee):
     return None
 
 
-def form_of(callee):
+def substitute_for(callee):
     """What is called in place of `callee` where it is not called at an instrumented site."""
     if type(callee) is MethodType:
         made = substitute(callee)
         return callee if made is None else MethodType(made, callee.__self__)
     if framework_objects.is_stock_object(callee) or framework_objects.is_stock_function(callee):
         return Skipping(callee)
-    return fast_calls.substitute(callee) or _form_of_derived(callee) or callee
+    return fast_calls.substitute(callee) or _substitute_for_derived(callee) or callee
 
 
-def _form_of_derived(callee):
+def _substitute_for_derived(callee):
     """The same for an object of a class of the user's; None if that is not derived from one of the framework's."""
     return user_layers.wrap(callee) or (Skipping(callee) if framework_objects.is_derived_object(callee) else None)
 
@@ -66,7 +66,7 @@ def _form_of_derived(callee):
 def install(program, observe_users):
     """Make instrumented call sites ask `substitute` before anything else.
 
-    program: what is called in place of the program's own functions, layers and Keras steps (`whole_calls`).
+    program: what is called in place of the program's own functions, layers and Keras steps (`pure_functions`).
     observe_users: makes a call that may run the program's functions, and observes these (`user_code.observe`).
     """
     global of_program
@@ -92,7 +92,7 @@ def install(program, observe_users):
             return made
         form = inner(there, callee)
         if form is callee:
-            return _form_of_derived(callee) or form
+            return _substitute_for_derived(callee) or form
         return of_program.of_function(there, callee, form)
 
     location.set_resolver(resolve)

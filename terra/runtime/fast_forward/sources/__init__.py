@@ -4,12 +4,12 @@ A record of a call holds no value of a step, but says for each value where a rep
 of earlier operations are named by their nodes (`cache.regions`); the modules here are about values
 that come from Python, or go there:
 
-* `varying`: arguments that differ at each step without being tensors, that is arrays and numbers.
+* `dynamic_values`: arguments that differ at each step without being tensors, that is arrays and numbers.
 * `array_calculations`: NumPy's calculations with these, which are made again for each step.
-* `live_calls`: calls that are made at each step, such as `next(iterator)` and random draws.
-* `late_reads`: values that a step reads only to give them back; they are read when the graph is
+* `residual_calls`: calls that are made at each step, such as `next(iterator)` and random draws.
+* `deferred_fetches`: values that a step reads only to give them back; they are read when the graph is
   done.
 * `effects`: attributes, items and variables that a call sets, counts, or appends to.
-* `parts`: placeholders for such values in a recorded calculation.
-* `places`: locations without the counters of loops that vary; rolled steps use it, too.
+* `value_sources`: placeholders for such values in a recorded calculation.
+* `normalised_locations`: locations without the counters of loops that vary; rolled steps use it, too.
 """

@@ -1,4 +1,4 @@
-"""Calculations of NumPy's on what varies: the arrays among the step's arguments, numbers (see `varying`), what live calls have given, and what was calculated of these.
+"""Calculations of NumPy's on what varies: the arrays among the step's arguments, numbers (see `dynamic_values`), what residual calls have given, and what was calculated of these.
 
 `x = images[rows].astype(np.float32) / 255` has no side effects, so it is calculated again before a step is skipped, of what is there then. What comes of it takes the place of what came of it
 when the step was recorded, if it is an array of the same type and shape.
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terra.runtime.fast_forward.sources.deferred_fetches import Late, LateCalculation
-from terra.runtime.fast_forward.sources.value_sources import Drawn, Given, Kept, Nested, Part, Varies
+from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation
+from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, ConstantSource, ContainerSource, FetchSource, NumberSource
 from terra.runtime.interpreter import frames
 
 _FIXED = frozenset([int, float, bool, complex, type(None), str, type, type(Ellipsis)])
@@ -36,7 +36,7 @@ _OUT = {
 
 
 class Calculation(NamedTuple):
-    """What `function` gives for these arguments (of which each is `Drawn`, `Given`, `Varies`, `Kept`, `Nested` or a fixed value), and what identifies the kind of that. A function that is a name
+    """What `function` gives for these arguments (of which each is `ResidualSource`, `ArgumentSource`, `NumberSource`, `ConstantSource`, `ContainerSource` or a fixed value), and what identifies the kind of that. A function that is a name
     is a method of the first argument."""
 
     function: object
@@ -47,7 +47,7 @@ class Calculation(NamedTuple):
     takes = draws = False
 
     def make(self, values, arrays, number, read=None):
-        """`values`: what live calls have given; `arrays`: those that the step is given; `number(place)`: one that varies; `read(part)`: what was read of a tensor, or calculated of that."""
+        """`values`: what residual calls have given; `arrays`: those that the step is given; `number(place)`: one that varies; `read(part)`: what was read of a tensor, or calculated of that."""
         args = [_filled(x, values, arrays, number, read) for x in self.args]
         kwargs = {name: _filled(x, values, arrays, number, read) for name, x in self.kwargs}
         return calculate(self.function, args, kwargs)
@@ -60,7 +60,7 @@ class Calculation(NamedTuple):
     @property
     def takes_arrays(self):
         """Whether an array that the step is given is among its parts."""
-        return any(type(part) is Given for part in self.parts)
+        return any(type(part) is ArgumentSource for part in self.parts)
 
     def with_parts(self, found):
         """The same, with `found(x)` in the place of each `Part(x)`."""
@@ -72,34 +72,34 @@ def calculate(function, args, kwargs):
 
 
 def _with_part(part, found):
-    if type(part) is Nested:
-        return Nested(part.kind, tuple([_with_part(x, found) for x in part.parts]))
-    return found(part.value) if type(part) is Part else part
+    if type(part) is ContainerSource:
+        return ContainerSource(part.kind, tuple([_with_part(x, found) for x in part.parts]))
+    return found(part.value) if type(part) is FetchSource else part
 
 
 def _flat(parts):
     for part in parts:
-        if type(part) is Nested:
+        if type(part) is ContainerSource:
             yield from _flat(part.parts)
         else:
             yield part
 
 
 def parts_of(calculation):
-    """The `Late` among its parts, and theirs."""
+    """The `DeferredFetch` among its parts, and theirs."""
     for part in calculation.parts:
-        if type(part) is LateCalculation:
+        if type(part) is DeferredCalculation:
             yield from parts_of(part.calculation)
-        elif type(part) is Late:
+        elif type(part) is DeferredFetch:
             yield part
 
 
-def calculate_late(late, values, arrays, number, read):
-    """What a `LateCalculation` gives, once all is known."""
+def calculate_deferred(deferred, values, arrays, number, read):
+    """What a `DeferredCalculation` gives, once all is known."""
     def read_part(part):
-        return calculate_late(part, values, arrays, number, read) if type(part) is LateCalculation else read(part)
+        return calculate_deferred(part, values, arrays, number, read) if type(part) is DeferredCalculation else read(part)
 
-    return warned(late.calculation.make, (values, arrays, number, read_part), {}, late.place)
+    return warned(deferred.calculation.make, (values, arrays, number, read_part), {}, deferred.place)
 
 
 class Line:
@@ -136,17 +136,17 @@ class _Told(list):
 
 def _filled(part, values, arrays, number, read):
     kind = type(part)
-    if kind is Drawn:
-        return values[part.place]
-    if kind is Given:
+    if kind is ResidualSource:
+        return values[part.index]
+    if kind is ArgumentSource:
         return arrays[part.index]
-    if kind is Varies:
-        return number(part.place)
-    if kind is Late or kind is LateCalculation:
+    if kind is NumberSource:
+        return number(part.index)
+    if kind is DeferredFetch or kind is DeferredCalculation:
         return read(part)
-    if kind is Kept:
+    if kind is ConstantSource:
         return part.array
-    if kind is Nested:
+    if kind is ContainerSource:
         parts = [_filled(x, values, arrays, number, read) for x in part.parts]
         return slice(*parts) if part.kind is slice else part.kind(parts)
     return part
@@ -173,14 +173,14 @@ _NEVER_RAISING = frozenset(map(id, [
 def never_raises(function, args):
     """Whether a calculation raises no error for the sake of what is in the arrays."""
     return id(function) in _NEVER_RAISING or function in _NEVER_RAISING or (
-        function is operator.getitem and all(map(is_fixed, args[1] if type(args[1]) is tuple else args[1:])))
+        function is operator.getitem and all(map(is_plain_value, args[1] if type(args[1]) is tuple else args[1:])))
 
 
-def is_fixed(x):
+def is_plain_value(x):
     """Whether an argument can be kept as it is: it is known by its value."""
     kind = type(x)
     if kind is slice:
-        return is_fixed(x.start) and is_fixed(x.stop) and is_fixed(x.step)
+        return is_plain_value(x.start) and is_plain_value(x.stop) and is_plain_value(x.step)
     return kind in _FIXED or isinstance(x, (np.dtype, np.generic))
 
 

@@ -1,4 +1,4 @@
-"""Late reads: numbers and arrays that a step reads of tensors only to give them back, as in `return float(loss)`.
+"""Deferred fetches: numbers and arrays that a step reads of tensors only to give them back, as in `return float(loss)`.
 
 They are others at each step, so a step that reads them could never be skipped, if it looked at them. Where it does not, they are read when it is skipped,
 too. The observer is shown the operands of nearly all that the step's code does: a number that becomes one, other than to be bound, returned or put into a list,
@@ -24,14 +24,14 @@ from typing import NamedTuple
 import numpy as np
 
 from terra.frameworks import keras
-from terra.runtime.fast_forward.sources.value_sources import Drawn, Part
+from terra.runtime.fast_forward.sources.value_sources import ResidualSource, FetchSource
 from terra.runtime.generation.speculated_branches import Within
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf.private import replacements
 from terra.transform import policy
 
 
-class Late(NamedTuple):
+class DeferredFetch(NamedTuple):
     """A number that a call has read, and gives back without a look at it."""
 
     node: object  # of the fetch
@@ -39,34 +39,34 @@ class Late(NamedTuple):
     key: object = None  # of the tensor, if the framework has read it
 
 
-class LateCalculation(NamedTuple):
-    """What NumPy calculates of what a call has read, and gives back without a look at it: an `array_calculations.Calculation`, with `Late` and `LateCalculation` among its parts, and where it
+class DeferredCalculation(NamedTuple):
+    """What NumPy calculates of what a call has read, and gives back without a look at it: an `array_calculations.Calculation`, with `DeferredFetch` and `DeferredCalculation` among its parts, and where it
     stands in the program."""
 
     calculation: object
     place: object
 
     def __eq__(self, other):
-        return type(other) is LateCalculation and self.calculation == other.calculation
+        return type(other) is DeferredCalculation and self.calculation == other.calculation
 
     __hash__ = None
 
 
-class Received(NamedTuple):
+class FetchedTensor(NamedTuple):
     """A tensor of which a call has read the value, and which it gives as well."""
 
     key: object
     node: object  # of the fetch
 
 
-class LateReads:
+class DeferredFetches:
     """Numbers and arrays that were read of tensors and, so far, not looked at: (it, the tensor's key, how it was read, how many reads that took) by id.
 
-    `varying`: the numbers that the run was given (see `Varying`): it is noted which of them are looked at. `of_framework`: those that the framework has read.
+    `dynamic`: the numbers that the run was given (see `DynamicValues`): it is noted which of them are looked at. `of_framework`: those that the framework has read.
     `held`: those to begin with, and where to note others.
     """
 
-    def __init__(self, varying, of_framework, held=None):
+    def __init__(self, dynamic, of_framework, held=None):
         self.held = {} if held is None else held
         self.bounds = {}  # key of a tensor -> the bounds that its number is within, if that was compared
         self.calculated = {}  # id -> (it, its `Calculation`, where that stands, what of these it was calculated of)
@@ -74,8 +74,8 @@ class LateReads:
         self._lasts = {}  # the same, of what it is about to give
         self._open = set()  # ids of arrays whose shapes depend on data
         self.of_framework = of_framework
-        self._varying = varying
-        self._numbers = varying.numbers
+        self._dynamic = dynamic
+        self._numbers = dynamic.numbers
         self._seen = set()
         self.unsteady = {}  # id -> what an opaque call has given, another number or text each time
         self.looks_at_unsteady = False
@@ -133,7 +133,7 @@ class LateReads:
 
     def part_for(self, x):
         """What a number, or an array of a known shape, that was not looked at is in a calculation; None if it was."""
-        return Part(x) if id(x) in self.calculated or (id(x) in self.held and id(x) not in self._open) else None
+        return FetchSource(x) if id(x) in self.calculated or (id(x) in self.held and id(x) not in self._open) else None
 
     def looked_at(self, value):
         if self.held.pop(id(value), None) is None and id(value) in self.calculated:
@@ -150,9 +150,9 @@ class LateReads:
         self.of_framework.clear()
 
     def drawn(self, array):
-        """Where live calls have given an array that the run gives or keeps; None if they have not."""
-        part = self._varying.part_for(array)
-        return part if type(part) is Drawn else None
+        """Where residual calls have given an array that the run gives or keeps; None if they have not."""
+        part = self._dynamic.part_for(array)
+        return part if type(part) is ResidualSource else None
 
     def number(self, value):
         """The place, among those that vary, of a number that the run gives or keeps; None if it is none of them."""
@@ -160,11 +160,11 @@ class LateReads:
         return None if known is None else known[1]
 
     def looks_at_numbers(self):
-        return self._varying.is_looked_at(self._seen)
+        return self._dynamic.is_looked_at(self._seen)
 
     def places(self):
         """Where the numbers are that were looked at."""
-        return self._varying.looked_at(self._seen)
+        return self._dynamic.looked_at(self._seen)
 
     def times(self, key):
         """How often the value of this key was read so."""
@@ -235,7 +235,7 @@ def _formatting(running):
 
         text, n = _read(runner, tensor, how)
         if n:
-            runner.note_late(text, tensor._key, how, n)
+            runner.note_deferred(text, tensor._key, how, n)
         return text
 
     __format__.running = running
@@ -259,5 +259,5 @@ def _number(runner, x):
         return x
     value, n = _read(runner, x, float)
     if n:
-        runner.note_late(value, x._key, float, n)
+        runner.note_deferred(value, x._key, float, n)
     return value

@@ -1,7 +1,7 @@
 """What a step is given that is another one each time without being a tensor: arrays among its arguments, and numbers.
 
 A run of the step's code that gives an array to nothing but calls that make a tensor of it first thing, and with a number does nothing but to calculate, until it is an operand of a tensor,
-would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `whole_calls`).
+would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `pure_functions`).
 
 A number is a float, Python's or NumPy's, or a large integer: an argument, an attribute, an item of a list or dict, or what a closure holds. That it varies is known once it has. Python gives no account of what becomes of a
 float, but each calculation makes a new object: before a run that is observed, each number is replaced by an object of its own with the same value, so that it is known again
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from terra.runtime.fast_forward.sources.effects import held_in
-from terra.runtime.fast_forward.sources.value_sources import Drawn, Given, Varies
+from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, NumberSource
 from terra.runtime.tensors.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
 from terra.tf import private_names as tfi
 
@@ -26,7 +26,7 @@ _LARGEST = 1 << 62  # integer of which a tensor is made without an error
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
-class Place:
+class StorageSource:
     """Where a number of this kind is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds (`key` is that of
     `effects.CONTENTS`)."""
 
@@ -40,7 +40,7 @@ class Place:
         return id(self.holder), self.key
 
     def __eq__(self, other):
-        return type(other) is Place and self.holder is other.holder and self.key == other.key and self.kind is other.kind
+        return type(other) is StorageSource and self.holder is other.holder and self.key == other.key and self.kind is other.kind
 
     __hash__ = None
 
@@ -72,14 +72,14 @@ class Place:
             self.holder[self.key] = value
 
 
-class Fixed(NamedTuple):
+class ConstantNumber(NamedTuple):
     """A number that stays the same."""
 
     kind: type
     number: object
 
 
-class Count(NamedTuple):
+class CounterSource(NamedTuple):
     """An integer that is found as attribute or item `name` of an object, and how much more it is then than at the beginning of the run."""
 
     owner: object
@@ -87,7 +87,7 @@ class Count(NamedTuple):
     more: int
 
     def __eq__(self, other):
-        return type(other) is Count and self.owner is other.owner and self.name == other.name and self.more == other.more
+        return type(other) is CounterSource and self.owner is other.owner and self.name == other.name and self.more == other.more
 
     __hash__ = None
 
@@ -96,8 +96,8 @@ class Count(NamedTuple):
         return value + self.more if type(value) is int else None
 
 
-class Calculated:
-    """A number that `function`, without side effects, calculates of others: of those at these places in a list, or `Fixed` ones."""
+class ComputedSource:
+    """A number that `function`, without side effects, calculates of others: of those at these places in a list, or `ConstantNumber` ones."""
 
     __slots__ = ("function", "parts", "kind")
 
@@ -105,12 +105,12 @@ class Calculated:
         self.function, self.parts, self.kind = function, parts, kind
 
     def __eq__(self, other):  # functions of observed code are made anew in each run
-        return type(other) is Calculated and self.parts == other.parts and self.kind is other.kind and _code(self.function) == _code(other.function)
+        return type(other) is ComputedSource and self.parts == other.parts and self.kind is other.kind and _code(self.function) == _code(other.function)
 
     __hash__ = None
 
 
-class Answer(Calculated):
+class NumberPredicate(ComputedSource):
     """What is told of numbers, and has to be told again."""
 
     __slots__ = ("answer",)
@@ -120,7 +120,7 @@ class Answer(Calculated):
         self.answer = answer
 
     def __eq__(self, other):
-        return type(other) is Answer and self.parts == other.parts and self.answer is other.answer and _code(self.function) == _code(other.function)
+        return type(other) is NumberPredicate and self.parts == other.parts and self.answer is other.answer and _code(self.function) == _code(other.function)
 
     __hash__ = None
 
@@ -129,10 +129,10 @@ def _code(function):
     return getattr(function, "__code__", function)
 
 
-class Itself(NamedTuple):
-    """A live call that gives one of these arrays as it is."""
+class ArrayAsIs(NamedTuple):
+    """A residual call that gives one of these arrays as it is."""
 
-    given: Given
+    given: ArgumentSource
     kind: tuple
     size = 1
     takes = draws = False
@@ -153,31 +153,31 @@ def _is_large(value):
 def number_at(place, sources, given, drawn):
     """What one of these numbers is, as `evaluate` tells it; something else, or an error, where that tells that there is none."""
     source = sources[place]
-    if type(source) is Drawn:
-        return drawn[source.place]
-    if type(source) is Place or type(source) is Count:
+    if type(source) is ResidualSource:
+        return drawn[source.index]
+    if type(source) is StorageSource or type(source) is CounterSource:
         return source.value(given)
     return source.function(*[number_at(part, sources, given, drawn) if type(part) is int else part.number for part in source.parts])
 
 
 def evaluate(sources, given, drawn):
-    """What these numbers are, a list of a `Place`, `Count`, `Drawn`, `Calculated` or `Answer` each, where the step has the arguments `given`, and live calls have given `drawn`; None if one of
+    """What these numbers are, a list of a `StorageSource`, `CounterSource`, `ResidualSource`, `ComputedSource` or `NumberPredicate` each, where the step has the arguments `given`, and residual calls have given `drawn`; None if one of
     them is no number, an answer is another one, or the run would raise."""
     values = []
     for source in sources:
-        if type(source) is Drawn:
-            value = drawn[source.place]
-        elif type(source) is Place or type(source) is Count:
+        if type(source) is ResidualSource:
+            value = drawn[source.index]
+        elif type(source) is StorageSource or type(source) is CounterSource:
             value = source.value(given)
         else:
             try:
                 value = source.function(*[values[part] if type(part) is int else part.number for part in source.parts])
             except (ArithmeticError, ValueError, TypeError):
                 return None
-        if type(source) is Answer:
+        if type(source) is NumberPredicate:
             if value is not source.answer:
                 return None
-        elif type(source) is not Drawn and type(value) is not (int if type(source) is Count else source.kind):
+        elif type(source) is not ResidualSource and type(value) is not (int if type(source) is CounterSource else source.kind):
             return None
         elif type(value) is int and not -_LARGEST <= value <= _LARGEST:
             return None
@@ -230,21 +230,21 @@ class _Nothing:
         return None
 
 
-NOTHING_VARIES = _Nothing()
+NO_DYNAMIC_VALUES = _Nothing()
 
 
 def tensor_for(use, tensors, numbers, drawn):
-    """The tensor of an entry of `Varying.repeated`."""
+    """The tensor of an entry of `DynamicValues.repeated`."""
     if type(use) is int:
         return tensors[use]
-    if type(use) is Drawn:
-        x = drawn[use.place]
+    if type(use) is ResidualSource:
+        x = drawn[use.index]
         return x if type(x) is tfi.EagerTensor else tfi.eager_constant(x, None)
     of, dtype = use
-    return tfi.eager_constant(drawn[of.place] if type(of) is Drawn else numbers[of], dtype)
+    return tfi.eager_constant(drawn[of.index] if type(of) is ResidualSource else numbers[of], dtype)
 
 
-class Varying:
+class DynamicValues:
     """What varies of one call of the step's function, and the tensors that stand for it.
 
     Each use has a tensor of its own: there are as many for an array, or a number, as the run uses it times.
@@ -256,17 +256,17 @@ class Varying:
         self._step, self._inputs = step, inputs
         self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
         self._used = set()  # these places, of those that were used already
-        self.repeated = []  # for each further use one of these, or `Drawn`, or (`Drawn` or the place of a number among the sources, type of the tensor)
+        self.repeated = []  # for each further use one of these, or `ResidualSource`, or (`ResidualSource` or the place of a number among the sources, type of the tensor)
         self.calls = []  # the live ones
         self._n_drawn = 0  # how much they have given
-        self._drawn = {}  # id of an array that they have given -> (it, `Drawn`)
+        self._drawn = {}  # id of an array that they have given -> (it, `ResidualSource`)
         self.given = 0  # times that the run has given an array to something that may make a tensor of it
         self._converted = 0  # times that it did
         self._given = given
         self.places = {identity: place for identity, place in numbers.items() if place.holds_number(given)}
         self.integers = integers
         self.numbers = {}  # id of a float that varies -> (it, its place among the sources)
-        self.sources = []  # a `Place` or `Calculated` for each, and each `Count` that they are calculated of
+        self.sources = []  # a `StorageSource` or `ComputedSource` for each, and each `CounterSource` that they are calculated of
         self._made = []  # (tensor, place of the number among the sources) of those of numbers
 
     def __contains__(self, array):
@@ -289,12 +289,12 @@ class Varying:
         if id(x) in self._drawn:
             return self._drawn[id(x)][1]
         if id(x) in self._tensors:
-            return Given(list(self._tensors).index(id(x)))
+            return ArgumentSource(list(self._tensors).index(id(x)))
         known = self.numbers.get(id(x))
         if known is None:
             return None
         source = self.sources[known[1]]
-        return source if type(source) is Drawn else Varies(known[1])
+        return source if type(source) is ResidualSource else NumberSource(known[1])
 
     def describe(self, runner, array, found):
         known = self._tensors.get(id(array))
@@ -302,23 +302,23 @@ class Varying:
             found.append(("again", known[2]))
             return
         made = self._step.hold_data(tensor_of(array))
-        self._tensors[id(array)] = array, made, len(self._inputs.foreign)
+        self._tensors[id(array)] = array, made, len(self._inputs.external)
         self._inputs.describe(runner, made, found)
 
     def repeat(self, uses, numbers, drawn):
-        """Have the inputs what a run had that used the arrays, these numbers, and what live calls have given, in these ways."""
-        foreign = self._inputs.foreign
-        del foreign[len(foreign) - len(self.repeated):]
+        """Have the inputs what a run had that used the arrays, these numbers, and what residual calls have given, in these ways."""
+        external = self._inputs.external
+        del external[len(external) - len(self.repeated):]
         self.repeated = list(uses)
         self._inputs.numbers, self._inputs.drawn, self._inputs.arrays = numbers, drawn, self.arrays()
         for use in uses:
-            made = tensor_for(use, foreign, numbers, drawn)
-            foreign.append(alias_of(made) if type(use) is int else self._step.hold_data(noted(made)))
+            made = tensor_for(use, external, numbers, drawn)
+            external.append(alias_of(made) if type(use) is int else self._step.hold_data(noted(made)))
 
     def tensor_of(self, array, dtype=None):
         """A tensor that stands for an array; None if the array is none of these, or its contents have changed. `dtype`: a floating type, if it is to have that."""
         if id(array) in self._tensors and dtype is not None:
-            self.drawn(Itself(Given(list(self._tensors).index(id(array))), (np.ndarray, array.dtype, array.shape)), [array])
+            self.drawn(ArrayAsIs(ArgumentSource(list(self._tensors).index(id(array))), (np.ndarray, array.dtype, array.shape)), [array])
         if id(array) in self._drawn:
             self._converted += 1
             use = self._drawn[id(array)][1]
@@ -334,7 +334,7 @@ class Varying:
             return None  # a tensor that is made of it now makes the run one of its own
         if place in self._used:
             made = self._step.hold_data(alias_of(made))
-            self._inputs.foreign.append(made)
+            self._inputs.external.append(made)
             self.repeated.append(place)
         self._used.add(place)
         return made
@@ -362,7 +362,7 @@ class Varying:
     def _part(self, x):
         """What a number is calculated of; None if it is not known to be one."""
         known = self.numbers.get(id(x)) if type(x) is float or type(x) is int else None
-        return known[1] if known is not None else Fixed(type(x), x) if type(x) is float or type(x) is int else None
+        return known[1] if known is not None else ConstantNumber(type(x), x) if type(x) is float or type(x) is int else None
 
     def calculates(self, function, parts):
         """What `function`, without side effects, gives for these numbers, if some of them vary, and it is a number; else None."""
@@ -375,7 +375,7 @@ class Varying:
             value = function(*parts)
         except (ArithmeticError, ValueError, TypeError):
             return None  # it will be raised again
-        return self._number(value, Calculated(function, known, type(value))) if type(value) is float or _is_large(value) else None
+        return self._number(value, ComputedSource(function, known, type(value))) if type(value) is float or _is_large(value) else None
 
     def answers(self, function, parts):
         """What `function` tells of these numbers, if one of them varies and it is True or False; else None."""
@@ -385,12 +385,12 @@ class Varying:
         answer = function(*parts) if None not in known else None
         if type(answer) is not bool:
             return None
-        self.sources.append(Answer(function, known, answer))
+        self.sources.append(NumberPredicate(function, known, answer))
         return answer
 
     def counter(self, owner, name, value, more):
         """A number that stands for what a counter is now, which is handed on; None if it cannot be told from others."""
-        return self._number(value, Count(owner, name, more)) if _is_large(value) else None
+        return self._number(value, CounterSource(owner, name, more)) if _is_large(value) else None
 
     def is_place(self, holder, key):
         """Whether a number that varies is there."""
@@ -405,7 +405,7 @@ class Varying:
             elif place[2] is None:
                 parts.append(self._part(value))  # it stands there itself
             else:
-                counts.append(Count(*place))
+                counts.append(CounterSource(*place))
                 parts.append(len(self.sources) + len(counts) - 1)
         try:
             value = function(*[value for value, _ in asked])
@@ -414,7 +414,7 @@ class Varying:
         if type(value) is not float and not _is_large(value):
             return None
         self.sources += counts
-        return self._number(value, Calculated(function, tuple(parts), type(value)))
+        return self._number(value, ComputedSource(function, tuple(parts), type(value)))
 
     def beside(self, name, left, right):
         """The operands of the operator `name`, with a tensor in the place of a number beside one."""
@@ -440,16 +440,16 @@ class Varying:
 
     def _stand_in(self, tensor, use):
         made = self._step.hold_data(noted(tensor))
-        self._inputs.foreign.append(made)
+        self._inputs.external.append(made)
         self.repeated.append(use)
         return made
 
     def drawn(self, call, given):
-        """A live call gave these values: what stands for them."""
+        """A residual call gave these values: what stands for them."""
         self.calls.append(call)
         parts = []
         for x in given:
-            place = Drawn(self._n_drawn)
+            place = ResidualSource(self._n_drawn)
             self._n_drawn += 1
             if type(x) in KINDS:
                 x = self._number(x, place)
@@ -473,9 +473,9 @@ class Varying:
         todo = [k for key, (_, k) in self.numbers.items() if key in ids] + [k for made, k in self._made if k is not None and not is_unread(made)]
         while todo:
             source = self.sources[todo.pop()]
-            if type(source) is Place:
+            if type(source) is StorageSource:
                 found.append(source)
-            elif type(source) is Calculated:
+            elif type(source) is ComputedSource:
                 todo += [part for part in source.parts if type(part) is int]
         return found
 

@@ -74,7 +74,7 @@ class Effect:
         """What it was set to: the framework makes lists and dicts of its own of those that it is given."""
         return _given(self.value())
 
-    def have(self, value):
+    def apply(self, value):
         """Have the effect; `value` is made of the template."""
         if self.added is not None:
             value = self.value() + self.added
@@ -157,7 +157,7 @@ class Append(Effect):
 
     given = value
 
-    def have(self, value):
+    def apply(self, value):
         self.owner.append(value)
 
     def state(self):
@@ -167,7 +167,7 @@ class Append(Effect):
         self.owner.pop()
 
 
-class Carried(NamedTuple):
+class StateInput(NamedTuple):
     """An attribute in which a run finds tensors that the one before has left there."""
 
     owner: object
@@ -200,7 +200,7 @@ def _kinds_within(value):
         yield kind
 
 
-class Question:
+class StatePredicate:
     """What a run asks about counters, and numbers that vary: (owner, name, how much more it is then than at the beginning; None if it is a float) for each, or (None, None, value) of what
     stays the same."""
 
@@ -211,7 +211,7 @@ class Question:
         self._key = function.__code__, *[(id(owner), name, type(more), more) for owner, name, more in parts]
 
     def __eq__(self, other):
-        return type(other) is Question and self._key == other._key
+        return type(other) is StatePredicate and self._key == other._key
 
     def __hash__(self):
         return hash(self._key)
@@ -239,11 +239,11 @@ class Question:
             if type(before) is tuple:
                 owner, name, before = None, None, before[0]
             parts.append((owner, name, more + before))
-        return Question(self.function, parts)
+        return StatePredicate(self.function, parts)
 
 
 def so_far(effects):
-    """What `Question.after` is to know of a run's effects until then: {key: what was added, or (value,) of what was set}."""
+    """What `StatePredicate.after` is to know of a run's effects until then: {key: what was added, or (value,) of what was set}."""
     return {key: effect.added if effect.added is not None else (effect.value(),) for key, effect in effects.items() if type(effect) is Effect}
 
 

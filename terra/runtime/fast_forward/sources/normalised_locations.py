@@ -2,7 +2,7 @@
 
 A step whose loops run another number of times each time, or that walks trees, issues operations at ever new executed locations, though its code is
 finite. Here a location is mapped to its *place* (the same tree of locations, in which loops that vary have the counter 0 and a recursive call continues where
-its function was entered first) and to its *region*: the iteration, or the recursive call, that it belongs to. Operations of one region are one piece of
+its function was entered first) and to its *region*: the iteration, or the recursive call, that it belongs to. Operations of one region are one segment of
 the step (see `terra.runtime.loops.segments`).
 
 Nothing here knows TensorFlow.
@@ -13,7 +13,7 @@ from terra.location.location import ROOT, site
 _MOST = 100_000  # locations remembered
 
 
-class Places:
+class NormalisedLocations:
     """The mapping for one step function. `varying`: the ids of the loops that are rolled."""
 
     def __init__(self, varying=()):

@@ -116,7 +116,7 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
             for effect in effects[n_had + len(had):call.n_effects]:
                 value = build(effect.template, results)
                 had.append((effect, effect.state()))
-                effect.have(value)
+                effect.apply(value)
             function, args, kwargs = parts = build(call.parts, results)
             if k < len(pending) and pending[k].function == function:
                 outcome = pending[k]

@@ -1,4 +1,4 @@
-"""Live calls: calls in a step that are made each time, also where the step is skipped, as they give something else each time.
+"""Residual calls: calls in a step that are made each time, also where the step is skipped, as they give something else each time.
 
 These are the next element of a `tf.data` iterator, draws of Python's and NumPy's random numbers, and what NumPy calculates of arrays that vary (see `array_calculations`). They are made
 beforehand: nothing that a skipped step does could make a difference to them.
@@ -31,7 +31,7 @@ _DRAWS = frozenset(
 _FIXED = frozenset([int, float, bool, type(None), str, type])
 
 
-class Call(NamedTuple):
+class ResidualCall(NamedTuple):
     """A call of an object's method that was made, and what identifies the kind of what it gave."""
 
     owner: object
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     kind: tuple
 
     def __eq__(self, other):
-        return type(other) is Call and self.owner is other.owner and self[1:] == other[1:]
+        return type(other) is ResidualCall and self.owner is other.owner and self[1:] == other[1:]
 
     __hash__ = None
 
@@ -71,7 +71,7 @@ def takes_element(owner, name):
     return reach is not None and not reach.handles
 
 
-def is_live(owner, name):
+def is_residual(owner, name):
     """Whether a method may be one of these calls."""
     return type(owner) in _GENERATORS and name in _DRAWS or takes_element(owner, name)
 
@@ -125,8 +125,8 @@ def rebuilt(value, parts):
     return {key: rebuilt(x, parts) for key, x in value.items()} if kind is dict else next(parts)
 
 
-class Made(NamedTuple):
-    """What live calls have given, flat, and what takes them back: (iterator, element), (generator, its state before)."""
+class ResidualResults(NamedTuple):
+    """What residual calls have given, flat, and what takes them back: (iterator, element), (generator, its state before)."""
 
     values: list
     taken: list
@@ -140,33 +140,33 @@ class Made(NamedTuple):
             _set_state(owner, state)
 
 
-NOTHING_MADE = Made((), (), ())
+NO_RESULTS = ResidualResults((), (), ())
 
 
-def make_for(region, given, arrays):
-    """(what the live calls of a region give, the numbers that vary, see `varying.evaluate`), where the step has the arguments `given`, with these arrays among them; None if they are not as they
+def run_residual(record, given, arrays):
+    """(what the residual calls of a record give, the numbers that vary, see `dynamic_values.evaluate`), where the step has the arguments `given`, with these arrays among them; None if they are not as they
     were, and it is as if nothing was made.
 
     The elements of iterators come last, once it is known that the step takes them: what is put back only Python finds in the iterator, no function of TensorFlow's, and no checkpoint.
     """
-    if not region.calls:
-        numbers = evaluate(region.numbers, given, ())
-        return None if numbers is None else (NOTHING_MADE, numbers)
-    with strictly() if any(type(call) is Calculation for call in region.calls) else NOT_STRICTLY:
-        return _make_for(region, given, arrays)
+    if not record.calls:
+        numbers = evaluate(record.numbers, given, ())
+        return None if numbers is None else (NO_RESULTS, numbers)
+    with strictly() if any(type(call) is Calculation for call in record.calls) else NOT_STRICTLY:
+        return _run_residual(record, given, arrays)
 
 
-def _make_for(region, given, arrays):
-    values, made = {}, Made([], [], [])
-    number = functools.partial(number_at, sources=region.numbers, given=given, drawn=values)
+def _run_residual(record, given, arrays):
+    values, made = {}, ResidualResults([], [], [])
+    number = functools.partial(number_at, sources=record.numbers, given=given, drawn=values)
     taking, place = [], 0
-    for call in region.calls:
+    for call in record.calls:
         if call.takes:
             taking.append((call, place))
         elif not _make(call, place, made, values, arrays, number):
             return None
         place += call.size
-    numbers = evaluate(region.numbers, given, values)
+    numbers = evaluate(record.numbers, given, values)
     if numbers is None:
         made.undo()
         return None

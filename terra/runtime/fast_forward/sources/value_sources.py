@@ -3,25 +3,25 @@
 from typing import NamedTuple
 
 
-class Drawn(NamedTuple):
-    """What live calls (see `live_calls`) give at this place: a tensor, an array or a number."""
+class ResidualSource(NamedTuple):
+    """What residual calls (see `residual_calls`) give at this place: a tensor, an array or a number."""
 
-    place: int
+    index: int
 
 
-class Given(NamedTuple):
+class ArgumentSource(NamedTuple):
     """The array of this number among those that the step is given."""
 
     index: int
 
 
-class Varies(NamedTuple):
+class NumberSource(NamedTuple):
     """The number at this place among the sources of those that vary."""
 
-    place: int
+    index: int
 
 
-class Kept:
+class ConstantSource:
     """An array that is the same object each time, whatever is in it; or the copy of one that holds the same each time."""
 
     __slots__ = ("array", "is_copy")
@@ -31,7 +31,7 @@ class Kept:
         self.is_copy = is_copy
 
     def __eq__(self, other):
-        if type(other) is not Kept or self.is_copy != other.is_copy:
+        if type(other) is not ConstantSource or self.is_copy != other.is_copy:
             return False
         a, b = self.array, other.array
         return a is b or (self.is_copy and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
@@ -39,14 +39,14 @@ class Kept:
     __hash__ = None
 
 
-class Nested(NamedTuple):
+class ContainerSource(NamedTuple):
     """A list, tuple or slice of such parts."""
 
     kind: type
     parts: tuple
 
 
-class Part(NamedTuple):
+class FetchSource(NamedTuple):
     """A number, or an array, that was read of a tensor and not looked at, until it is known which fetch it came of."""
 
     value: object

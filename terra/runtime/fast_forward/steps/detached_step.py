@@ -1,4 +1,4 @@
-"""Prepared steps: one step that was skipped as a whole, and all that is needed to make another one like it.
+"""Detached steps: one step that was skipped as a whole, and all that is needed to make another one like it.
 
 Which of them a call is like, `express_steps` finds out. Where Python waits for each step at once, the graph runs on Python's own thread (see `graph_runner`): then the step is done when it
 returns, nothing is in flight, and what it returns has its values.
@@ -13,24 +13,24 @@ import numpy as np
 
 from terra.graph.trace import ARG
 from terra.runtime.execution import interception, dynamic_arguments
-from terra.runtime.execution.graph_runner import Flight, runner
+from terra.runtime.execution.graph_runner import Flight, GRAPH_RUNNER
 from terra.runtime.execution.placeholders import unwaited
-from terra.runtime.fallback.replay import Record
-from terra.runtime.fast_forward.cache.call_cache import Known
-from terra.runtime.fast_forward.cache.replay_record import note_unsteady, this_steps
-from terra.runtime.fast_forward.cache.call_records import RESULT, Argument, Foreign, Instance, Number
+from terra.runtime.fallback.replay import StepRecord
+from terra.runtime.fast_forward.cache.call_cache import CallSiteCache
+from terra.runtime.fast_forward.cache.replay_record import note_unsteady, bind_inputs
+from terra.runtime.fast_forward.cache.call_records import RESULT, StepArgument, ExternalInput, Instance, DynamicNumber
 from terra.runtime.fast_forward.sources import residual_calls, opaque_calls
-from terra.runtime.fast_forward.sources.array_calculations import calculate_late, parts_of
-from terra.runtime.fast_forward.sources.deferred_fetches import Late, LateCalculation, Received
-from terra.runtime.fast_forward.sources.value_sources import Drawn
-from terra.runtime.fast_forward.sources.dynamic_values import Place, evaluate, tensor_for
+from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred, parts_of
+from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
+from terra.runtime.fast_forward.sources.value_sources import ResidualSource
+from terra.runtime.fast_forward.sources.dynamic_values import StorageSource, evaluate, tensor_for
 from terra.runtime.fast_forward.steps import early_effects, pure_functions
 from terra.runtime.fast_forward.steps.running import Feeds, Ran
 from terra.runtime.fast_forward.steps.early_effects import DRAWN, GIVEN, LATER, NUMBER_OF, OPAQUE, Refused
 from terra.runtime.generation import speculated_branches
 from terra.runtime.tensors.comparing import SCALARS, scalar
 from terra.runtime.tensors.object_kinds import is_librarys_container, plain
-from terra.runtime.tensors.open_shapes import Partial
+from terra.runtime.tensors.open_shapes import PartialShape
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
@@ -43,75 +43,75 @@ MISSED = object()  # instead of a result: the step is to take its ordinary way
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE = range(9)
 _OTHER = object()  # something is attached to a tensor that tells it from others
-_NOTHING = residual_calls.NOTHING_MADE, (), (), None, 0
+_NOTHING = residual_calls.NO_RESULTS, (), (), None, 0
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
 
 
 _OWNERS = frozenset([Flight, Ran])  # of tensors that earlier steps gave, until their values are known
 
 
-class Prepared:
-    """A step that is like the one it was made of. Making one raises `Refused` if there is no such thing.
+class DetachedStep:
+    """A step that is like the one it was made of. Making one raises `NotDetachable` if there is no such thing.
 
-    `skeleton`: the PythonRunner of that step, which has jumped over one region, with the arguments `args` and `kwargs`.
+    `skeleton`: the PythonRunner of that step, which has jumped over one record, with the arguments `args` and `kwargs`.
     """
 
     def __init__(self, function, step, skeleton, args, kwargs):
-        region = skeleton._jumps[0][1]
+        record = skeleton._jumps[0][1]
         program = skeleton.program
-        self.branches = region.depends_on_values
-        form = program.general if region.has_other_shapes else program.conditional if self.branches else program.late_form
+        self.branches = record.depends_on_values
+        form = program.general if record.has_other_shapes else program.conditional if self.branches else program.late_form
         if not form or step.verifies or step.device:
             raise Refused
         self._steps = self._surprises = 0  # steps; those after which it turned out that they branch otherwise, and as none that is prepared does
-        if self.branches and (region.has_other_shapes or any(node.condition < 0 for node, value, *_ in region.fetches if value is not None)):
+        if self.branches and (record.has_other_shapes or any(node.condition < 0 for node, value, *_ in record.fetches if value is not None)):
             raise Refused
-        if len(skeleton.opens) != len(step.opened) or any(node.op_type != dynamic_arguments.OPENS or node.slots[0].kind is not ARG for node, *_ in skeleton.opens):
+        if len(skeleton.opens) != len(step.partial_shapes) or any(node.op_type != dynamic_arguments.OPENS or node.slots[0].kind is not ARG for node, *_ in skeleton.opens):
             raise Refused
         self._opens = [(node, (node.slots[0].arg,), attrs) for node, _, attrs in skeleton.opens]
-        if region.masks or region.losses or region.context or region.needs:
+        if record.masks or record.losses or record.context or record.needs:
             raise Refused
-        self._reads = bool(region.fetches)  # then the step waits for the graph
-        self.function, self.program, self.form, self.region = function, program, form, region
+        self._reads = bool(record.fetches)  # then the step waits for the graph
+        self.function, self.program, self.form, self.record = function, program, form, record
         self.known = self._where_known()
         self.path, self.shapes = skeleton.path, step.shapes()
         self._names = tuple(kwargs)
         self._tensors, self._arrays, self._by_value = [], [], []
         given = (*args, *kwargs.values())
         self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
-        numbers = {place.key - len(self._owner) for place in region.numbers if type(place) is Place and place.holder is None}  # among the arguments
+        numbers = {place.key - len(self._owner) for place in record.numbers if type(place) is StorageSource and place.holder is None}  # among the arguments
         self._pattern = [self._pattern_of(x, step) if k not in numbers else (_NUMBER, None, None) for k, x in enumerate(given)]
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise Refused
-        self._carried = [*self.known.carried.values()] if region.carried else ()
+        self._carried = [*self.known.carried.values()] if record.carried else ()
         self._n_tensors, self._n_arrays = len(self._tensors), len(self._arrays)
-        self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in region.carried)  # tensors among it, see `Inputs.describe`
-        self._checks = self._by_value + self._checks_of(region)
+        self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in record.carried)  # tensors among it, see `Inputs.describe`
+        self._checks = self._by_value + self._checks_of(record)
         if any(is_array and index >= self._n_arrays + self._n_carried for is_array, index, _ in self._checks):
             raise Refused
-        self._varies = bool(region.calls or region.numbers or region.repeated)
-        self._feeds = bool(region.feeds or region.patches or region.draws)
+        self._varies = bool(record.calls or record.numbers or record.repeated)
+        self._feeds = bool(record.feeds or record.patches or record.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
         self._tensors = self._arrays = self._by_value = None
         self._made = []  # (dtype, enum, shape, key, index among the outputs) of the tensors that it gives; (how, None, None, None, index) of numbers that it reads
         self._templates = []  # of these
-        self._result = self._result_of(region, region.result)
+        self._result = self._result_of(record, record.result)
         self._only = type(self._result) is int  # it gives one tensor
-        self._calls, self._before = early_effects.prepare(region, self._result_of, self._made) if region.opaque else ((), ())
-        self._effects = [(effect, RESULT if effect.template is RESULT else self._result_of(region, effect.template)) for effect in region.effects]
+        self._calls, self._before = early_effects.prepare(record, self._result_of, self._made) if record.opaque else ((), ())
+        self._effects = [(effect, RESULT if effect.template is RESULT else self._result_of(record, effect.template)) for effect in record.effects]
         self._ran = Ran(function.counts)
 
     # -- preparation -----------------------------------------------------------------------------------------------------------
 
     def _where_known(self):
-        """The place where the region is recorded: what is known of the step's own function, or of Keras' step."""
-        region, program, python = self.region, self.program, self.function._python
+        """The place where the record is recorded: what is known of the step's own function, or of Keras' step."""
+        record, program, python = self.record, self.program, self.function._python
         if type(python) is MethodType and pure_functions.is_keras_step(python):
-            places = [known for place, known in program.regions.items() if known and len(place) == 4 and place[2] == id(python.__self__)]
+            places = [known for place, known in program.call_sites.items() if known and len(place) == 4 and place[2] == id(python.__self__)]
         else:
             places = [program.whole] if program.whole is not None else []
         for known in places:
-            if any(region is other for regions in known.alternatives() for other in regions):
+            if any(record is other for records in known.all_variants() for other in records):
                 return known
         raise Refused
 
@@ -127,12 +127,12 @@ class Prepared:
                 self._tensors.append(x)
                 if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
                     self._by_value.append((False, index, const_key(real(x), enum, shape)))
-            return _TENSOR, index, (enum, step.opened.get(index, shape), marked)
+            return _TENSOR, index, (enum, step.partial_shapes.get(index, shape), marked)
         if kind is np.ndarray and holds_numbers(x):
             index = _number_of(x, self._arrays)
             if index == len(self._arrays):
                 self._arrays.append(x)
-            elif type(self.known) is Known:  # Keras' step makes two tensors of it
+            elif type(self.known) is CallSiteCache:  # Keras' step makes two tensors of it
                 raise Refused
             return _ARRAY, index, (x.dtype, x.shape)
         if kind in SCALARS:
@@ -147,15 +147,15 @@ class Prepared:
             return _COMPOSITE, kind, [self._pattern_of(y, step) for y in tfi.composite_parts(x)]
         if kind is tfi.tensor_shape.TensorShape and x.rank is not None:
             return _SHAPE, kind, x.as_list()
-        if x is None or kind is bool or any(x is kept for kept in self.region.keep):  # it was told apart by its identity
+        if x is None or kind is bool or any(x is kept for kept in self.record.keep):  # it was told apart by its identity
             return _SAME, x, None
         raise Refused
 
     @staticmethod
-    def _checks_of(region):
-        """What `Region.fits` compares beyond types and shapes: [(whether it is an array, index, what identifies its value)]."""
+    def _checks_of(record):
+        """What `CallRecord.fits` compares beyond types and shapes: [(whether it is an array, index, what identifies its value)]."""
         # A tensor (EagerTensor) must not have been fed before: nothing was.
-        return [(kind is Foreign, index, expected) for kind, index, expected in region.checks if kind is not EagerTensor]
+        return [(kind is ExternalInput, index, expected) for kind, index, expected in record.checks if kind is not EagerTensor]
 
     def _arguments(self, skeleton, step):
         """(what the graph is given in each step; the positions of the step's tensors in that, and their indices; the same of what is fed)."""
@@ -185,46 +185,46 @@ class Prepared:
     def _expected(self):
         """What the graph is told of the values on which the step branches."""
         told = [*speculated_branches.ANYTHING] * len(self.form.conditions)
-        for node, value, *_ in self.region.fetches:
+        for node, value, *_ in self.record.fetches:
             if value is not None:
                 told[2 * node.condition:2 * node.condition + 2] = speculated_branches.integers(value, node.info.key[1])
         return tfi.eager_constant(told, tfi.dtypes.int64)
 
-    def _result_of(self, region, template):
+    def _result_of(self, record, template):
         """How the result is made: the number of a tensor, a list, tuple or dict (kind, parts), an argument, or the object itself in a list."""
         kind = type(template)
-        if kind is ValueKey or kind is Received or kind is Late:
+        if kind is ValueKey or kind is FetchedTensor or kind is DeferredFetch:
             for number, other in enumerate(self._templates):
                 if other is template:
                     return number
             index, key = (template.result, template) if kind is ValueKey else (template.node.fetched, template[0])
-            if kind is Late:
+            if kind is DeferredFetch:
                 made = template.how, None, None, None
             else:
-                made = *region.shapes.get(key, (None, None, None)), key
-            if index < 0 or (kind is not Late and type(made[2]) is not tuple):
+                made = *record.shapes.get(key, (None, None, None)), key
+            if index < 0 or (kind is not DeferredFetch and type(made[2]) is not tuple):
                 raise Refused
             self._made.append((*made, index))
             self._templates.append(template)
             return len(self._made) - 1
-        if kind is LateCalculation:
+        if kind is DeferredCalculation:
             if any(part.node.fetched < 0 for part in parts_of(template.calculation)):
                 raise Refused
             return LATER, template
-        if kind is Drawn:
-            return DRAWN, template.place
+        if kind is ResidualSource:
+            return DRAWN, template.index
         if kind is tuple or kind is list:
-            return kind, [self._result_of(region, x) for x in template]
+            return kind, [self._result_of(record, x) for x in template]
         if kind is dict:
-            return kind, [(key, self._result_of(region, x)) for key, x in template.items()]
+            return kind, [(key, self._result_of(record, x)) for key, x in template.items()]
         if kind is Instance:
-            return template.filled, self._result_of(region, template.attributes)
-        if kind is Argument:
+            return template.filled, self._result_of(record, template.attributes)
+        if kind is StepArgument:
             return GIVEN, template.index
-        if kind is Foreign and 0 <= template.index - self._n_arrays < self._n_carried:
+        if kind is ExternalInput and 0 <= template.index - self._n_arrays < self._n_carried:
             return GIVEN, template.index - self._n_arrays + self._n_tensors
-        if kind is Number:
-            return NUMBER_OF, template.place
+        if kind is DynamicNumber:
+            return NUMBER_OF, template.index
         if kind is opaque_calls.Held:
             return [template.value]
         if kind is opaque_calls.Result:
@@ -237,9 +237,9 @@ class Prepared:
 
     def fits(self, names, given, tensors, arrays, held):
         """Whether a step with these arguments is like this one; its tensors, tensors that hold what its arrays `held`, and these are appended."""
-        if names != self._names or not _alike(self._pattern, given, tensors, held):
+        if names != self._names or not _matches(self._pattern, given, tensors, held):
             return False
-        region = self.region
+        record = self.record
         if held:
             arrays += [tfi.eager_constant(x, None) for x in held]
         if self._carried:
@@ -247,27 +247,27 @@ class Prepared:
             for carried in self._carried:
                 if not self._describe(carried.value(), found, tensors):
                     return False
-            if found != region.carried:
+            if found != record.carried:
                 return False
             arrays += tensors[self._n_tensors:]
         for is_array, index, expected in self._checks:
             x = arrays[index] if is_array else tensors[index]
             if (x._datatype_enum(), x._shape_tuple()) != expected[:2] or (len(expected) == 3 and const_key(real(x), *expected[:2]) != expected):
                 return False
-        return (not region.draws or region.draws[1] == tfi.global_seed()) and region.guard.holds()
+        return (not record.draws or record.draws[1] == tfi.global_seed()) and record.guard.holds()
 
     def makes(self, given, tensors, arrays, held):
-        """Makes the live calls, whose tensors are appended to those of the arrays, and the opaque calls. It is asked once all else fits.
+        """Makes the residual calls, whose tensors are appended to those of the arrays, and the opaque calls. It is asked once all else fits.
 
-        Returns (live calls, the numbers that vary, what opaque calls have given, what takes back the effects before them, how many these are); None if the step is another one.
+        Returns (residual calls, the numbers that vary, what opaque calls have given, what takes back the effects before them, how many these are); None if the step is another one.
         """
         if not self._varies and not self._calls:
             return _NOTHING
-        found = residual_calls.make_for(self.region, (*self._owner, *given), held)
+        found = residual_calls.run_residual(self.record, (*self._owner, *given), held)
         if found is None:
             return None
         made, numbers = found
-        for use in self.region.repeated:
+        for use in self.record.repeated:
             arrays.append(tensor_for(use, arrays, numbers, made.values))
         if not self._calls:
             return made, numbers, (), None, 0
@@ -275,9 +275,9 @@ class Prepared:
         known = (), tensors, numbers, made.values, held, (), results
         done = opaque_calls.make_all(
             self._calls, self._before, lambda how, _: None if how is None else _build(how, known), results,
-            still_holds=lambda: self.region.guard.holds() and (not numbers or evaluate(self.region.numbers, (*self._owner, *given), made.values) == numbers))
+            still_holds=lambda: self.record.guard.holds() and (not numbers or evaluate(self.record.numbers, (*self._owner, *given), made.values) == numbers))
         if done is None:
-            note_unsteady(self.program, self.region)
+            note_unsteady(self.program, self.record)
             made.undo()
             return None
         had, take_back = done
@@ -289,7 +289,7 @@ class Prepared:
         return self._surprises >= SURPRISES and self._surprises * TIMES_AS_MANY > self._steps
 
     def _describe(self, x, found, tensors):
-        """Append what identifies a value that a carried attribute holds, as `whole_calls` does for a recorded call; False if that is not done here."""
+        """Append what identifies a value that a carried attribute holds, as `pure_functions` does for a recorded call; False if that is not done here."""
         kind = type(x)
         if kind is TerraTensor or kind is EagerTensor:
             if _attached(x.__dict__) is not None or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
@@ -321,9 +321,9 @@ class Prepared:
         held, collects = interrupts.hold(), gc.isenabled()
         gc.disable()  # a finalizer must not find a graph that was started, but is not in flight yet
         try:
-            if runner.flights or runner.has_left_over:
+            if GRAPH_RUNNER.flights or GRAPH_RUNNER.has_left_over:
                 try:
-                    runner.limit(0 if self._reads else max(options.run_ahead - 1, 0))
+                    GRAPH_RUNNER.limit(0 if self._reads else max(options.run_ahead - 1, 0))
                 except BaseException:
                     called.undo()
                     if take_back is not None:
@@ -337,11 +337,11 @@ class Prepared:
             arguments = self._template.copy()
             for k, index in self._places:
                 arguments[k] = unwaited(tensors[index])
-            entries, seeds = self.region.entries, tfi.seed_state() if self._reads and self.region.draws else None
+            entries, seeds = self.record.entries, tfi.seed_state() if self._reads and self.record.draws else None
             if self._feeds:
                 feeds = Feeds(program.n_feeds)
-                entries = this_steps(feeds, self.region, arrays)
-                counts.feeds += len(self.region.feeds)
+                entries = bind_inputs(feeds, self.record, arrays)
+                counts.feeds += len(self.record.feeds)
                 for k, index in self._fed:
                     if feeds.values[index] is not None:
                         arguments[k] = feeds.values[index]
@@ -349,10 +349,10 @@ class Prepared:
                 entries = [*self._opens, *entries]
             attrs = program.single_threaded_attrs if single_threaded else None
             try:
-                outputs, manager, took = self._read(arguments, counts, attrs) if self._reads else runner.start(program, arguments, form, counts, attrs)
+                outputs, manager, took = self._read(arguments, counts, attrs) if self._reads else GRAPH_RUNNER.start(program, arguments, form, counts, attrs)
             except BaseException as error:  # of an earlier step, whose failure took this one with it; or of this one, which does nothing then
                 stats.steps -= 1
-                runner.forget_dispatched()
+                GRAPH_RUNNER.forget_dispatched()
                 called.undo()
                 if take_back is not None:
                     take_back()
@@ -362,13 +362,13 @@ class Prepared:
                     return MISSED
                 raise
             if took:
-                runner.forget_dispatched()
+                GRAPH_RUNNER.forget_dispatched()
                 if not self._reads:
                     ran.at, ran.read = time.perf_counter(), False
                 made = [make_tensor(how, enum, shape, key, ran, outputs[k]) if enum is not None else how(outputs[k]) for how, enum, shape, key, k in self._made]
             else:
                 made = [make_tensor(dtype, enum, shape, key, None, outputs[k]) for dtype, enum, shape, key, k in self._made]
-                flight = runner.launch(outputs, Record(entries, tensors, made, form.undo, (), ()), manager, counts)
+                flight = GRAPH_RUNNER.launch(outputs, StepRecord(entries, tensors, made, form.undo, (), ()), manager, counts)
                 for t in made:
                     t._owner = flight
                 interception.install()
@@ -377,7 +377,7 @@ class Prepared:
             result = made[self._result] if self._only else _build(self._result, known)
             left = [result if how is RESULT else _build(how, known) for _, how in self._effects]
             for (effect, _), value in zip(self._effects[had:], left[had:]):
-                effect.have(value)
+                effect.apply(value)
             if opaque:
                 opaque_calls.made_for_good(self._calls)
         finally:
@@ -385,7 +385,7 @@ class Prepared:
                 gc.enable()
             interrupts.release(held)
         if not took and (options.run_ahead == 0 or function._is_guarded()):
-            runner.limit(0)
+            GRAPH_RUNNER.limit(0)
         function._took = True, time.perf_counter() - start, counts.python_stall
         return result
 
@@ -393,11 +393,11 @@ class Prepared:
         """Run the graph, whose outputs Python is going to read: (the outputs, its cancellation manager, how long it took). Raises what a kernel has raised; nothing was done then."""
         manager = tfi.new_cancellation_manager()
         start = time.perf_counter()
-        outputs = runner.run(self.program, arguments, manager, self.form, attrs)
+        outputs = GRAPH_RUNNER.run(self.program, arguments, manager, self.form, attrs)
         took = time.perf_counter() - start
         counts.python_stall += took
         counts.waited_steps += 1
-        counts.fetches += len(self.region.fetches)
+        counts.fetches += len(self.record.fetches)
         return outputs, manager, took
 
     def _note(self, function, stats, counts, single_threaded):
@@ -408,7 +408,7 @@ class Prepared:
         stats.express_steps += 1
         # (Its early form is not missed.)
         function.note_coexecuted(
-            self.program, self.program.generated, self.path, self.shapes, single_threaded, self.region.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
+            self.program, self.program.generated, self.path, self.shapes, single_threaded, self.record.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
 
 
 def _attached(attributes):
@@ -424,7 +424,7 @@ def _are(found, expected):
     return len(found) == len(expected) and all(map(is_, found, expected))
 
 
-def _alike(pattern, given, tensors, arrays):
+def _matches(pattern, given, tensors, arrays):
     """Whether these are the arguments that were prepared for; appends the tensors and the arrays among them, each once."""
     if len(pattern) != len(given):
         return False
@@ -450,24 +450,24 @@ def _alike(pattern, given, tensors, arrays):
             if type(x) is not np.ndarray or x.dtype != b[0] or x.shape != b[1] or not _is_number(a, x, arrays):
                 return False
         elif kind == _NESTED:
-            if type(x) is not a or not _alike(b, x, tensors, arrays):
+            if type(x) is not a or not _matches(b, x, tensors, arrays):
                 return False
         elif kind == _COMPOSITE:
-            if type(x) is not a or not _alike(b, tfi.composite_parts(x), tensors, arrays):
+            if type(x) is not a or not _matches(b, tfi.composite_parts(x), tensors, arrays):
                 return False
         elif kind == _SHAPE:
             if type(x) is not a or x.rank is None or x.as_list() != b:
                 return False
         elif kind == _NUMBER:
             pass  # it is looked at later
-        elif type(x) is not dict or tuple(x) != a or not _alike(b, x.values(), tensors, arrays):
+        elif type(x) is not dict or tuple(x) != a or not _matches(b, x.values(), tensors, arrays):
             return False
     return True
 
 
 def _is_one_of(shape, known):
-    """Whether it is a shape that fits this Partial."""
-    return type(known) is Partial and len(shape) == len(known) and all([b is None or a == b for a, b in zip(shape, known)])
+    """Whether it is a shape that fits this PartialShape."""
+    return type(known) is PartialShape and len(shape) == len(known) and all([b is None or a == b for a, b in zip(shape, known)])
 
 
 def _number_of(x, found):
@@ -487,7 +487,7 @@ def _is_number(index, x, found):
 
 
 def _build(how, known):
-    """What a step gives or leaves; `known`: the tensors that it has made, those that it was given, numbers that vary, what live calls have given, its arrays, and the graph's outputs."""
+    """What a step gives or leaves; `known`: the tensors that it has made, those that it was given, numbers that vary, what residual calls have given, its arrays, and the graph's outputs."""
     kind = type(how)
     if kind is int:
         return known[0][how]
@@ -504,7 +504,7 @@ def _build(how, known):
         return known[6][parts]
     if kind is LATER:
         _, _, numbers, drawn, arrays, outputs, _ = known
-        return calculate_late(parts, drawn, arrays, numbers.__getitem__, lambda part: part.how(outputs[part.node.fetched]))
+        return calculate_deferred(parts, drawn, arrays, numbers.__getitem__, lambda part: part.how(outputs[part.node.fetched]))
     if kind is dict:
         return {key: _build(x, known) for key, x in parts}
     if kind is tuple or kind is list:

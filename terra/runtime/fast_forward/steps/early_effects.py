@@ -5,7 +5,7 @@ from typing import Any, Callable
 from terra.runtime.fast_forward.cache.call_records import RESULT
 from terra.runtime.fast_forward.sources.opaque_calls import OpaqueCall
 
-# Marks, in how a result is made: an argument that the step gives back; a number that varies; what a live call, or an opaque one, has given; what is calculated in the end.
+# Marks, in how a result is made: an argument that the step gives back; a number that varies; what a residual call, or an opaque one, has given; what is calculated in the end.
 GIVEN, NUMBER_OF, DRAWN, OPAQUE, LATER = object(), object(), object(), object(), object()
 
 
@@ -13,15 +13,15 @@ class Refused(Exception):
     """A step of this kind takes its ordinary way."""
 
 
-def prepare(region: Any, result_of: Callable, made: list) -> tuple[list[OpaqueCall], list]:
-    """Returns the opaque calls of a record and the effects before them, as `result_of(region, template)` says how each is made; `made` lists what is made of the graph's outputs.
+def prepare(record: Any, result_of: Callable, made: list) -> tuple[list[OpaqueCall], list]:
+    """Returns the opaque calls of a record and the effects before them, as `result_of(record, template)` says how each is made; `made` lists what is made of the graph's outputs.
 
     Raises Refused if they are given what the graph computes.
     """
     n = len(made)
-    calls = [call.described(result_of(region, call.parts)) for call in region.opaque]
+    calls = [call.described(result_of(record, call.parts)) for call in record.opaque]
     before = max(call.n_effects for call in calls)
-    effects = [_Early(effect, None if effect.added is not None else result_of(region, effect.template)) for effect in region.effects[:before]]
+    effects = [_Early(effect, None if effect.added is not None else result_of(record, effect.template)) for effect in record.effects[:before]]
     if len(made) != n or any(map(_comes_late, [*[call.parts for call in calls], *[effect.template for effect in effects]])):
         raise Refused
     return calls, effects
@@ -38,7 +38,7 @@ class _Early:
             raise Refused
 
     def have(self, value):
-        self.effect.have(value)
+        self.effect.apply(value)
 
     def state(self):
         return self.effect.state()

@@ -6,7 +6,7 @@ from terra.runtime.fast_forward.cache import verification
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
-from terra.runtime.fast_forward.sources.dynamic_values import Place, Varying, may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import StorageSource, DynamicValues, may_vary
 from terra.runtime.tensors.comparing import Unskippable
 
 
@@ -19,7 +19,7 @@ class Described(NamedTuple):
     keep: list  # what the signature knows by identity
     held: list  # what describes the objects whose contents are arguments, too
     given: set  # ids of containers among the arguments
-    varying: Varying | None  # numbers and arrays that vary, of the step's own function
+    varying: DynamicValues | None  # numbers and arrays that vary, of the step's own function
 
 
 def observe(runner, trial, called, args, kwargs, fewest, described, expected):
@@ -45,7 +45,7 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
             observer.release()
             raise Unskippable
         if fewest == 1:
-            given = [(Place(None, k, type(x)), x) for k, x in enumerate(described.arguments) if may_vary(x)]
+            given = [(StorageSource(None, k, type(x)), x) for k, x in enumerate(described.arguments) if may_vary(x)]
             changed = trial.changed([*given, *observer.reads.plain_numbers()])
             if changed:
                 trial.vary(changed)
@@ -61,25 +61,25 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
         if len(observer.jumped) < fewest and not observer.is_worthwhile:
             observer.impure("does too little to be worth a jump")
             raise Unskippable
-        region = recording.region(result, inputs, False, late=observer.late, added=observer.added, effects=observer.effects.values(), opaque=observer.opaque,
-                                  passed_on=set(map(id, inputs.foreign)) - observer.used - inputs.enclosed)
+        record = recording.make_record(result, inputs, False, deferred=observer.deferred, added=observer.added, effects=observer.effects.values(), opaque=observer.opaque,
+                                  passed_on=set(map(id, inputs.external)) - observer.used - inputs.enclosed)
     except Unskippable:
         if observer.reason is None:
             observer.impure("uses, or gives, something that belongs to this step")
-        trial.take_for_constants(observer.late.places())
+        trial.take_for_constants(observer.deferred.places())
         if expected is None:
             trial.failed(observer)
         elif not observer.passing:
             verification.note_impure(runner, expected, observer.reason)
         return result
     if varying is not None:
-        region.repeated, region.numbers, region.calls = tuple(varying.repeated), tuple(varying.sources), tuple(varying.calls)
+        record.repeated, record.numbers, record.calls = tuple(varying.repeated), tuple(varying.sources), tuple(varying.calls)
     if expected is not None:
         trial.jumped()
-        verification.compare(runner, expected, region)
+        verification.compare(runner, expected, record)
         return result
-    region.guard, region.keep, region.carried = reads, described.keep, described.held
-    trial.learned(described.signature, region)
+    record.guard, record.keep, record.carried = reads, described.keep, described.held
+    trial.learned(described.signature, record)
     return result
 
 

@@ -24,13 +24,13 @@ from terra.location import current_step
 from terra.runtime.execution import dynamic_arguments
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import arguments, call_cache, inline_cache, verification
-from terra.runtime.fast_forward.cache.replay_record import jump
-from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, Alternatives, Inputs
+from terra.runtime.fast_forward.cache.replay_record import apply_record
+from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, RecordVariants, Inputs
 from terra.runtime.fast_forward.guards import guard_set
 from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
-from terra.runtime.fast_forward.sources.dynamic_values import A_NUMBER, SHARED, Varying, evaluate
+from terra.runtime.fast_forward.sources.dynamic_values import A_NUMBER, SHARED, DynamicValues, evaluate
 from terra.runtime.fast_forward.steps.observed_runs import Described, observe, run_with_outcomes
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
@@ -51,10 +51,10 @@ _GROWING = 4  # calls in a row with growing integers, after which that is believ
 _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
 
 
-class Attempts:
+class PurityTrial:
     """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "regions", "jumps", "quick", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
+    __slots__ = ("name", "visits", "next", "tries", "reason", "variants", "jumps", "last_match", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
                  "given", "growing")
 
     def __init__(self, called):
@@ -64,17 +64,17 @@ class Attempts:
         self.next = 2  # the first visit records what the framework does
         self.tries = 0
         self.reason = None  # why the last run was impure
-        self.regions = {}  # signature -> regions
+        self.variants = {}  # signature -> records
         self.jumps = 0
-        self.carried = {}  # (id of an object, name) -> `effects.Carried`, whose contents are arguments, too
-        self.numbers = {}  # identity -> `varying.Place` of the numbers that vary, which are arguments, too
+        self.carried = {}  # (id of an object, name) -> `effects.StateInput`, whose contents are arguments, too
+        self.numbers = {}  # identity -> `dynamic_values.StorageSource` of the numbers that vary, which are arguments, too
         self.integers = {}  # the same of integers, which are not: only what is asked about, or calculated of, them counts
         self.constants = set()  # identities of numbers that were looked at: each value is another call
-        self.seen = {}  # identity -> (`Place`, value) of the numbers that the last run which was observed was given, or has read
+        self.seen = {}  # identity -> (`StorageSource`, value) of the numbers that the last run which was observed was given, or has read
         self.varied = 0  # how often numbers were found to vary since the last jump
         self.given = []  # integers among the arguments of the last call
         self.growing = 0  # calls in a row of which each was given a larger integer than the one before, but none that could be told from others: it is too early to look at them
-        self.quick = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, region) of the last jump
+        self.last_match = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, record) of the last jump
 
     @property
     def given_up(self):
@@ -91,8 +91,8 @@ class Attempts:
     def _tried(self):
         self.tries += 1
         if self.given_up:
-            self.regions.clear()
-            self.quick = None
+            self.variants.clear()
+            self.last_match = None
 
     def changed(self, numbers):
         """[(Place, value)] of the numbers that were others the last time, or that the run itself has changed, if it is not known that they vary.
@@ -112,8 +112,8 @@ class Attempts:
         for place, value in numbers:
             (self.integers if type(value) is int and place.holder is not None else self.numbers)[place.identity] = place
         self.varied += 1
-        self.regions.clear()
-        self.quick, self.tries, self.next = None, 0, self.visits + 1
+        self.variants.clear()
+        self.last_match, self.tries, self.next = None, 0, self.visits + 1
 
     def take_for_constants(self, places):
         """Numbers that a run has looked at."""
@@ -125,8 +125,8 @@ class Attempts:
         self.reason = observer.reason
         if observer.carries:
             self.carried.update((carried.key, carried) for carried in observer.carries)
-            self.regions.clear()
-            self.quick = None
+            self.variants.clear()
+            self.last_match = None
         if observer.too_early:
             self.next = self.visits + observer.too_early
             return
@@ -134,19 +134,19 @@ class Attempts:
         # What is passing is recorded in between, which may take a while.
         self.next = self.visits + (2 if observer.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
 
-    def learned(self, signature, region):
+    def learned(self, signature, record):
         self.next = self.visits + 1
-        alternatives = self.regions.setdefault(signature, Alternatives())
-        alternatives.learn(region)
-        if not region.depends_on_values:
+        variants = self.variants.setdefault(signature, RecordVariants())
+        variants.learn(record)
+        if not record.depends_on_values:
             self._tried()
-        if alternatives.is_hopeless:
+        if variants.is_hopeless:
             self.tries = _MOST_TRIES
-        if len(self.regions) > call_cache.MOST_SIGNATURES:
-            del self.regions[next(iter(self.regions))]
+        if len(self.variants) > call_cache.MOST_SIGNATURES:
+            del self.variants[next(iter(self.variants))]
 
-    def alternatives(self):
-        return self.regions.values()
+    def all_variants(self):
+        return self.variants.values()
 
     def jumped(self):
         self.jumps += 1
@@ -156,7 +156,7 @@ class Attempts:
 @ours.calling
 def run_step(step, function, args, kwargs):
     """The result of the step's function, whose code is jumped over if that is possible."""
-    if step.opened:
+    if step.partial_shapes:
         args, kwargs = dynamic_arguments.open_arguments(step, args, kwargs)
     if type(function) is MethodType and is_keras_step(function):
         result, skipped = run_keras_step(function.__func__, function.__self__, args, kwargs)
@@ -206,7 +206,7 @@ def _is_stock_throughout(function, model):
         guard = None
         if framework_objects.is_stock_object(model):
             with contextlib.suppress(Unskippable):
-                guard = guard_set.Guard(model, ())
+                guard = guard_set.GuardSet(model, ())
         function.batches_of = parts, guard
     return guard is not None
 
@@ -296,43 +296,43 @@ def _is_inner(runner):
     if type(step) is not Step:
         return step.in_block
     whole = runner.program.whole
-    return whole is not None and whole.tries > 1 and not whole.regions
+    return whole is not None and whole.tries > 1 and not whole.variants
 
 
 @ours.calling
 def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     """Jump over a call of the user's function or layer `called`, or make it, `call`, and observe it where that may help."""
     program = runner.program
-    place = (runner.node, name, runner.cursor.current, runner.step.shapes())
-    trial = program.trials.get(place)
+    call_site = (runner.node, name, runner.cursor.current, runner.step.shapes())
+    trial = program.trials.get(call_site)
     if trial is None:
-        trial = _first_attempt(program, place, called, owner)
+        trial = _first_attempt(program, call_site, called, owner)
     if fewest == 1:
         program.whole = trial
     if trial.given_up:
         return call(*args, **kwargs)
     missed = False
-    if trial.quick is not None:
-        n, pattern, names, region, alternatives = trial.quick
+    if trial.last_match is not None:
+        n, pattern, names, record, variants = trial.last_match
         given = (*args, *kwargs.values())
-        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and inline_cache.alike(runner, pattern, given, None) \
-                and region.fits(runner, _NO_INPUTS):
-            result = _jump(trial, runner, region, _NO_INPUTS, alternatives, fewest, call, called, args, kwargs)
+        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and inline_cache.matches(runner, pattern, given, None) \
+                and record.fits(runner, _NO_INPUTS):
+            result = _jump(trial, runner, record, _NO_INPUTS, variants, fewest, call, called, args, kwargs)
             if result is not MISSED:
                 return result
             missed = True
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arguments = (*args, *kwargs.values())
-    varying = Varying(runner.step, inputs, trial.numbers, trial.integers, arguments) if fewest == 1 else None
+    dynamic = DynamicValues(runner.step, inputs, trial.numbers, trial.integers, arguments) if fewest == 1 else None
     skippable = True
     try:
         for k, x in enumerate(arguments):
-            if varying is not None and (id(None), k) in varying.places:
+            if dynamic is not None and (id(None), k) in dynamic.places:
                 found.append(A_NUMBER)
             else:
-                _describe(runner, x, found, keep, inputs, given, varying)
-        if varying is not None:
-            found += [(identity, place.kind) for identity, place in varying.places.items()]  # those that are numbers now
+                _describe(runner, x, found, keep, inputs, given, dynamic)
+        if dynamic is not None:
+            found += [(identity, place.kind) for identity, place in dynamic.places.items()]  # those that are numbers now
         n = len(found)
         for carried in trial.carried.values():
             _describe(runner, carried.value(), found, keep, inputs, given, None)
@@ -344,31 +344,31 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     found += runner.fed_signature()
     found += runner.step.args_signature()
     signature, expected = tuple(found), None
-    alternatives = trial.regions.get(signature, ())
-    for region in () if missed else alternatives:
-        made = residual_calls.NOTHING_MADE
-        if varying is not None:
-            if region.calls and not region.guard.holds():
+    variants = trial.variants.get(signature, ())
+    for record in () if missed else variants:
+        made = residual_calls.NO_RESULTS
+        if dynamic is not None:
+            if record.calls and not record.guard.holds():
                 continue  # nothing is to be taken in vain
-            now = residual_calls.make_for(region, arguments, varying.arrays())
+            now = residual_calls.run_residual(record, arguments, dynamic.arrays())
             if now is None:
                 continue
             made, numbers = now
-            varying.repeat(region.repeated, numbers, made.values)
-            if region.opaque and numbers:
-                inputs.evaluate = functools.partial(evaluate, region.numbers, arguments, made.values)
-        if region.fits(runner, inputs):
+            dynamic.repeat(record.repeated, numbers, made.values)
+            if record.opaque and numbers:
+                inputs.evaluate = functools.partial(evaluate, record.numbers, arguments, made.values)
+        if record.fits(runner, inputs):
             if runner.step.verifies:
                 made.undo()
-                expected = verification.candidates(runner, region, alternatives, inputs)
+                expected = verification.candidates(runner, record, variants, inputs)
                 break
-            if fewest == 1 and not (region.masks or trial.carried or region.repeated or region.numbers or region.calls or region.takes_arrays or region.opaque):
+            if fewest == 1 and not (record.masks or trial.carried or record.repeated or record.numbers or record.calls or record.takes_arrays or record.opaque):
                 try:
-                    pattern = [inline_cache.pattern(runner, x) for x in (*args, *kwargs.values())]
-                    trial.quick = len(runner.step.arg_list), pattern, tuple(kwargs), region, alternatives
+                    pattern = [inline_cache.pattern_of(runner, x) for x in (*args, *kwargs.values())]
+                    trial.last_match = len(runner.step.arg_list), pattern, tuple(kwargs), record, variants
                 except LookupError:
                     pass
-            result = _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made)
+            result = _jump(trial, runner, record, inputs, variants, fewest, call, called, args, kwargs, made)
             if result is not MISSED:
                 return result
             missed = not outcomes.pending
@@ -377,22 +377,22 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
             break
     if expected is None and not missed and not outcomes.pending and not trial.is_due(arguments):
         return call(*args, **kwargs)
-    return observe(runner, trial, called, args, kwargs, fewest, Described(arguments, signature, inputs, keep, held, given, varying), expected)
+    return observe(runner, trial, called, args, kwargs, fewest, Described(arguments, signature, inputs, keep, held, given, dynamic), expected)
 
 
 def _first_attempt(program, place, called, owner):
     if len(program.trials) >= _MOST_TRIALS:
         program.trials.clear()
         program.tried.clear()
-    trial = program.trials[place] = Attempts(called)
+    trial = program.trials[place] = PurityTrial(called)
     if owner:
         _forget_others(program, place)
     return trial
 
 
-def _forget_others(program, place):
+def _forget_others(program, call_site):
     """What is recorded keeps the layer, so there is a limit for layers that are called at one place in turn."""
-    node, name, location, _ = place
+    node, name, location, _ = call_site
     names = program.tried.setdefault((node, location), [])
     if name not in names:
         names.append(name)
@@ -402,8 +402,8 @@ def _forget_others(program, place):
             del program.trials[other]
 
 
-def _jump(trial, runner, region, inputs, alternatives, fewest, call, called, args, kwargs, made=residual_calls.NOTHING_MADE):
-    result = jump(runner, region, inputs, alternatives)
+def _jump(trial, runner, record, inputs, variants, fewest, call, called, args, kwargs, made=residual_calls.NO_RESULTS):
+    result = apply_record(runner, record, inputs, variants)
     if result is FELL_BACK:
         made.undo()
         return call(*args, **kwargs) if not outcomes.pending else run_with_outcomes(runner, called, args, kwargs)

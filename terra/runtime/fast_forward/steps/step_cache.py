@@ -1,6 +1,6 @@
 """Express steps: a step that is skipped as a whole, without a skeleton.
 
-A skipped step (see `whole_calls`) still gets all that a step may need: a skeleton that walks the graph, a log, tapes, hooks. None of that is used where no
+A skipped step (see `pure_functions`) still gets all that a step may need: a skeleton that walks the graph, a log, tapes, hooks. None of that is used where no
 code runs, and what takes most of the time is to touch it: the graph has just driven it out of the processor's caches. So once a step was skipped as a whole,
 what stays the same is prepared. A call like it then compares the arguments, and all that the skipped code has read; fills in the graph's arguments, and starts
 it. Where anything is else, nothing has happened yet, and the step takes its ordinary way.
@@ -14,33 +14,33 @@ from threading import get_ident
 
 from terra.runtime.fast_forward.guards import guard_set, patch_guard
 from terra.runtime.fast_forward.steps.early_effects import Refused
-from terra.runtime.fast_forward.steps.detached_step import MISSED, Prepared
+from terra.runtime.fast_forward.steps.detached_step import MISSED, DetachedStep
 from terra.tf import private_names as tfi
 from terra.transform import edits
 from terra.trial import TrialOfMeans
 
-MOST_PREPARED = 8  # of one program: batches may come in several lengths
-TIMES, TIMES_MORE = 2, 8  # steps that a region has skipped after which those like them are prepared; the same where another one must give way
-MOST_NOTED = 64  # regions that are counted
+MOST_DETACHED = 8  # of one program: batches may come in several lengths
+TIMES, TIMES_MORE = 2, 8  # steps that a record has skipped after which those like them are prepared; the same where another one must give way
+MOST_NOTED = 64  # records that are counted
 HISTORY = 12  # steps that branch by which the way of the next one is predicted
 MOST_HISTORIES = 1000  # that are remembered
 AGAIN = 250  # runs in vain after which it is tried again which way is faster
 _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context_changes, tfi.executor_changes, tfi.active_watchers, tfi.tape_set_is_empty
 
 
-class Express:
-    """What a co-executed function does in place of a step that is like one that was prepared: holds the `Prepared` of its program, the last one used first."""
+class StepCache:
+    """What a co-executed function does in place of a step that is like one that was prepared: holds the `DetachedStep` of its program, the last one used first."""
 
     def __init__(self, function, program):
         self.function, self.program = function, program
-        self.prepared = []
-        self._times = {}  # region -> how many steps were skipped by it that were not prepared
+        self.detached = []
+        self._times = {}  # record -> how many steps were skipped by it that were not prepared
         self._modules_version = program.modules_version
         self._thread = get_ident()
         self._changes = self._executors = None
         self._callbacks = tfi.callbacks()
         self.expecting = TrialOfMeans()  # of steps that branch: the second way is to expect them to branch as before
-        self._history = None  # ids of the last `Prepared` that branch, once there was one
+        self._history = None  # ids of the last `DetachedStep` that branch, once there was one
         self._followed = {}  # such a history -> the one that has followed
         self._again = 0  # runs of the graph since, after which it turned out that a step branches otherwise
         self._number = 0  # of the last one
@@ -51,7 +51,7 @@ class Express:
         generation, policy, options = function.generation, function.policy, function.options
         if generation.task is not None and (options.wait_for_graph or not generation.task.runs):
             return MISSED  # what it has made is to be taken up
-        if generation.retired or function.begins_anew or policy.pause_left or function.keeps_last or function.turnover.wants_traces:
+        if generation.retired or function.begins_anew or policy.pause_left or function.keeps_last or function.eviction.wants_traces:
             return MISSED
         compiled = program.compiled
         if compiled is not None:
@@ -65,34 +65,34 @@ class Express:
         if self._history is not None:
             self._predict()
         tried = []  # steps that branch, each otherwise than this one
-        for k, prepared in enumerate(self.prepared):
+        for k, detached in enumerate(self.detached):
             tensors, arrays, held = [], [], []
-            if not prepared.fits(names, given, tensors, arrays, held):
+            if not detached.fits(names, given, tensors, arrays, held):
                 continue
-            if prepared.branches and not tried and not self._expects(function._stats.steps):
+            if detached.branches and not tried and not self._expects(function._stats.steps):
                 return MISSED
             function._note_last_step()
             if not options.wait_for_graph and policy.wants_sample():
                 return MISSED
-            made = prepared.makes(given, tensors, arrays, held)
+            made = detached.makes(given, tensors, arrays, held)
             if made is None:
                 continue
             if k:
-                self.prepared.insert(0, self.prepared.pop(k))
-            result = prepared.step(function, program, options, tensors, arrays, held, *made)
-            if not prepared.branches:
+                self.detached.insert(0, self.detached.pop(k))
+            result = detached.step(function, program, options, tensors, arrays, held, *made)
+            if not detached.branches:
                 return result
             if result is not MISSED:
-                self._note(prepared)
+                self._note(detached)
                 return result
-            tried.append(prepared)
+            tried.append(detached)
             self._again += 1
             if self._again == AGAIN:
                 self.expecting, self._again = TrialOfMeans(), 0
-        for prepared in tried:
-            if prepared.is_surprised():
-                self.prepared.remove(prepared)
-                self._times[prepared.region] = None
+        for detached in tried:
+            if detached.is_surprised():
+                self.detached.remove(detached)
+                self._times[detached.record] = None
         return MISSED
 
     def _expects(self, number):
@@ -108,30 +108,30 @@ class Express:
         took = f"steps took {trial.mean(1) * 1e3:.2g} ms so, {trial.mean(0) * 1e3:.2g} ms if Python waits for what it looks at"
         return f"Steps that are skipped {'are' if trial.second_is_better else 'are not'} expected to branch as those before: {took}."
 
-    def has(self, region):
-        """Whether steps that this region skips are prepared; they are the first that are tried from now on."""
-        for k, prepared in enumerate(self.prepared):
-            if prepared.region is region:
-                self.prepared.insert(0, self.prepared.pop(k))
-                if prepared.branches:
-                    self._note(prepared)
+    def has(self, record):
+        """Whether steps that this record skips are prepared; they are the first that are tried from now on."""
+        for k, detached in enumerate(self.detached):
+            if detached.record is record:
+                self.detached.insert(0, self.detached.pop(k))
+                if detached.branches:
+                    self._note(detached)
                 return True
         return False
 
-    def _note(self, prepared):
+    def _note(self, detached):
         """A step was like this one, which branches."""
         history = self._history or (0,) * HISTORY
         if len(self._followed) >= MOST_HISTORIES:
             self._followed.clear()
-        self._followed[history] = prepared
-        self._history = *history[1:], id(prepared)
+        self._followed[history] = detached
+        self._history = *history[1:], id(detached)
 
     def _predict(self):
         """Have the next step be expected to branch as the one did that has followed on such steps before; else as the last one: some branch otherwise every so many steps."""
-        expected, prepared = self._followed.get(self._history), self.prepared
-        if expected is not None and prepared and prepared[0] is not expected and expected in prepared:
-            prepared.remove(expected)
-            prepared.insert(0, expected)
+        expected, detached = self._followed.get(self._history), self.detached
+        if expected is not None and detached and detached[0] is not expected and expected in detached:
+            detached.remove(expected)
+            detached.insert(0, expected)
 
     def may_run_here(self):
         """Whether what the context says of this thread is as it was when steps were prepared: looked at only when it may have changed."""
@@ -148,45 +148,45 @@ class Express:
             self._executors = executors
         return True
 
-    def is_worth_preparing(self, region):
-        """Whether steps that this region skips are to be prepared: those that come again."""
-        times = self._times.get(region, 0)
+    def is_worth_detaching(self, record):
+        """Whether steps that this record skips are to be prepared: those that come again."""
+        times = self._times.get(record, 0)
         if times is None:
             return False
         if len(self._times) >= MOST_NOTED:
             self._times.clear()
-        self._times[region] = times + 1
-        return times + 1 >= (1 if not self.prepared else TIMES if len(self.prepared) < MOST_PREPARED else TIMES_MORE)
+        self._times[record] = times + 1
+        return times + 1 >= (1 if not self.detached else TIMES if len(self.detached) < MOST_DETACHED else TIMES_MORE)
 
-    def add(self, region, prepared):
+    def add(self, record, detached):
         """prepared: None if that is not possible."""
-        if prepared is None:
-            self._times[region] = None
+        if detached is None:
+            self._times[record] = None
             return
-        self._times.pop(region, None)
-        self.prepared.insert(0, prepared)
-        del self.prepared[MOST_PREPARED:]
+        self._times.pop(record, None)
+        self.detached.insert(0, detached)
+        del self.detached[MOST_DETACHED:]
 
 
-def prepare(function, step, skeleton, args, kwargs):
+def detach(function, step, skeleton, args, kwargs):
     """After a step that was skipped as a whole: have the next ones like it be express steps, if that is possible."""
-    program, region = skeleton.program, skeleton._jumps[0][1]
+    program, record = skeleton.program, skeleton._jumps[0][1]
     if function.early_start.trial.second_is_better:  # steps that start early cost hardly any more
         return
-    if program.express is None:
-        program.express = Express(function, program)
+    if program.step_cache is None:
+        program.step_cache = StepCache(function, program)
     elif function.generation.task is not None:  # there may be another graph in a moment
         return
-    known = program.express
-    if known.has(region) or not known.is_worth_preparing(region):
+    cache = program.step_cache
+    if cache.has(record) or not cache.is_worth_detaching(record):
         return
-    if program.early and (program.conditional if region.depends_on_values else program.deferred) is None:
+    if program.early and (program.conditional if record.depends_on_values else program.deferred) is None:
         if program.compiled is None:  # it is generated meanwhile
-            program.wants_conditional |= region.depends_on_values
-            program.wants_deferred |= not region.depends_on_values
+            program.wants_conditional |= record.depends_on_values
+            program.wants_deferred |= not record.depends_on_values
         return
     try:
-        prepared = Prepared(function, step, skeleton, args, kwargs)
+        detached = DetachedStep(function, step, skeleton, args, kwargs)
     except Refused:
-        prepared = None
-    known.add(region, prepared)
+        detached = None
+    cache.add(record, detached)

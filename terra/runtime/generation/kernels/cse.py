@@ -8,7 +8,7 @@ import math
 MOST_ELEMENTS = 1 << 14  # of a result: a large one is computed again rather than kept, as `tf.recompute_grad` wants it
 
 
-class Repeated:
+class CommonSubexpressions:
     """The results of one function's operations."""
 
     def __init__(self):

@@ -148,7 +148,7 @@ def _depth(node):
     return shape[1] if shape is not None and len(shape) == 2 else None
 
 
-class Checks:
+class UpdateChecks:
     """What is checked in one graph before its barrier.
 
     order, inline, behind: as in `find`.

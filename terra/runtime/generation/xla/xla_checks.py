@@ -8,7 +8,7 @@ from terra.tf.private import runtime_functions
 INT32, BOOL = tfi.types_pb2.DT_INT32, tfi.types_pb2.DT_BOOL
 
 
-class Checks:
+class RangeChecks:
     """The nodes are added to `fdef`; `prefix` begins their names."""
 
     def __init__(self, fdef, prefix):

@@ -14,7 +14,7 @@ from terra.runtime.generation.functiondef import add_node, attr, dtype, must, no
 from terra.runtime.generation.generated import CHECK_FAILED
 from terra.runtime.generation.xla import inlining, xla_ops
 from terra.runtime.generation.xla.clusters import ALONG, NO, YES, find_clusters
-from terra.runtime.generation.xla.xla_checks import BOOL, Checks
+from terra.runtime.generation.xla.xla_checks import BOOL, RangeChecks
 from terra.runtime.generation.xla.xla_cluster import WHOLE, Cluster, XlaForm, add_call
 from terra.tf import private_names as tfi
 from terra.tf.private import hardware, runtime_functions
@@ -273,7 +273,7 @@ class _Maker:
             renamed.update(inlining.write(fdef, copy, called))
 
     def _checks(self, fdef, prefix):
-        checks = Checks(fdef, prefix)
+        checks = RangeChecks(fdef, prefix)
         for node in list(fdef.node_def):
             if node.op in xla_ops.GUARDED:
                 checks.add(node, self._axis(self.nodes[self.index[node.name]]))

@@ -45,7 +45,7 @@ class EarlyStart:
             return program.generated
         if program.early_form is not None:
             return self._choose(program, now, follows)
-        if not self.wanted and self.reason is None and program.compiled is None and not (program.express and program.express.prepared):
+        if not self.wanted and self.reason is None and program.compiled is None and not (program.step_cache and program.step_cache.detached):
             if follows:
                 # Early, the graph could have run during the skeleton, for as long as Python waited for it afterwards.
                 self._savings.append(min(self._ended - self._began, waited - self._waited) / (now - self._began))

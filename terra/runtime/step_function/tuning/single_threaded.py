@@ -11,7 +11,7 @@ loops, a tf.function in the step) is not tried: TensorFlow may turn these into o
 
 import logging
 
-from terra.runtime.execution.graph_runner import runner
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.tf.private import hardware
 from terra.trial import Trial
 
@@ -52,7 +52,7 @@ class SingleThreaded:
             self._again, self._left = None, self._wait
         self._steps += 1
         follows, self._number = number == self._number + 1, number
-        if self._failures is not None and runner.failures > self._failures:
+        if self._failures is not None and GRAPH_RUNNER.failures > self._failures:
             self.cannot("a step failed")
             self.trial.second_is_better, self._failures = False, None
             return False
@@ -64,7 +64,7 @@ class SingleThreaded:
         undecided = self.trial.second_is_better is None
         chosen = self.trial.choose(now, follows) if undecided else self._as_decided(now, follows)
         if chosen and self._failures is None:
-            self._failures = runner.failures
+            self._failures = GRAPH_RUNNER.failures
         if undecided and self.trial.second_is_better is not None:
             log.info("terra: %s", self.describe())
         return chosen

@@ -22,7 +22,7 @@ from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, He
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
-from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks, is_tapes
+from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
 from terra.tf import private_names as tfi
 
 _WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
@@ -42,7 +42,7 @@ class Opaque:
         self._raising: int | None = None  # id of the exception that the last call has made
         self.draws = False  # whether some draw random numbers
         self._known: dict[int, tuple[Any, int]] = {}  # id -> (a weak reference to an object that a call has given, or it itself; the call's number)
-        self.unsteady: dict[int, Any] = observer.late.unsteady  # id -> number or text that a call gives, another one each time
+        self.unsteady: dict[int, Any] = observer.deferred.unsteady  # id -> number or text that a call gives, another one each time
 
     @property
     def _observer(self) -> Any:
@@ -70,7 +70,7 @@ class Opaque:
 
     def calling(self, callee: Any, reason: str) -> Callable:
         """Returns what to call in place of `callee`, which makes the run impure for this reason if it cannot be an opaque call."""
-        if _is_refused(callee) or (type(callee) is FunctionType and is_frameworks(callee)):
+        if _is_refused(callee) or (type(callee) is FunctionType and is_frameworks_function(callee)):
             self._observer.impure(reason)
             return callee
         return functools.partial(self._call, callee, reason)
@@ -145,7 +145,7 @@ class Opaque:
         varies = key in observer.runner.program.unsteady and not dropped
         if varies and observer.recording is not None and type(value) in KINDS and (place := _where(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
             return observer._drawn(value, *place, args, kwargs)
-        if residual_calls.is_live(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
+        if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self.draws = True
             if observer.recording is not None and observer._varying.calls:
                 observer.impure("draws random numbers, after functions that do so inside of calls")
@@ -218,7 +218,7 @@ class Opaque:
             raise Unskippable(f"a {kind.__name__} that is an argument")
         if kind in TENSORS or tfi.is_composite(kind):
             raise Unskippable("a tensor")
-        if kind is np.ndarray and (it in observer._varying or observer.late.part_for(it) is not None):
+        if kind is np.ndarray and (it in observer._varying or observer.deferred.part_for(it) is not None):
             raise Unskippable("an array that varies")
         if (kind is MethodType or kind is BuiltinFunctionType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
             owner = it.__self__
@@ -227,10 +227,10 @@ class Opaque:
         if is_tapes(kind):
             raise Unskippable("a tape")
         if kind in SCALARS:
-            late = observer.late
-            if id(it) in late.held and type(it) is not str:
+            deferred = observer.deferred
+            if id(it) in deferred.held and type(it) is not str:
                 return it  # it is read anew each time
-            late.looked_at(it)
+            deferred.looked_at(it)
         return Held(it)
 
     # -- what is done with what an opaque call gives ------------------------------------------------------------------------------
