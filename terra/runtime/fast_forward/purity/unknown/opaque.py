@@ -147,7 +147,7 @@ class Opaque:
             return observer._drawn(value, *place, args, kwargs)
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self.draws = True
-            if observer.recording is not None and observer._varying.calls:
+            if observer.recording is not None and observer._dynamic.calls:
                 observer.impure("draws random numbers, after functions that do so inside of calls")
         expected = ANYTHING if dropped or varies else identity(value)
         self.calls.append(OpaqueCall(parts, expected, len(observer.effects), key, caller, is_blind))
@@ -218,7 +218,7 @@ class Opaque:
             raise Unskippable(f"a {kind.__name__} that is an argument")
         if kind in TENSORS or tfi.is_composite(kind):
             raise Unskippable("a tensor")
-        if kind is np.ndarray and (it in observer._varying or observer.deferred.part_for(it) is not None):
+        if kind is np.ndarray and (it in observer._dynamic or observer.deferred.part_for(it) is not None):
             raise Unskippable("an array that varies")
         if (kind is MethodType or kind is BuiltinFunctionType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
             owner = it.__self__
