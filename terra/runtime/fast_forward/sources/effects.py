@@ -120,7 +120,7 @@ class Removal(Effect):
     def value(self):
         return None
 
-    def have(self, value):
+    def apply(self, value):
         if self.name in vars(self.owner):
             delattr(self.owner, self.name)
 

@@ -37,7 +37,7 @@ class _Early:
         if effect.template is RESULT:
             raise Refused
 
-    def have(self, value):
+    def apply(self, value):
         self.effect.apply(value)
 
     def state(self):
