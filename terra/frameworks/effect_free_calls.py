@@ -1,17 +1,29 @@
 """Functions of Python's own library that change nothing that a program could notice, and see nothing that a program keeps in objects: only for speed."""
 
+import inspect
+import math
+import operator
+import os
+import platform
+import sys
+import time
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-_MODULES = frozenset(["time", "inspect", "os", "posix", "platform", "sys", "math", "operator", "_operator", "string", "locale", "socket", "uuid", "functools", "types", "numbers", "typing"])
-_CHANGING = frozenset(["sleep", "putenv", "unsetenv", "remove", "unlink", "rename", "chdir", "mkdir", "makedirs", "rmdir", "system", "setattr", "setprofile", "settrace", "exit", "_exit", "kill"])
-_LOOKING = frozenset([getattr, hasattr, isinstance, issubclass, callable, len, id, type, repr, str, bool, hash, list, tuple])
-_PLAIN = (int, float, str, bytes, bool, type(None), type, FunctionType, BuiltinFunctionType)
+_NAMES = {
+    time: "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time process_time_ns thread_time localtime gmtime strftime ctime mktime",
+    inspect: "signature getfullargspec isfunction ismethod isclass ismodule isbuiltin isroutine iscoroutinefunction isgeneratorfunction getmodule getdoc",
+    os: "getenv getpid getcwd cpu_count fspath",
+    platform: "system machine node python_version release",
+    sys: "getsizeof getrecursionlimit getdefaultencoding getfilesystemencoding intern",
+    operator: "add sub mul truediv floordiv mod pow neg pos eq ne lt le gt ge not_ truth index",
+}
+_BLIND = frozenset([getattr(module, name) for module, names in _NAMES.items() for name in names.split() if hasattr(module, name)] + [f for f in vars(math).values() if callable(f)])
+_PLAIN = (int, float, str, bytes, bool, type(None), tuple, type, FunctionType, BuiltinFunctionType)
 
 
 def is_blind(function: Any, args: tuple, kwargs: dict) -> bool:
-    """Returns whether a call does neither."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__name__", "")
-    if type(function) not in (FunctionType, BuiltinFunctionType) or module not in _MODULES or name in _CHANGING:
+    """Returns whether a call does neither, so that it may as well be made twice."""
+    if type(function) not in (FunctionType, BuiltinFunctionType) or function not in _BLIND:
         return False
     return all(isinstance(x, _PLAIN) or callable(x) for x in (*args, *kwargs.values()))

@@ -383,8 +383,8 @@ class Targets(Base):
         return self.h
 
 
-PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends, AddsUpForEver]
-IMPURE = [CountsAndLooks, LooksElsewhere, Nested, Slotted, WithProperty, WithSetattr, Deletes, LooksBefore, AppendsElsewhere]
+PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends, AddsUpForEver, Deletes]
+IMPURE = [CountsAndLooks, LooksElsewhere, Nested, Slotted, WithProperty, WithSetattr, LooksBefore, AppendsElsewhere]
 SOMETIMES = [LooksAndCounts, Alternates, AppendsToArguments]
 
 

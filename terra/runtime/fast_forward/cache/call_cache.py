@@ -195,6 +195,15 @@ def enter(runner, call):
     return call()
 
 
+def _enter_fallen_back(runner, owner, keep, inputs, call):
+    """Make a call for which opaque calls were made when the step fell back: they are not made again."""
+    if not outcomes.pending:
+        return enter(runner, call)
+    users = []
+    guard = guard_set.GuardSet(owner, keep[1:], users)
+    return observe_users(runner, users, guard.containers, inputs.composites, lambda: enter(runner, call))[0]
+
+
 def _enter_first(runner, call_site, call):
     """The same for one that is recorded and has not been before: if that succeeds, nobody will ask for what it calls, else that is recorded the next time."""
     runner.recorded_within = runner.program.failures(call_site) == 0
@@ -243,7 +252,7 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
                         continue
                     break
                 cache.jumped()
-                return (result if result is not FELL_BACK else enter(runner, call)), None
+                return (result if result is not FELL_BACK else _enter_fallen_back(runner, owner, keep, inputs, call)), None
     program = runner.program
     if cache is not None and expected is None and not outcomes.pending and not cache.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if cache.is_fruitless():
