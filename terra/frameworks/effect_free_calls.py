@@ -19,7 +19,7 @@ _NAMES = {
     operator: "add sub mul truediv floordiv mod pow neg pos eq ne lt le gt ge not_ truth index",
 }
 _BLIND = frozenset([getattr(module, name) for module, names in _NAMES.items() for name in names.split() if hasattr(module, name)] + [f for f in vars(math).values() if callable(f)])
-_PLAIN = (int, float, str, bytes, bool, type(None), tuple, type, FunctionType, BuiltinFunctionType)
+_PLAIN = (int, float, str, bytes, bool, type(None), type, FunctionType, BuiltinFunctionType)
 
 
 def is_blind(function: Any, args: tuple, kwargs: dict) -> bool:

@@ -1,5 +1,6 @@
 """What tells one call of the framework's from another: what is attached to its tensors, what its model and its surroundings hold, and values that only look the same."""
 
+import sys
 import gc
 import warnings
 import weakref
@@ -255,10 +256,10 @@ def test_layers_that_are_called_in_turn_are_let_go():
             return tf.sin(tf.cos(x) * 2.0)
 
     def step(layer, x):
-        counts.extend([1])
+        sys._getframe()
         return layer(x)
 
-    counts, layers = [], [Layer() for _ in range(10)]
+    layers = [Layer() for _ in range(10)]
     wrapped = terra.coexecute(step, wait_for_graph=True)
     for layer in layers:
         for k in range(6):

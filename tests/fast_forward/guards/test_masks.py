@@ -1,5 +1,6 @@
 """Masks of Keras on the arguments and the results of calls that are skipped."""
 
+import sys
 import warnings
 
 import keras
@@ -72,7 +73,7 @@ def test_training(K, name, impure):
             optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
             metric.update_state(y, predicted)
             if impure:
-                calls.extend([1])
+                sys._getframe()
             return loss, predicted, getattr(predicted, "_keras_mask", None), metric.result()
         return step, lambda: ([v for v in model.variables if "seed" not in v.name], tf.constant(len(calls)))
     stats = differ(make)
@@ -115,7 +116,7 @@ def test_masks_of_many_kinds_of_layer(impure):
             a = attend([h, sequence])
             joined = concatenate([h, sequence])
             if impure:
-                calls.extend([1])
+                sys._getframe()
             return tf.reduce_sum(pool(joined)) + tf.reduce_sum(state) + tf.reduce_sum(softmax(a[..., 0]))
         return train(forward, [embedding.embeddings.value, *[v.value for layer in (rnn, norm, attention) for v in layer.trainable_variables]])
     stats = differ(make)
@@ -160,7 +161,7 @@ def test_what_makes_the_mask_changes(name, impure):
         def forward(x, *_):
             h = held[1](held[0](x))
             if impure:
-                calls.extend([1])
+                sys._getframe()
             return tf.reduce_sum(held[2](h)) + tf.reduce_sum(held[3](h) ** 2.0)
         return train(forward, [layers[0].embeddings.value])
 
@@ -189,7 +190,7 @@ def attached(of, impure):
                 result = tf.reduce_sum(pool(known) @ kernel) + tf.reduce_sum(mean(known)) * tf.reduce_sum(kernel)
                 again = softmax(known[..., 0])
             if impure:
-                calls.extend([1])
+                sys._getframe()
             kernel.assign_sub(0.01 * tape.gradient(result, kernel))
             if known is outside:
                 outside._keras_mask = None
@@ -218,7 +219,7 @@ def test_masks_of_the_arguments(impure):
 
         def forward(x):
             if impure:
-                calls.extend([1])
+                sys._getframe()
             return tf.reduce_sum(pool(x) @ kernel)
         return train(forward, [kernel])
     batches = [tf.constant(np.random.default_rng(i).normal(size=(2, 6, 4)).astype("float32")) for i in range(3)]
@@ -429,7 +430,7 @@ def test_attention_removes_the_masks_of_its_arguments(impure):
             h = embedding(x)
             before = tf.reduce_sum(pool(h))
             if impure:
-                calls.extend([1])
+                sys._getframe()
             return before + tf.reduce_sum(attention(h, h)) + 3.0 * tf.reduce_sum(pool(h) ** 2.0)
         return train(forward, [embedding.embeddings.value])
     stats = differ(make)

@@ -245,7 +245,8 @@ def compare(make, body, change=None, **options):
     return stats, step
 
 
-NEVER_WHOLE = {keeps_the_time: as_layer}  # a number that is another one each time
+# What these call may be the program's: that is not called again in a skipped step, as it could change what the step has read.
+RUN = frozenset([prints_what_it_counts, counts, scales, notes, notes_twice, changes, fails, fails_inside, of_an_object, keeps_the_time])
 
 
 @pytest.mark.all_variants
@@ -253,9 +254,7 @@ NEVER_WHOLE = {keeps_the_time: as_layer}  # a number that is another one each ti
 @pytest.mark.parametrize("body", PROGRAMS)
 def test_they_are_made_in_each_step(body, make):
     stats, step = compare(make, body)
-    if body in (fails, fails_inside, changes):
-        return  # often something else
-    assert stats.whole_steps >= 8 or NEVER_WHOLE.get(body) is make, terra.explain(step)
+    assert (stats.whole_steps >= 8) is (body not in RUN), terra.explain(step)
 
 
 @pytest.mark.parametrize("make", [as_step, as_layer])
@@ -271,7 +270,7 @@ def test_they_give_something_else(body, make):
     compare(make, body, change)
 
 
-@pytest.mark.parametrize("body", [counts, notes_twice, local, prints, copies, of_an_object])
+@pytest.mark.parametrize("body", [texts, local, prints, copies])
 def test_verified(body):
     stats, _ = compare(as_step, body, verify=True)
     assert stats.verified_calls, stats
@@ -304,18 +303,19 @@ def test_a_model_that_is_compiled():
 
         class Layer(keras.layers.Layer):
             def call(self, x):
-                h.unknown.note(self.name, x.shape)
+                print(self.name, x.shape, file=h.said)
                 return x * LOCAL.scale
 
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.layers.Dense(3), Layer(name="noting"), keras.layers.Dense(1)])
         model.build((4, 3))
-        h.calls, h.seen = 0, []
+        h.said.truncate(0)
+        h.said.seek(0)
         model.compile("sgd", "mse", run_eagerly=True)
         found = terra.compile(model, wait_for_graph=True) if compiled else None
         x = np.linspace(0, 1, 96, dtype="f4").reshape(32, 3)
         losses = model.fit(x, x[:, :1], batch_size=4, epochs=4, shuffle=False, verbose=0).history["loss"]
-        return losses, h.calls, h.seen, found and found.stats()["train"]
+        return losses, h.said.getvalue(), found and found.stats()["train"]
 
     *expected, _ = train(False)
     *actual, stats = train(True)

@@ -11,6 +11,7 @@ import functools
 
 from terra import ours
 from terra.runtime.interpreter import frames
+from terra.transform import convert
 
 _GIVING = frozenset(["getattr", "hasattr", "vars", "dir", "__getstate__", "__reduce__", "__reduce_ex__"])  # builtins that give attributes
 _GETTERS = _GIVING | {"attrgetter", "methodcaller", "__getattribute__", "__getattr__"}
@@ -65,8 +66,8 @@ class Asked:
 
 
 def _is_others(frame):
-    """Whether it is the program's code, which is observed, or Terra's that runs in a frame."""
-    return frames.is_users(frame) or ours.is_ours(frame)
+    """Whether it is the program's code, or that of a library, which is observed, or Terra's that runs in a frame."""
+    return frames.is_users(frame) or ours.is_ours(frame) or convert.is_observed(frame.f_code)
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -230,7 +230,7 @@ class Libraries:
 
     def _not_understood(self, look, *parts):
         """Returns why a run would be impure in which `look` is shown these operands; None if it would not."""
-        if self.reason is not None or all(type(x) in PLAIN or type(x) in TENSORS for x in parts):
+        if self.reason is not None or any(type(x) is np.ndarray for x in parts) or all(type(x) in PLAIN or type(x) in TENSORS for x in parts):
             return None
         return next(filter(None, [self.attempted(look, x) for x in parts]), None)
 

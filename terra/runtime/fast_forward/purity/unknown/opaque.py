@@ -10,7 +10,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Coroutine, Generator
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any, Callable
 
 import numpy as np
@@ -22,10 +22,12 @@ from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, He
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
-from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
+from terra.runtime.tensors.object_kinds import TENSORS, defined, is_frameworks_function, is_librarys, is_tapes
 from terra.tf import private_names as tfi
+from terra.transform import policy
 
 _WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
+_HARMLESS = frozenset(["__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__enter__", "__exit__", "__setstate__", "__getstate__", "__reduce__"])
 _MOST_CALLS = 1000  # in one run
 # What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
 _REFUSED = frozenset([
@@ -84,7 +86,7 @@ class Opaque:
     def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's."""
         observer = self._observer
-        if observer.reason is None and _is_refused(callee):
+        if observer.reason is None and (_is_refused(callee) or (not effect_free_calls.is_blind(callee, args, kwargs) and runs_program(callee, (*args, *kwargs.values())))):
             observer.impure(reason)
         if observer.reason is not None:
             return callee(*args, **kwargs)
@@ -266,11 +268,64 @@ def _contents(it: Any) -> list:
     return [*map(id, it.values() if type(it) is dict else it)]
 
 
-def _is_refused(callee: Any) -> bool:
-    if getattr(callee, "__module__", None) in _WATCHING:
+def runs_program(callee: Any, args: tuple) -> bool:
+    """Returns whether a call may run code of the program's, or of a library that may know of it: what that changes may have been read before, so the code around could not run again behind it."""
+    if callee is getattr:
+        it, name = args[:2]
+        kind = type(it)
+        if kind is super or issubclass(kind, type) or is_librarys(kind):
+            return True
+        how = defined(kind, "__dict__")
+        held = how.__get__(it) if type(how) is GetSetDescriptorType else ()
+        return _is_programs_class(kind) and (name not in held or defined(type(defined(kind, name)), "__set__") is not None)
+    function = getattr(callee, "__func__", callee)
+    if type(function) is FunctionType:
+        if not is_frameworks_function(function) and (
+                function.__closure__ is not None or policy.is_user_code(function) or policy.is_strange(function.__globals__.get("__name__"), function.__code__.co_filename)):
+            return True
+    elif isinstance(callee, type):
+        if _is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
+            return True
+    elif type(function) is not BuiltinFunctionType and (_is_programs_class(type(callee)) or isinstance(callee, np.ufunc)):
         return True
+    return any(map(may_be_run, args))
+
+
+def may_be_run(it: Any) -> bool:
+    """Returns whether a call that is given `it` may run code of the program's: a function, or special methods of a class."""
+    kind = type(it)
+    if kind is FunctionType or kind is MethodType:
+        return policy.is_user_code(getattr(it, "__func__", it)) if type(getattr(it, "__func__", it)) is FunctionType else True
+    if kind in (list, tuple, set, frozenset, dict):
+        return any(map(may_be_run, it)) or (kind is dict and any(map(may_be_run, it.values())))
+    return kind is functools.partial or _has_special_methods(kind)
+
+
+@functools.lru_cache(1000)
+def _has_special_methods(kind: type) -> bool:
+    return _is_programs_class(kind) and any(
+        name.startswith("__") and name not in _HARMLESS and type(value) is FunctionType for cls in kind.__mro__ if not is_librarys(cls) for name, value in vars(cls).items())
+
+
+@functools.lru_cache(1000)
+def _is_programs_class(kind: type) -> bool:
+    """Returns whether the program, or a library that may know of it, has written a class, or one that it derives from."""
+    for cls in kind.__mro__:
+        module = sys.modules.get(getattr(cls, "__module__", None) or "")
+        filename = getattr(module, "__file__", None) if module is not None else "<unknown>"
+        name = module.__name__ if module is not None else None
+        if filename is not None and not is_librarys(cls) and (policy.is_user_module(name, filename) or policy.is_strange(name, filename)):
+            return True
+    return False
+
+
+def _is_refused(callee: Any) -> bool:
+    return getattr(callee, "__module__", None) in _WATCHING or _is_one_of(callee, _REFUSED)
+
+
+def _is_one_of(callee: Any, functions: frozenset) -> bool:
     try:
-        return callee in _REFUSED
+        return callee in functions
     except TypeError:  # it has no hash
         return False
 
