@@ -590,7 +590,7 @@ def stock():
 
 
 @pytest.mark.parametrize("make, whole, batches", [
-    (CountsCalls, 0, False), (OwnStep, 8, False), (Pure, 12, False), (stock, 12, False), (OwnStep, 0, True), (stock, 12, True)])
+    (CountsCalls, 8, False), (OwnStep, 8, False), (Pure, 12, False), (stock, 12, False), (OwnStep, 0, True), (stock, 12, True)])
 def test_steps_of_keras_own_are_skipped(make, whole, batches):
     x, y = np.random.default_rng(0).normal(size=(144, 4)).astype("f"), np.random.default_rng(1).integers(0, 3, 144)
 

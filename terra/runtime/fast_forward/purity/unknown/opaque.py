@@ -7,6 +7,7 @@ import inspect
 import io
 import operator
 import sys
+import time
 import traceback
 import weakref
 from collections.abc import Coroutine, Generator
@@ -28,6 +29,7 @@ from terra.transform import policy
 
 _WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
 _HARMLESS = frozenset(["__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__enter__", "__exit__", "__setstate__", "__getstate__", "__reduce__"])
+_LONG = 1e-3  # seconds
 _MOST_CALLS = 1000  # in one run
 # What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
 _REFUSED = frozenset([
@@ -99,7 +101,7 @@ class Opaque:
         caller = None if frame is None else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
         runner = observer.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
-        outcome = outcomes.take(callee)
+        outcome, begin = outcomes.take(callee), time.perf_counter()
         if outcome is not None:
             value = outcome.give()
         else:
@@ -117,6 +119,9 @@ class Opaque:
             return value
         if any(_contents(it) != held for it, held in contents):
             observer.impure(f"{reason}, which changes what it is given")
+            return value
+        if outcome is None and time.perf_counter() - begin > _LONG:
+            observer.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time
             return value
         dropped = frame is not None and _is_dropped(frame.f_code, frame.f_lasti)
         key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
