@@ -269,7 +269,7 @@ def test_another_thread_replays_a_failed_step(next_is):
         step(tf.constant(k % 2), ONE)
     terra.sync()
     failures, raised = GRAPH_RUNNER.failures, []
-    from unwaited import unwaited  # not at the top: a program of this file's imports it as part of a package
+    from tests.unwaited import unwaited  # not at the top: a program of this file's imports it as part of a package
 
     result = unwaited(step, tf.constant(7), tf.constant(100.0))
 
