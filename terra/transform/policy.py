@@ -103,6 +103,11 @@ def is_strange(name, filename):
     return any(marker in filename for marker in _MARKERS) or not filename.startswith(_DIRECTORIES)
 
 
+def may_know_program(function):
+    """Is a function the user's, or of a library of which nothing is known?"""
+    return is_user_code(function) or is_strange(function.__globals__.get("__name__"), function.__code__.co_filename)
+
+
 def is_excluded(name):
     """Was it said of the module `name`, or of a package that it is in, that its code is not to be changed?"""
     return _decided(name) is False

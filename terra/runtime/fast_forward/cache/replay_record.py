@@ -122,7 +122,7 @@ def apply_record(runner, record, inputs, variants):
 def _make_opaque(runner, record, inputs, first, end, had, made):
     """Make opaque calls of a record, where so many of its effects were had: see `opaque_calls.make_all`; None if the record does not hold. `made`: a list that is told of them."""
     found = opaque_calls.make_all(
-        record.opaque[first:end], record.effects, lambda template, _: _build(template, runner, record, inputs), inputs.opaque, None if made is None else lambda *call: made.append(call),
+        record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, None if made is None else lambda *call: made.append(call),
         first, had, lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
     if found is None:
         note_unsteady(runner.program, record)

@@ -46,7 +46,7 @@ class Attributes:
         """The attribute `name` of `it` is read: returns what to read it of."""
         if self.reason is not None:
             return it
-        if self.opaque.has_any and it in self.opaque:
+        if it in self.opaque:
             return self._opaquely(it, name, f"asks for {name}")
         kind = type(it)
         if kind is np.ndarray and name in METHODS and self.deferred.part_for(it) is not None:

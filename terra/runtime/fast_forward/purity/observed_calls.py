@@ -59,7 +59,7 @@ class Calls:
 
     def _callee(self, callee, form, instrumented):
         kind = type(callee)
-        if self.opaque.has_any and callee in self.opaque:
+        if callee in self.opaque:
             return self.opaque.calling(callee, "calls what unknown code gives")
         known = self._known_callee(callee, form, instrumented)
         if (kind is BuiltinFunctionType or kind is type) and type(known) is functools.partial and self.reason is None:

@@ -78,13 +78,13 @@ class Changes:
         self.effects[id(owner), name] = Effect(owner, name, added, before=before if known is None else known.before)
 
     def take_over_effects(self, record, calls, values, before):
-        """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls."""
+        """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls: [(call, what it was made of, what it gave)]."""
         done = 0
-        for call in calls:
-            for k in range(done, call[0].n_effects):
+        for call, made_of, value in calls:
+            for k in range(done, call.n_effects):
                 self._take_effect(record.effects[k], values[k], before[k])
-            done = max(done, call[0].n_effects)
-            self.opaque.take_over([call])
+            done = max(done, call.n_effects)
+            self.opaque.take_over(call, made_of, value)
         for k in range(done, len(record.effects)):
             self._take_effect(record.effects[k], values[k], before[k])
 

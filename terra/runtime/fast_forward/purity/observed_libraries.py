@@ -254,7 +254,7 @@ class Libraries:
     @ours.calling
     def _perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
         """Call a builtin, which may be given what unknown code has given."""
-        if self.opaque.has_any and any(x in self.opaque for x in args):
+        if any(x in self.opaque for x in args):
             return self.opaque.make(callee, args, kwargs, f"calls {callee.__qualname__}")
         return known(*args, **kwargs)
 

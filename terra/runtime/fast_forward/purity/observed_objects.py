@@ -39,18 +39,13 @@ def _sets_in_its_own_way(found):
     return any(defined(type(found), name) is not None for name in ("__set__", "__delete__"))
 
 
-def _is_pythons(function):
-    """Whether a function is of Python's own library."""
-    return not policy.is_user_code(function) and not policy.is_strange(function.__globals__.get("__name__"), function.__code__.co_filename)
-
-
 class Objects:
     """The part of the Observer for these."""
 
     def _make_object(self, kind, /, *args, **kwargs):
         """Make an instance of such a class."""
         made = defined(kind, "__init__")
-        if type(made) is FunctionType and self.reason is None and (not convert.is_observable(made) or (_is_pythons(made) and self.opaque.takes(args, kwargs))):
+        if type(made) is FunctionType and self.reason is None and (not convert.is_observable(made) or (not policy.may_know_program(made) and self.opaque.takes(args, kwargs))):
             return self.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}")
         self.reads.bases(kind)
         for cls in kind.__mro__[:-1]:

@@ -59,7 +59,7 @@ class Operands:
 
     def binary(self, name, left, right):
         """The operator `name` is applied to operands."""
-        if self.opaque.has_any and (left in self.opaque or right in self.opaque):
+        if left in self.opaque or right in self.opaque:
             return self.opaque.operated(OPERATORS[name], left, right)
         if self._dynamic.numbers:
             value = self.calculates(OPERATORS[name], (left, right))
@@ -87,7 +87,7 @@ class Operands:
 
     def comparison(self, name, left, right):
         """Operands are compared. What comes of a number that varies has to come of it again."""
-        if self.opaque.has_any and (left in self.opaque or right in self.opaque):
+        if left in self.opaque or right in self.opaque:
             return self.opaque.operated(OPERATORS[name], left, right)
         answer = self._answer(OPERATORS[name], (left, right))
         if answer is None:
@@ -114,7 +114,7 @@ class Operands:
                 self.deferred.looked_at(x)
 
     def unary(self, name, it):
-        if self.opaque.has_any and it in self.opaque:
+        if it in self.opaque:
             return self.opaque.operated(OPERATORS[name], it)
         value = self._operator_of_own(name, it)
         if value is not None:
@@ -172,7 +172,7 @@ class Operands:
 
     def contains(self, left, right):
         """`left in right`"""
-        if self.opaque.has_any and (left in self.opaque or right in self.opaque):
+        if left in self.opaque or right in self.opaque:
             return self.opaque.operated(operator.contains, right, left)
         left, right = self.compared(left), self.searched(right)
         return self.result(left in right)
@@ -191,7 +191,7 @@ class Operands:
 
     def truth(self, it):
         """`it` is tested."""
-        if self.opaque.has_any and it in self.opaque:
+        if it in self.opaque:
             self.opaque.operated(bool, it)
             return it
         if (type(it) is float or type(it) is int) and self._answer(operator.truth, (it,)) is not None:

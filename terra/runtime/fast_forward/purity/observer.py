@@ -333,7 +333,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def container(self, it):
         """An item or slice of `it` is taken."""
-        if self.opaque.has_any and it in self.opaque:
+        if it in self.opaque:
             return OpaqueItems(self.opaque, it)
         self._before = len(self.runner.log)
         self.deferred.looked_at(it)
@@ -343,7 +343,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def iterated(self, it):
         """The items of `it` are looked at in turn: returns what to iterate over."""
-        if self.opaque.has_any and it in self.opaque:
+        if it in self.opaque:
             return self.fresh(self.opaque.items(it))
         return self.container(it)
 

@@ -97,7 +97,7 @@ class OpaqueCall:
 
 def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: list, note: Callable | None = None, first: int = 0,
              n_had: int = 0, still_holds: Callable[[], bool] | None = None) -> tuple[int, Any] | None:
-    """Makes the opaque calls of a record, with the effects before each, which `build(template, results)` makes of their templates.
+    """Makes the opaque calls of a record, with the effects before each, which `build(template)` makes of their templates.
 
     `still_holds`: asked after each call that may change what is guarded. `first`: the number of the first of these calls; `n_had`: how many effects were had before.
 
@@ -114,10 +114,10 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
     try:
         for k, call in enumerate(calls, first):
             for effect in effects[n_had + len(had):call.n_effects]:
-                value = build(effect.template, results)
+                value = build(effect.template)
                 had.append((effect, effect.state()))
                 effect.apply(value)
-            function, args, kwargs = parts = build(call.parts, results)
+            function, args, kwargs = parts = build(call.parts)
             if k < len(pending) and pending[k].function == function:
                 outcome = pending[k]
             else:

@@ -274,7 +274,7 @@ class DetachedStep:
         results = []
         known = (), tensors, numbers, made.values, held, (), results
         done = opaque_calls.make_all(
-            self._calls, self._before, lambda how, _: None if how is None else _build(how, known), results,
+            self._calls, self._before, lambda how: None if how is None else _build(how, known), results,
             still_holds=lambda: self.record.guard.holds() and (not numbers or evaluate(self.record.numbers, (*self._owner, *given), made.values) == numbers))
         if done is None:
             note_unsteady(self.program, self.record)

@@ -21,30 +21,12 @@ def prepare(record: Any, result_of: Callable, made: list) -> tuple[list[OpaqueCa
     n = len(made)
     calls = [call.described(result_of(record, call.parts)) for call in record.opaque]
     before = max(call.n_effects for call in calls)
-    effects = [_Early(effect, None if effect.added is not None else result_of(record, effect.template)) for effect in record.effects[:before]]
+    if any(effect.template is RESULT for effect in record.effects[:before]):
+        raise Refused
+    effects = [effect.described(None if effect.added is not None else result_of(record, effect.template)) for effect in record.effects[:before]]
     if len(made) != n or any(map(_comes_late, [*[call.parts for call in calls], *[effect.template for effect in effects]])):
         raise Refused
     return calls, effects
-
-
-class _Early:
-    """An effect that is had before the graph starts, because an opaque call comes after it. `template`: how its value is made."""
-
-    __slots__ = ("effect", "template")
-
-    def __init__(self, effect, template):
-        self.effect, self.template = effect, template
-        if effect.template is RESULT:
-            raise Refused
-
-    def apply(self, value):
-        self.effect.apply(value)
-
-    def state(self):
-        return self.effect.state()
-
-    def undo(self, before):
-        self.effect.undo(before)
 
 
 def _comes_late(how):

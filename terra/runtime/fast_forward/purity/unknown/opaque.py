@@ -59,13 +59,8 @@ class Opaque:
             return None
         return held[1] if it is (held[0]() if type(held[0]) is weakref.ref else held[0]) else None
 
-    @property
-    def has_any(self) -> bool:
-        """Whether there are objects that opaque calls have given."""
-        return bool(self._known)
-
     def __contains__(self, it: Any) -> bool:
-        return bool(self._known) and self.number_of(it) is not None
+        return self.number_of(it) is not None
 
     def clear(self) -> None:
         self.calls = []
@@ -87,14 +82,14 @@ class Opaque:
     @ours.calling
     def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's."""
-        observer = self._observer
-        if observer.reason is None and (_is_refused(callee) or (not effect_free_calls.is_blind(callee, args, kwargs) and runs_program(callee, (*args, *kwargs.values())))):
+        observer, is_blind = self._observer, effect_free_calls.is_blind(callee, args, kwargs)
+        if observer.reason is None and (_is_refused(callee) or (not is_blind and runs_program(callee, (*args, *kwargs.values())))):
             observer.impure(reason)
         if observer.reason is not None:
             return callee(*args, **kwargs)
         contents = self._own_contents((*args, *kwargs.values()))
         try:
-            parts = self._part(callee), [self._part(x) for x in args], {name: self._part(x) for name, x in kwargs.items()}
+            parts = self._parts(callee, args, kwargs)
         except (Unskippable, TypeError) as error:
             observer.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
             return callee(*args, **kwargs)
@@ -109,12 +104,11 @@ class Opaque:
                 observer.is_inside_opaque = True  # code of the program's that it calls is made to run again with it
                 value = callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
             except Exception:
-                observer.is_inside_opaque = False
                 observer.impure(f"{reason}, which raises")
                 raise
             finally:
                 observer.is_inside_opaque = False
-        if len(runner.log) != length or runner.step.counts.fetches != fetches or observer.runner.step.skeleton is not runner:
+        if len(runner.log) != length or runner.step.counts.fetches != fetches or runner.step.skeleton is not runner:
             observer.impure(f"{reason}, which runs operations")
             return value
         if any(_contents(it) != held for it, held in contents):
@@ -125,14 +119,14 @@ class Opaque:
             return value
         dropped = frame is not None and _is_dropped(frame.f_code, frame.f_lasti)
         key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        return self.note(callee, parts, value, key, caller, dropped, effect_free_calls.is_blind(callee, args, kwargs), reason, args, kwargs)
+        return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs)
 
     def note_constant(self, callee: Any, args: tuple, kwargs: dict, value: Any) -> str | None:
         """A function of the framework's has given `value`, and has run no operation: notes that; returns why it cannot."""
         if not (args or kwargs) or not is_plain(value):
             return f"gives an object of type {type(value).__name__}"
         try:
-            parts = self._part(callee), [self._part(x) for x in args], {name: self._part(x) for name, x in kwargs.items()}
+            parts = self._parts(callee, args, kwargs)
         except Unskippable as error:
             return f"is given {error}"
         self.note(callee, parts, value, (callee.__qualname__, None), None, False, True, f"calls {callee.__qualname__}")
@@ -186,17 +180,16 @@ class Opaque:
         made, self._raising = self._raising, None
         return id(it) == made
 
-    def take_over(self, calls_made: list) -> None:
-        """A call was skipped in this run, which has made these opaque calls: [(call, what it was made of, what it gave)]."""
-        for call, (function, args, kwargs), value in calls_made:
-            if self._observer.reason is not None:
-                return
-            try:
-                parts = self._taken(call.parts, (function, args, kwargs))
-            except Unskippable as error:
-                self._observer.impure(f"skips a call of {call.key[0]}, which is given {error}")
-                return
-            self.note(function, parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}")
+    def take_over(self, call: OpaqueCall, made_of: tuple, value: Any) -> None:
+        """A call was skipped in this run, which has made this opaque call: (function, arguments, keyword arguments), and what it gave."""
+        if self._observer.reason is not None:
+            return
+        try:
+            parts = self._taken(call.parts, made_of)
+        except Unskippable as error:
+            self._observer.impure(f"skips a call of {call.key[0]}, which is given {error}")
+            return
+        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}")
 
     def _taken(self, template: Any, value: Any) -> Any:
         """What `value`, which was made of a template, is in a record of this run."""
@@ -208,6 +201,10 @@ class Opaque:
         if kind is dict:
             return {name: self._taken(x, value[name]) for name, x in template.items()}
         raise Unskippable("what it has read, or a number that varies")
+
+    def _parts(self, callee: Any, args: tuple, kwargs: dict) -> tuple[Any, list, dict]:
+        """What a call is made of. Raises Unskippable."""
+        return self._part(callee), [self._part(x) for x in args], {name: self._part(x) for name, x in kwargs.items()}
 
     def _part(self, it: Any) -> Any:
         """What a call is given, or what is called, as `Recording` makes a template of it. Raises Unskippable, which says what that is."""
@@ -285,8 +282,7 @@ def runs_program(callee: Any, args: tuple) -> bool:
         return _is_programs_class(kind) and (name not in held or defined(type(defined(kind, name)), "__set__") is not None)
     function = getattr(callee, "__func__", callee)
     if type(function) is FunctionType:
-        if not is_frameworks_function(function) and (
-                function.__closure__ is not None or policy.is_user_code(function) or policy.is_strange(function.__globals__.get("__name__"), function.__code__.co_filename)):
+        if not is_frameworks_function(function) and (function.__closure__ is not None or policy.may_know_program(function)):
             return True
     elif isinstance(callee, type):
         if _is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
@@ -300,7 +296,8 @@ def may_be_run(it: Any) -> bool:
     """Returns whether a call that is given `it` may run code of the program's: a function, or special methods of a class."""
     kind = type(it)
     if kind is FunctionType or kind is MethodType:
-        return policy.is_user_code(getattr(it, "__func__", it)) if type(getattr(it, "__func__", it)) is FunctionType else True
+        function = getattr(it, "__func__", it)
+        return type(function) is not FunctionType or policy.is_user_code(function)
     if kind in (list, tuple, set, frozenset, dict):
         return any(map(may_be_run, it)) or (kind is dict and any(map(may_be_run, it.values())))
     return kind is functools.partial or _has_special_methods(kind)
