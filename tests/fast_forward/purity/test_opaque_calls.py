@@ -284,8 +284,18 @@ def evaluates(h, x):
     return eval("x * 2.0")  # noqa: S307
 
 
+def says_that_it_is_old(text, *place, **named):
+    warnings.warn(f"old: {text}", *place, **named)
+    log.warning("old", stacklevel=2)
 
-@pytest.mark.parametrize("body", [looks_at_its_frame, evaluates])
+
+def warns_of_its_caller(h, x):
+    says_that_it_is_old("by name", stacklevel=2)
+    says_that_it_is_old("by place", DeprecationWarning, 2)
+    return x * 2.0
+
+
+@pytest.mark.parametrize("body", [looks_at_its_frame, evaluates, warns_of_its_caller])
 def test_what_looks_at_frames_runs(body):
     stats, step = compare(as_step, body)
     assert stats.whole_steps == 0, terra.explain(step)

@@ -9,6 +9,7 @@ import operator
 import sys
 import time
 import traceback
+import warnings
 import weakref
 from collections.abc import Coroutine, Generator
 from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
@@ -85,15 +86,18 @@ class Opaque:
         observer, is_blind = self._observer, effect_free_calls.is_blind(callee, args, kwargs)
         if observer.reason is None and (_is_refused(callee) or (not is_blind and runs_program(callee, (*args, *kwargs.values())))):
             observer.impure(reason)
+        if _looks_deeper(callee, args, kwargs):
+            observer.impure(f"{reason}, which looks at who has called its caller")
+            return _counted_from(callee, args, kwargs, frame)
+        caller = None if frame is None else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
         if observer.reason is not None:
-            return callee(*args, **kwargs)
+            return _call(callee, args, kwargs, caller)
         contents = self._own_contents((*args, *kwargs.values()))
         try:
             parts = self._parts(callee, args, kwargs)
         except (Unskippable, TypeError) as error:
             observer.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
-            return callee(*args, **kwargs)
-        caller = None if frame is None else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
+            return _call(callee, args, kwargs, caller)
         runner = observer.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
         outcome, begin = outcomes.take(callee), time.perf_counter()
@@ -102,7 +106,7 @@ class Opaque:
         else:
             try:
                 observer.is_inside_opaque = True  # code of the program's that it calls is made to run again with it
-                value = callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
+                value = _call(callee, args, kwargs, caller)
             except Exception:
                 observer.impure(f"{reason}, which raises")
                 raise
@@ -323,6 +327,30 @@ def _is_programs_class(kind: type) -> bool:
 
 def _is_refused(callee: Any) -> bool:
     return getattr(callee, "__module__", None) in _WATCHING or _is_one_of(callee, _REFUSED)
+
+
+@ours.calling
+def _call(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None) -> Any:
+    return callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
+
+
+def _looks_deeper(callee: Any, args: tuple, kwargs: dict) -> bool:
+    """Returns whether a call names the caller of its caller, as `warnings.warn(text, stacklevel=2)` does."""
+    level = args[2] if callee is warnings.warn and len(args) > 2 else kwargs.get("stacklevel", 1)
+    return type(level) is int and level > 1
+
+
+@ours.calling
+def _counted_from(callee: Callable, args: tuple, kwargs: dict, frame: Any) -> Any:
+    """Makes such a call, which is to count from `frame` on, not from here."""
+    between, here = 0, sys._getframe()
+    while frame is not None and here is not frame:
+        between, here = between + 1, here.f_back
+    if "stacklevel" in kwargs:
+        kwargs["stacklevel"] += between
+    else:
+        args = (*args[:2], args[2] + between, *args[3:])
+    return callee(*args, **kwargs)
 
 
 def _is_one_of(callee: Any, functions: frozenset) -> bool:
