@@ -23,11 +23,13 @@ _SETTINGS = {
     "keras.src.backend.config": frozenset(["backend", "epsilon", "floatx", "image_data_format"]),
     "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
+    "tensorflow.python.distribute.distribute_lib": frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context"]),
+    "tensorflow.python.framework.ops": frozenset(["executing_eagerly_outside_functions", "get_default_graph", "inside_function"]),
 }
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
 _LOOPS = frozenset(["foldl", "foldr", "fori_loop", "map", "map_fn", "scan", "while_loop"])
 OF_ARRAYS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])  # methods of a TensorArray
-_OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"])
+_OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "map_structure_up_to", "pack_sequence_as"])
 
 
 def follows_from_arguments(function):

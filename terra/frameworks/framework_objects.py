@@ -65,6 +65,11 @@ def is_derived_object(callee):
     return known
 
 
+def package_of_base(kind):
+    """Returns the package of the first class of Keras' own that a class derives from, such as `layers`; None if there is none."""
+    return next(filter(None, (stock_package(cls.__module__) for cls in kind.__mro__)), None)
+
+
 def is_stock_kind(kind):
     """Whether a class is Keras' own, or derives from one."""
     known = _stock_kinds.get(kind)

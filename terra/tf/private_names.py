@@ -31,7 +31,7 @@ try:
     from tensorflow.python.eager import execute as eager_execute
     from tensorflow.python.eager.polymorphic_function import eager_function_run  # holds what tf.config.run_functions_eagerly sets
     from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
-    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction  # what tf.function gives
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as PolymorphicFunction, UnliftedInitializerVariable  # what tf.function gives, and makes
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset as VariantDataset  # a dataset of which nothing but a variant tensor is known
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator  # its `_next_internal` takes an element
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
@@ -51,12 +51,12 @@ try:
     from tensorflow.python.ops.script_ops import EagerFunc  # what runs the Python function of a `tf.py_function`
     from tensorflow.python.util import _pywrap_util_port as pywrap_util_port
     from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
-
     from tensorflow.python.trackable.data_structures import ListWrapper  # what a list becomes that is an attribute of a `tf.Module`
 
     EagerTensor = ops.EagerTensor  # the class that placeholders stand in for
     SymbolicTensor = ops.SymbolicTensor
     ResourceVariable = resource_variable_ops.ResourceVariable  # what tf.Variable(...) gives
+    RESOURCE_VARIABLES = frozenset([ResourceVariable, UnliftedInitializerVariable])
     BaseResourceVariable = resource_variable_ops.BaseResourceVariable
     DeviceScope = context._EagerDeviceContext  # what tf.device gives
     NullContext = ops.NullContextmanager  # what tf.control_dependencies gives

@@ -14,6 +14,7 @@ import weakref
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import NamedTuple, Optional
 
+from terra.frameworks import libraries
 from terra.location import location
 from terra.transform import classes, policy, wrappers
 from .factory import Factory, NothingToDo
@@ -252,7 +253,7 @@ def _observable_factory(function, instrumented):
 
 def _make_observable(function, instrumented):
     decision = decide(function)
-    if decision.reason is LIBRARY and _is_strange(function):
+    if decision.reason is LIBRARY and _is_observed_only(function):
         instrumented = False
     elif decision.only_forced or (decision.factory is None and decision.outer is None and decision.reason is not NOTHING):
         return None  # (all functions of TensorFlow's share the code of one wrapper: one that is a step says nothing about the others)
@@ -267,10 +268,10 @@ def _make_observable(function, instrumented):
         return None
 
 
-def _is_strange(function):
-    """Whether it is a function of a library that is not the framework, and whose code may be changed."""
+def _is_observed_only(function):
+    """Whether it is a function of a library, unless the program has said that this is not to be changed."""
     name = function.__globals__.get("__name__")
-    return policy.is_pure(name) or (policy.is_strange(name, function.__code__.co_filename) and not policy.is_excluded(name))
+    return libraries.package_of(name) in libraries.UNINSTRUMENTED or not policy.is_excluded(name)
 
 
 def _wrapper_form(function):

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
@@ -103,6 +103,7 @@ def program(cases):
     return space["program"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(patterns, st.sampled_from(["", "", "0", "1"])), min_size=1, max_size=3), st.lists(values, min_size=1, max_size=4))
 def test_subjects_are_taken_apart_as_the_interpreter_does(cases, subjects):
     try:

@@ -47,13 +47,14 @@ def tensors_for(step, x):
 
 def _number_converted(callee):
     """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
-    module = type(callee).__module__
-    package = framework_objects.stock_package(module)
+    package = framework_objects.stock_package(type(callee).__module__)
     if package != "metrics" and not framework_objects.is_stock_object(callee):
-        return 0
+        if not framework_objects.is_derived_object(callee):
+            return 0
+        package = framework_objects.package_of_base(type(callee))
     if keras.is_of_tf_keras(type(callee)):
         return int(package not in ("losses", "metrics"))  # those treat arrays and tensors differently
-    return sys.maxsize if package != "layers" or callee._convert_input_args else 0
+    return sys.maxsize if getattr(callee, "_convert_input_args", True) else 0
 
 
 def unread(runner, owner, args, kwargs):
@@ -130,3 +131,8 @@ def holds_plain_only(value):
     if kind is list or kind is tuple:
         return all(map(holds_plain_only, value))
     return kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(value, (np.generic, type(np.float32))) or tfi.is_variable(value)
+
+
+def is_held(it, kept, reads):
+    """Returns whether an object, which is no container, is one of those that were `kept`, or that were read."""
+    return not isinstance(it, (list, dict, set, tuple, np.ndarray)) and (any(it is x for x in kept) or (reads is not None and reads.holds_any([id(it)])))

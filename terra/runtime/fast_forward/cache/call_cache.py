@@ -26,7 +26,7 @@ from typing import Any, Callable, NamedTuple
 from terra.frameworks import framework_objects
 from terra.location import current_step
 from terra.runtime.fast_forward.cache import call_watch, verification
-from terra.runtime.fast_forward.cache.arguments import describe, unread
+from terra.runtime.fast_forward.cache.arguments import describe, is_held, unread
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.inline_cache import entry_fits, add_entry, advance_by_entry
 from terra.runtime.fast_forward.cache.inline_cache import polymorphic_hit
@@ -315,6 +315,7 @@ def _record(runner, place, cache, call):
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
         may_be_empty = call.may_be_empty or framework_objects.may_do_nothing(owner)
+        recording.is_known = lambda x: is_held(x, call.keep, guard.reads)
         record = recording.make_record(
             result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque)
         record.guard, record.keep, record.context = guard, call.keep, context.changes

@@ -13,13 +13,11 @@ from terra.runtime.tensors.comparing import SCALARS, Unskippable, mask_of
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.object_kinds import is_output, is_record
 from terra.runtime.tensors.open_shapes import LazyShape
-from terra.tf import private_names as tfi
-from terra.tf import opschema
+from terra.tf import opschema, private_names as tfi
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import random_state
 from terra.runtime.fast_forward.cache.call_records import (
-    BOOL_ENUM, RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds,
-)
+    BOOL_ENUM, RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
 from terra.runtime.execution.slicing import Assign
 from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES, may_vary
 from terra.runtime.tensors.tensor import TerraTensor, is_unread
@@ -48,10 +46,10 @@ class Recording:
         self.drawn = len(runner.step.drawn_seeds)
         self.random = random_state()
         self.lazy = runner.tapes.recording
-        if self.lazy is not None:
-            self.pending_length = len(self.lazy.pending)
+        self.pending_length = len(self.lazy.pending) if self.lazy is not None else 0
         self.tape_state = runner.tapes.state(), runner.tapes.state(True)
         self.accessed_length = len(runner.tapes.accessed)
+        self.is_known = None  # tells of an object that the call gives whether the signature, or the guard, knows it by identity
 
     @property
     def tells_tapes(self):
@@ -348,6 +346,8 @@ class Recording:
             return Named(kind, [self._template(x) for x in value])
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return Named(kind, [self._template(x) for x in value])
+        if self.is_known is not None and self.is_known(value):
+            return Held(value)
         raise Unskippable(f"gives an object of type {kind.__name__}")
 
     def _deferred_part(self, x):

@@ -11,7 +11,8 @@ may have *effects* (`sources.effects`): values that it keeps, counters, items th
 `observed_calls`, `observed_builtins`, `observed_operands`, `observed_arrays`. Three modules deal
 with code that others call or own: `observed_functionals` (functions that `tf.while_loop` and the
 like call), `observed_libraries` (libraries that do nothing but compute) and `observed_objects`
-(objects that the run makes). `born` remembers by identity what a run has made.
+(objects that the run makes). `born` remembers by identity what a run has made; `facts` holds what
+is known of classes and code without running them; `unknown` deals with code that nothing is known of.
 
 `user_code` begins an observation from the other end: the framework's call of a model is recorded
 while the program's layers, losses or schedules in it are observed.

@@ -3,9 +3,7 @@
 import abc
 import collections
 import contextlib
-import dis
 import enum
-import functools
 from types import (
     BuiltinFunctionType, DynamicClassAttribute, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodType, ModuleType, SimpleNamespace, UnionType)
 
@@ -23,11 +21,13 @@ from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin,
     is_named_tuple, is_record,
 )
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, registered, slot
+from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
 from terra.runtime.fast_forward.purity.observed_libraries import derives_from_librarys, parts_of_super
 from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, answer
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.transform import convert, policy
+from terra.transform import policy
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "numpy"]) | VARIABLE_METHODS
@@ -36,6 +36,7 @@ _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
 _PLAIN_SETTERS = [defined(cls, "__setattr__") for cls in (object, SimpleNamespace)]
 _PLAIN_GETTERS = [defined(cls, "__getattribute__") for cls in (object, tuple, dict, list, SimpleNamespace, collections.OrderedDict, collections.defaultdict)]
+_NAMES_OF_CLASSES = frozenset(["__name__", "__qualname__", "__module__"])
 _CHECKS = ("__instancecheck__", "__subclasscheck__")
 
 
@@ -68,19 +69,21 @@ class Attributes:
             return self._plainly(it, name)
         found = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
         if computed and type(found) is property and is_frameworks_function(found.fget) and not self._covers(it) and self._is_looked_up_plainly(kind) \
-                and _is_librarys_or_none(defined(kind, "__getattr__")):
+                and is_librarys_or_none(defined(kind, "__getattr__")):
             self.note_class(it)
             self._found(kind.__mro__, name, None)
             return answer(name, self._framework(None, skipping.skipping(found.fget), it))
         if found is None and self._asks_by_getattr(it, kind, name):
             return self._got(it, kind, name)
-        if type(found) is not property or not _computes_only(found.fget):
+        if found is not None and self._is_programs_descriptor(found):
+            return self._described(it, kind, name, found)
+        if type(found) is not property or not computes_only(found.fget):
             return self._plainly(it, name)
         return self._property(it, kind, name, found.fget)
 
     def _covers(self, it):
         """Whether `it` is a part of the object of the framework's whose call is recorded: all that is read of it is guarded."""
-        return self.covered is not None and self.covered.covers(_attributes_of(it, type(it)))
+        return self.covered is not None and self.covered.covers(attributes_of(it, type(it)))
 
     def _property(self, it, kind, name, getter):
         """A property of the user's: what its code does is observed."""
@@ -99,9 +102,31 @@ class Attributes:
                     raise
         return it
 
+    def _is_programs_descriptor(self, found):
+        """Returns whether what a class has under a name has a Python `__get__` of the program's."""
+        getter = defined(type(found), "__get__")
+        return type(getter) is FunctionType and policy.may_know_program(getter)
+
+    def _described(self, it, kind, name, found):
+        """What a descriptor of the program's gives."""
+        how = type(found)
+        if not self._is_looked_up_plainly(kind):
+            return self._plainly(it, name)
+        attributes = attributes_of(it, kind)
+        if id(it) not in self._born:
+            self.note_class(it)
+            self._found(kind.__mro__, name, None)
+        if type(attributes) is dict and defined(how, "__set__") is None and defined(how, "__delete__") is None:
+            if name in attributes:
+                return self._plainly(it, name)
+            self.reads.absent(attributes, name)
+        self.reads.object(found, how)
+        getter = self._found(how.__mro__, "__get__", None)
+        return answer(name, self._user_function(getter, getter)(found, it, kind))
+
     def _asks_by_getattr(self, it, kind, name):
         """Whether an attribute is looked up by the `__getattr__` of a class of the user's."""
-        attributes = _attributes_of(it, kind)
+        attributes = attributes_of(it, kind)
         return type(attributes) is dict and name not in attributes and defined(kind, "__getattr__") is not None and not any(
             is_librarys(cls) for cls in kind.__mro__) and self._is_looked_up_plainly(kind)
 
@@ -109,7 +134,7 @@ class Attributes:
         """What that gives."""
         getter = defined(kind, "__getattr__")
         if id(it) not in self._born:
-            attributes = _attributes_of(it, kind)
+            attributes = attributes_of(it, kind)
             self.reads.object(it, kind, attributes)
             self.reads.absent(attributes, name)
             self._found(kind.__mro__, name, {name: None})
@@ -167,7 +192,7 @@ class Attributes:
                 self.impure(f"asks a function for {name}")
             elif kind is not BuiltinFunctionType:
                 function = getattr(it, "__func__", it)
-                self.reads.asked(_attrgetter(name), function, getattr(function, name, None))
+                self.reads.asked(attrgetter(name), function, getattr(function, name, None))
         else:
             self._instance_attribute(it, kind, name)
 
@@ -177,7 +202,7 @@ class Attributes:
 
     def _super_attribute(self, it, name):
         found = self._found_above(it, name)
-        if not _is_handed_out(found) and found is not object.__init__:
+        if not is_handed_out(found) and found is not object.__init__:
             self.impure(f"asks for {name}, which is a descriptor")
 
     def _found_above(self, it, name):
@@ -194,6 +219,9 @@ class Attributes:
         return self._in_library(lambda: getattr(it, name))
 
     def _class_attribute(self, cls, kind, name):
+        if name in _NAMES_OF_CLASSES and defined(kind, name) is type.__dict__[name]:
+            self.reads.asked(attrgetter(name), cls, getattr(cls, name))
+            return
         if any(defined(type(meta.__dict__[name]), "__set__") is not None for meta in kind.__mro__ if name in meta.__dict__):
             self.impure(f"asks a class for {name}")
             return
@@ -203,7 +231,7 @@ class Attributes:
             if type(members) is dict and name in members:
                 self.reads.entry(members, name, members[name])
                 return
-        if not _is_handed_out(found):
+        if not is_handed_out(found):
             self.impure(f"asks for {name}, which is a descriptor")
 
     def note_class(self, it):
@@ -222,7 +250,7 @@ class Attributes:
             self.reads.entry(space, name, space[name])
         elif is_frameworks_own:  # loaded when it is first asked for
             try:
-                self.reads.asked(_attrgetter(name), module, getattr(module, name))
+                self.reads.asked(attrgetter(name), module, getattr(module, name))
             except AttributeError:
                 self.impure(f"asks for {name}, which {module.__name__} has not")
         else:
@@ -252,7 +280,7 @@ class Attributes:
         if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace):
             self.impure("sets an attribute")
             return False
-        attributes = _attributes_of(it, kind)
+        attributes = attributes_of(it, kind)
         setter = self._found(kind.__mro__, "__setattr__", None)
         if type(attributes) is not dict or not (any(setter is plain for plain in _PLAIN_SETTERS) or is_frameworks_function(setter)) or not self._is_looked_up_plainly(kind):
             self.impure(f"sets an attribute of an object of type {kind.__name__}, which has its own way to do it")
@@ -276,7 +304,7 @@ class Attributes:
         if not self._is_looked_up_plainly(kind):
             self.impure(f"asks an object of type {kind.__name__}, which has its own __getattribute__, for {name}")
             return
-        attributes = _attributes_of(it, kind)
+        attributes = attributes_of(it, kind)
         if type(attributes) is not dict and attributes is not None:
             self.impure(f"asks an object of type {kind.__name__}, which has its own __dict__, for {name}")
             return
@@ -291,7 +319,7 @@ class Attributes:
         elif how is property:
             if found.fget is not None and is_frameworks_function(found.fget) and self._covers(it):
                 return
-            if found.fget is None or not is_frameworks_function(found.fget) or not _is_librarys_or_none(defined(kind, "__getattr__")):
+            if found.fget is None or not is_frameworks_function(found.fget) or not is_librarys_or_none(defined(kind, "__getattr__")):
                 self.impure(f"asks for the property {name}")
                 return
             try:
@@ -303,7 +331,7 @@ class Attributes:
                 self.impure("asks for __dict__")
             elif found is not object.__dict__["__class__"]:
                 try:
-                    self.reads.asked(_slot(found), it, found.__get__(it, kind))
+                    self.reads.asked(slot(found), it, found.__get__(it, kind))
                 except AttributeError:
                     self.impure(f"asks for {name}, which is not set")
         elif is_field(found) and issubclass(kind, tuple):
@@ -314,7 +342,7 @@ class Attributes:
             if (id(it), name) not in self.carried:
                 self.reads.entry(attributes, name, attributes[name])
         else:
-            if not _is_handed_out(found):
+            if not is_handed_out(found):
                 self.impure(f"asks for {name}, which is a descriptor")
             if attributes is not None:
                 self.reads.absent(attributes, name)
@@ -322,9 +350,13 @@ class Attributes:
     def _lacks_attribute(self, it, name):
         """Whether the object `it` of a class of the user's has no attribute `name`, which is asked for all the same."""
         kind = type(it)
-        if kind in TENSORS or kind in PLAIN or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_c_class(kind):
+        if kind in PLAIN:
+            return not hasattr(it, name)
+        if kind in (type, abc.ABCMeta, enum.EnumMeta):
+            return self._class_lacks(it, kind, name)
+        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_c_class(kind):
             return False
-        attributes = _attributes_of(it, kind)
+        attributes = attributes_of(it, kind)
         if type(attributes) is not dict or name in attributes or any(name in cls.__dict__ for cls in kind.__mro__):
             return False
         if defined(kind, "__getattr__") is not None or not self._is_looked_up_plainly(kind):
@@ -333,6 +365,13 @@ class Attributes:
         self.reads.absent(attributes, name)
         self._found(kind.__mro__, name, {name: None})
         self._found(kind.__mro__, "__getattr__", {"__getattr__": None})
+        return True
+
+    def _class_lacks(self, cls, kind, name):
+        """Returns whether a class has no attribute `name`, nor has its metaclass, whose attributes are looked up plainly."""
+        if any(name in part.__dict__ for part in (*cls.__mro__, *kind.__mro__)) or defined(kind, "__getattr__") is not None:
+            return False
+        self._found(cls.__mro__, name, {name: None})
         return True
 
     def _is_looked_up_plainly(self, kind):
@@ -385,7 +424,7 @@ class Attributes:
         elif kind is not type:
             checks = [self._found(kind.__mro__, name, None) for name in _CHECKS]
             if checks == [abc.ABCMeta.__dict__[name] for name in _CHECKS]:
-                self.reads.asked(_registered, None, abc.get_cache_token())  # it remembers what it has found until a class is registered somewhere
+                self.reads.asked(registered, None, abc.get_cache_token())  # it remembers what it has found until a class is registered somewhere
             elif checks != [type.__dict__[name] for name in _CHECKS]:
                 self.impure("asks isinstance about an unusual class")
 
@@ -401,60 +440,3 @@ class Attributes:
             else:
                 return OpaqueContext(self.opaque, it)
         return it
-
-
-_BUILTINS = frozenset(["bool", "dict", "float", "int", "isinstance", "len", "list", "str", "tuple"])
-_MOVES = frozenset(["FOR_ITER", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "MAKE_FUNCTION", "YIELD_VALUE"])
-_getters = {}  # id of a code object -> (it, whether it has no loop and calls nothing else)
-
-
-def _computes_only(getter):
-    """Whether a property's function has no loop and calls but a few builtins: its operations then have the location of whoever reads the property, as they have unobserved."""
-    if type(getter) is not FunctionType or is_frameworks_function(getter):
-        return False
-    if not policy.is_user_code(getter) or convert.is_instrumented(getter.__code__):  # code that is not instrumented has that location, and the other one keeps its own
-        return True
-    code = convert.own_code(getter.__code__)
-    known = _getters.get(id(code))
-    if known is None:
-        instructions = list(dis.get_instructions(code))
-        names = {i.opname for i in instructions}
-        calls = any("CALL" in name for name in names)
-        methods = "LOAD_METHOD" in names or any(i.opname == "LOAD_ATTR" and "self" in i.argrepr.split("|") for i in instructions)
-        others = {i.argval for i in instructions if i.opname == "LOAD_GLOBAL"} - _BUILTINS
-        known = _getters[id(code)] = code, _MOVES.isdisjoint(names) and not (calls and (methods or others))
-    return known[1]
-
-
-def _is_handed_out(found):
-    """Whether what a class defines is given as it is, or bound to the object, without any code that runs."""
-    how = type(found)
-    if how is classmethod:
-        return type(found.__func__) is FunctionType
-    return how is FunctionType or how is staticmethod or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
-
-
-def _is_librarys_or_none(function):
-    return function is None or is_frameworks_function(function)
-
-
-def _attributes_of(it, kind):
-    """The dict that `it` keeps its attributes in; None if it has none."""
-    how = defined(kind, "__dict__")
-    if how is None:
-        return None
-    return how.__get__(it, kind) if type(how) is GetSetDescriptorType or kind is SimpleNamespace else how
-
-
-def _registered(_):
-    return abc.get_cache_token()
-
-
-@functools.lru_cache(None)
-def _attrgetter(name):
-    return lambda owner: getattr(owner, name)
-
-
-@functools.lru_cache(1000)
-def _slot(descriptor):
-    return descriptor.__get__

@@ -2,10 +2,8 @@
 
 import collections
 import dataclasses
-import dis
 import functools
 import inspect
-import sys
 import weakref
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -18,14 +16,15 @@ from terra.location import location
 from terra.runtime.fast_forward.cache import arguments, call_cache
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
+from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
-from terra.runtime.interpreter import profilers
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks_function, is_tapes, makes_named_tuples, tapes_own
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import private_names as tfi
-from terra.transform import convert, wrappers
+from terra.transform import convert, policy, wrappers
 from terra.transform.observing.observed import Unobservable
 from terra.transform.rewriting.instrumenter import SETS_TRACE
 
@@ -96,7 +95,7 @@ class Calls:
                 return self._replaced
             if self.makes_context(callee):
                 return functools.partial(self._make_context, callee.__wrapped__, instrumented)
-            return self._user_function(callee, form, instrumented)
+            return self._function(callee, form, instrumented)
         if kind is MethodType:
             return self._method(callee, form, instrumented)
         if kind is BuiltinFunctionType:
@@ -107,7 +106,7 @@ class Calls:
             return self._partial(callee, form, instrumented)
         if framework_objects.is_derived_object(callee) and self._covers(callee):
             return functools.partial(self._within, callee)
-        if type(form) is skipping.Skipping:
+        if type(form) is skipping.Skipping and not (self._is_own_object(callee) and self.library_code.called(callee.__call__) is not None):
             return functools.partial(self._framework, None, form)
         if type(form) is user_layers.Wrapped:
             return functools.partial(self._layer, callee, form)
@@ -125,13 +124,28 @@ class Calls:
         own = observed_libraries.within_scope(call)
         if own is not None:
             return functools.partial(self._scoped, callee, own)
-        if type(call) is FunctionType and not is_frameworks_function(call):
+        if type(call) is FunctionType and policy.may_know_program(call):
             return self._bound(call, callee, form, instrumented)
         if type(call) is tfi.PolymorphicFunction:
             return functools.partial(self._framework, None, skipping.Skipping(call.__get__(callee, kind)))
         if effect_free.is_scoped(call) and self.reason is None:
             return functools.partial(self._scoped, callee, call.__wrapped__)
+        inside = self.library_code.called(MethodType(call, callee)) if type(call) is FunctionType else None
+        if inside is not None:
+            return inside
         return self.opaque.calling(callee, f"calls an object of type {kind.__name__}")
+
+    def _function(self, callee, form, instrumented):
+        """A Python function: the program's is observed, the framework's, too; what others do is unknown, and may as well be done again."""
+        if policy.may_know_program(callee) or id(callee) in self._born:
+            return self._user_function(callee, form, instrumented)
+        if not is_frameworks_function(callee):
+            return self.opaque.calling(callee, f"calls {callee.__qualname__}")
+        inside = self.library_code.called(callee)
+        if inside is None:  # what it gives may depend on where in the framework it is called
+            self.impure(f"calls {callee.__qualname__}, of the framework's, which is not known to do nothing but compute")
+            return form
+        return inside
 
     def _partial(self, callee, form, instrumented):
         """A functools.partial: what it calls is called observed."""
@@ -167,7 +181,7 @@ class Calls:
             self.fresh(result)
         elif function.__name__ == "map_structure" and len(args) > 1:
             self._made_like(args[1], result)
-        elif function.__name__ == "pack_sequence_as" and args:
+        elif function.__name__ in ("pack_sequence_as", "map_structure_up_to") and args:
             self._made_like(args[0], result)
         return result
 
@@ -202,7 +216,7 @@ class Calls:
         observed = self._observed_function(function, form, instrumented)
         if observed is None or type(observed) is functools.partial or self.reason is not None or not function.__code__.co_flags & inspect.CO_GENERATOR:
             return observed
-        return functools.partial(self._generating, observed, _cleans_up(convert.own_code(function.__code__)))
+        return functools.partial(self._generating, observed, cleans_up(convert.own_code(function.__code__)))
 
     @ours.calling
     def _generating(self, function, cleans_up, /, *args, **kwargs):
@@ -221,22 +235,10 @@ class Calls:
     def _observed_function(self, function, form, instrumented):
         if id(function) in self._born:
             return function
-        profile = sys.getprofile()
-        looks_out = profilers.is_watching(profile)
         try:
-            if looks_out:  # for what writes or opens files, as this may
-                sys.setprofile(None)
-            try:
-                observed = convert.observed_form(function, instrumented)
-            finally:
-                if looks_out:
-                    sys.setprofile(profile)
+            observed = unwatched(convert.observed_form, function, instrumented)
         except Unobservable as error:
-            known = ", of the framework's, which is not known to do nothing but compute" if is_frameworks_function(function) else f": {error}"
-            if is_frameworks_function(function):  # what it gives may depend on where in the framework it is called
-                self.impure(f"calls {function.__qualname__}{known}")
-                return form
-            return self.opaque.calling(function, f"calls {function.__qualname__}{known}")
+            return self.opaque.calling(function, f"calls {function.__qualname__}: {error}")
         if convert.is_observed(function.__code__):
             self.exchanged.append(function)
         else:
@@ -271,6 +273,8 @@ class Calls:
         if type(function) is FunctionType and is_frameworks_function(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self._adding, callee)
+            if is_librarys_container(type(owner)) and id(owner) in self._born:
+                return functools.partial(self._on_containers, callee)
             if type(owner) is tfi.tf.TensorArray and id(owner) in self._born and function.__name__ in effect_free.OF_ARRAYS:
                 return functools.partial(self._of_array, callee)
             if function.__name__ == "numpy" and self._is_own(owner):
@@ -281,7 +285,8 @@ class Calls:
                 return functools.partial(self._on_plain, callee)
             if self._covers(owner):  # a class of the user's has overridden it, or looks something up with it
                 return functools.partial(self._within, callee)
-            return self.opaque.calling(callee, f"calls {function.__qualname__}")
+            form = self.library_code.called(callee)
+            return self.opaque.calling(callee, f"calls {function.__qualname__}") if form is None else form
         if type(function) is not FunctionType:
             return self.opaque.calling(callee, f"calls {callee!r}")
         if function.__name__ == "_replace" and function.__code__ is _REPLACE and self.is_named_tuple(type(owner)):
@@ -289,6 +294,8 @@ class Calls:
         own = observed_libraries.within_scope(function)
         if own is not None:
             return functools.partial(self._scoped, owner, own)
+        if not policy.may_know_program(function) and id(function) not in self._born:
+            return self.opaque.calling(callee, f"calls {function.__qualname__}")
         return self._bound(function, owner, form, instrumented)
 
     def _framework(self, callee, form, /, *args, **kwargs):
@@ -345,7 +352,7 @@ class Calls:
             args = [*[self._dynamic.tensor(x, _type_of(x)) if id(x) in numbers else x for x in args[:1]], *args[1:]]
         else:
             types = {x.dtype for x in args if type(x) in TENSORS or tfi.is_variable(x)}
-            if len(types) == 1 and all((type(x) is float and id(x) in numbers) or type(x) in TENSORS or type(x) is tfi.ResourceVariable for x in args):
+            if len(types) == 1 and all((type(x) is float and id(x) in numbers) or type(x) in TENSORS or type(x) in tfi.RESOURCE_VARIABLES for x in args):
                 args = [self._dynamic.tensor(x, *types) for x in args]
         return self._framework(function, form, *args, **kwargs)
 
@@ -451,16 +458,6 @@ class Calls:
 
 
 _REPLACE = collections.namedtuple("_", "field")._replace.__code__
-_HANDLING = frozenset(["PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH"])
-_cleaning = {}  # id of a code object -> (it, whether it has a `try` or a `with`)
-
-
-def _cleans_up(code):
-    """Whether code of a generator runs when it is closed."""
-    known = _cleaning.get(id(code))
-    if known is None:
-        known = _cleaning[id(code)] = code, any(i.opname in _HANDLING for i in dis.get_instructions(code))
-    return known[1]
 
 
 def _type_of(number):

@@ -13,8 +13,9 @@ from types import FunctionType, MethodWrapperType
 from terra import ours
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_librarys, is_record
+from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_record
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 
@@ -29,7 +30,7 @@ def is_plain_class(kind):
     """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
     if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):
         return False
-    if any(is_c_class(cls) or is_librarys(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
+    if any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
         return False
     return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
 
@@ -45,7 +46,9 @@ class Objects:
     def _make_object(self, kind, /, *args, **kwargs):
         """Make an instance of such a class."""
         made = defined(kind, "__init__")
-        if type(made) is FunctionType and self.reason is None and (not convert.is_observable(made) or (not policy.may_know_program(made) and self.opaque.takes(args, kwargs))):
+        is_librarys_own = type(made) is FunctionType and not policy.may_know_program(made)
+        if type(made) is FunctionType and self.reason is None and (not unwatched(convert.is_observable, made) or (
+                is_librarys_own and not self.library_code.makes(kind, made) and self.opaque.takes(args, kwargs))):
             return self.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}")
         self.reads.bases(kind)
         for cls in kind.__mro__[:-1]:
@@ -53,9 +56,13 @@ class Objects:
         initialise = self._user_function(made, made) if type(made) is FunctionType else None
         if initialise is None and made is not object.__init__:
             self.impure(f"makes an object of type {kind.__name__}")
-        if self.reason is not None or initialise is None:
+        if self.reason is not None:
             return kind(*args, **kwargs)
+        if initialise is None:
+            return self.fresh(kind(*args, **kwargs))
         it = self.fresh(object.__new__(kind))
+        if is_librarys_own:
+            initialise = self.library_code.initialiser(made, initialise)
         initialise(it, *args, **kwargs)
         return it
 
@@ -147,12 +154,14 @@ class Objects:
     def _users_context(self, it):
         """`with it:`, an object of a class of the user's. Returns what to enter in its place; None if that is not known."""
         kind = type(it)
-        if kind is _CONTEXT or (id(it) in self._born and not self._is_own_object(it)):  # of a generator; a tape
+        if kind is _CONTEXT or (id(it) in self._born and not self._is_own_object(it)) or it in self.opaque:  # of a generator; a tape
             return None
         enter, leave = defined(kind, "__enter__"), defined(kind, "__exit__")
         if type(enter) is not FunctionType or type(leave) is not FunctionType or is_frameworks_function(enter) or is_frameworks_function(leave):
             return None
         if not self._is_own_object(it):
+            if not policy.may_know_program(enter):
+                return None
             self.note_class(it)
             self._found(kind.__mro__, "__enter__", None)
             self._found(kind.__mro__, "__exit__", None)
@@ -198,8 +207,8 @@ class _Context:
         return self._enter(self._it)
 
     def __exit__(self, kind, error, trace):
-        if kind is not None:
-            self._observer.impure("leaves a context by an exception")
+        if error is not None:
+            self._observer.fresh(error)
         return self._leave(self._it, kind, error, trace)
 
 

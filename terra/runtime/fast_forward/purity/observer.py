@@ -30,6 +30,7 @@ from terra.runtime.fast_forward.purity.observed_libraries import Libraries
 from terra.runtime.fast_forward.purity.observed_objects import Objects
 from terra.runtime.fast_forward.purity.observed_operands import Operands
 from terra.runtime.fast_forward.purity.observed_places import Places
+from terra.runtime.fast_forward.purity.unknown.library_code import LibraryCode
 from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Unknown
 from terra.runtime.fast_forward.sites import fast_calls, user_layers
@@ -79,7 +80,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.recomputes = 0  # functions of `tf.recompute_grad` that run now: no call is skipped while the tape is stopped
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.deferred = DeferredFetches(self._dynamic, runner.deferred_fetches)
-        self.opaque = Opaque(self)
+        self.opaque, self.library_code = Opaque(self), LibraryCode(self)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
@@ -115,8 +116,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     def finish(self, result):
         """The run gave `result`: the sealed reads. Raises Unskippable if it was not pure."""
         if self.reason is None:
-            node = self._issued()
-            if node is not None:
+            if (node := self._issued()) is not None:
                 self.impure(f"issues {node.op_type} in a call that was not skipped", True, node.location)
             else:
                 seen = set()

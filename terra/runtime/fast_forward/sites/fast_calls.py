@@ -78,7 +78,7 @@ def substitute_method(callee):
     function, owner = framework_objects.original(callee.__func__), callee.__self__
     made = _replacements.get(function)
     if made is None and type(function) is FunctionType:
-        if type(owner) is tfi.ResourceVariable:
+        if type(owner) in tfi.RESOURCE_VARIABLES:
             if function.__name__ in VARIABLE_METHODS and tensorflow.is_tensorflows(function):
                 made = skipping_variable_method(function)
         else:

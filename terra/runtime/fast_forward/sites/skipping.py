@@ -25,6 +25,9 @@ def skipping(function):
             return enter(runner, lambda: function(self, *args, **kwargs))
         if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
+        for name, x in kwargs.items():
+            if hasattr(x, "__next__"):
+                kwargs[name] = list(x)
         if scales_losses(self):
             loss_scaling.prepare(skipping)
         return attempt(runner, function, self, args, kwargs, lambda: function(self, *args, **kwargs))

@@ -427,7 +427,7 @@ class DynamicValues:
 
     def _beside(self, number, x):
         """What to make of a number that is an operand of `x`."""
-        return self.tensor(number, x.dtype) if type(x) in _TENSORS or type(x) is tfi.ResourceVariable else number
+        return self.tensor(number, x.dtype) if type(x) in _TENSORS or type(x) in tfi.RESOURCE_VARIABLES else number
 
     def tensor(self, number, dtype):
         """A tensor of this type that stands for a number that varies; anything else is given back."""

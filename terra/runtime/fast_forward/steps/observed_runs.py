@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from terra.runtime.fast_forward.cache import verification
+from terra.runtime.fast_forward.cache.arguments import is_held
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
@@ -61,6 +62,7 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
         if len(observer.jumped) < fewest and not observer.is_worthwhile:
             observer.impure("does too little to be worth a jump")
             raise Unskippable
+        recording.is_known = lambda x: is_held(x, described.keep, reads)
         record = recording.make_record(result, inputs, False, deferred=observer.deferred, added=observer.added, effects=observer.effects.values(), opaque=observer.opaque,
                                   passed_on=set(map(id, inputs.external)) - observer.used - inputs.enclosed)
     except Unskippable:

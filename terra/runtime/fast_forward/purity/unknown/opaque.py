@@ -1,18 +1,16 @@
 """What the observer makes of code that nothing is known of: its calls are made again where the run is skipped, see `opaque_calls`."""
 
-import dis
 import functools
 import gc
 import inspect
 import io
 import operator
 import sys
-import time
 import traceback
 import warnings
 import weakref
 from collections.abc import Coroutine, Generator
-from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Callable
 
 import numpy as np
@@ -22,15 +20,15 @@ from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OpaqueCall, Result, identity, is_plain, outcomes
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS
+from terra.runtime.fast_forward.purity.facts.bytecode import is_dropped
+from terra.runtime.fast_forward.purity.unknown.clock import Clock
+from terra.runtime.fast_forward.purity.facts.program_code import runs_program
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
-from terra.runtime.tensors.object_kinds import TENSORS, defined, is_frameworks_function, is_librarys, is_tapes
+from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
 from terra.tf import private_names as tfi
-from terra.transform import policy
 
 _WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
-_HARMLESS = frozenset(["__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__enter__", "__exit__", "__setstate__", "__getstate__", "__reduce__"])
-_LONG = 1e-3  # seconds
 _MOST_CALLS = 1000  # in one run
 # What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
 _REFUSED = frozenset([
@@ -84,7 +82,13 @@ class Opaque:
     def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's."""
         observer, is_blind = self._observer, effect_free_calls.is_blind(callee, args, kwargs)
-        if observer.reason is None and (_is_refused(callee) or (not is_blind and runs_program(callee, (*args, *kwargs.values())))):
+        if observer.reason is None and _is_refused(callee):
+            observer.impure(reason)
+        if observer.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
+            form = observer.library_code.called(callee) if callee is not getattr else observer.library_code.attribute(*args)
+            if form is not None:
+                return form(*args, **kwargs)
+            self._observe_next_time(callee, args)
             observer.impure(reason)
         if _looks_deeper(callee, args, kwargs):
             observer.impure(f"{reason}, which looks at who has called its caller")
@@ -96,11 +100,15 @@ class Opaque:
         try:
             parts = self._parts(callee, args, kwargs)
         except (Unskippable, TypeError) as error:
+            form = observer.library_code.called(callee)
+            if form is not None:
+                return form(*args, **kwargs)
+            self._observe_next_time(callee, args)
             observer.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
             return _call(callee, args, kwargs, caller)
         runner = observer.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
-        outcome, begin = outcomes.take(callee), time.perf_counter()
+        outcome, clock = outcomes.take(callee), Clock()
         if outcome is not None:
             value = outcome.give()
         else:
@@ -118,12 +126,23 @@ class Opaque:
         if any(_contents(it) != held for it, held in contents):
             observer.impure(f"{reason}, which changes what it is given")
             return value
-        if outcome is None and time.perf_counter() - begin > _LONG:
+        if outcome is None and clock.says_long():
             observer.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time
             return value
-        dropped = frame is not None and _is_dropped(frame.f_code, frame.f_lasti)
+        dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
         key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
         return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs)
+
+    def _is_to_be_observed(self, callee: Any) -> bool:
+        return id(getattr(getattr(callee, "__func__", callee), "__code__", None)) in self._observer.runner.program.to_be_observed
+
+    def _observe_next_time(self, callee: Any, args: tuple) -> None:
+        """The run comes to nothing because something is done with what opaque calls have given: they had better be observed."""
+        for number in filter(lambda n: n is not None, map(self.number_of, (callee, *args))):
+            given_by = self.calls[number].parts[0]
+            code = getattr(getattr(given_by.value, "__func__", given_by.value), "__code__", None) if type(given_by) is Held else None
+            if code is not None:
+                self._observer.runner.program.to_be_observed[id(code)] = code
 
     def note_constant(self, callee: Any, args: tuple, kwargs: dict, value: Any) -> str | None:
         """A function of the framework's has given `value`, and has run no operation: notes that; returns why it cannot."""
@@ -274,57 +293,6 @@ def _contents(it: Any) -> list:
     return [*map(id, it.values() if type(it) is dict else it)]
 
 
-def runs_program(callee: Any, args: tuple) -> bool:
-    """Returns whether a call may run code of the program's, or of a library that may know of it: what that changes may have been read before, so the code around could not run again behind it."""
-    if callee is getattr:
-        it, name = args[:2]
-        kind = type(it)
-        if kind is super or issubclass(kind, type) or is_librarys(kind):
-            return True
-        how = defined(kind, "__dict__")
-        held = how.__get__(it) if type(how) is GetSetDescriptorType else ()
-        return _is_programs_class(kind) and (name not in held or defined(type(defined(kind, name)), "__set__") is not None)
-    function = getattr(callee, "__func__", callee)
-    if type(function) is FunctionType:
-        if not is_frameworks_function(function) and (function.__closure__ is not None or policy.may_know_program(function)):
-            return True
-    elif isinstance(callee, type):
-        if _is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
-            return True
-    elif type(function) is not BuiltinFunctionType and (_is_programs_class(type(callee)) or isinstance(callee, np.ufunc)):
-        return True
-    return any(map(may_be_run, args))
-
-
-def may_be_run(it: Any) -> bool:
-    """Returns whether a call that is given `it` may run code of the program's: a function, or special methods of a class."""
-    kind = type(it)
-    if kind is FunctionType or kind is MethodType:
-        function = getattr(it, "__func__", it)
-        return type(function) is not FunctionType or policy.is_user_code(function)
-    if kind in (list, tuple, set, frozenset, dict):
-        return any(map(may_be_run, it)) or (kind is dict and any(map(may_be_run, it.values())))
-    return kind is functools.partial or _has_special_methods(kind)
-
-
-@functools.lru_cache(1000)
-def _has_special_methods(kind: type) -> bool:
-    return _is_programs_class(kind) and any(
-        name.startswith("__") and name not in _HARMLESS and type(value) is FunctionType for cls in kind.__mro__ if not is_librarys(cls) for name, value in vars(cls).items())
-
-
-@functools.lru_cache(1000)
-def _is_programs_class(kind: type) -> bool:
-    """Returns whether the program, or a library that may know of it, has written a class, or one that it derives from."""
-    for cls in kind.__mro__:
-        module = sys.modules.get(getattr(cls, "__module__", None) or "")
-        filename = getattr(module, "__file__", None) if module is not None else "<unknown>"
-        name = module.__name__ if module is not None else None
-        if filename is not None and not is_librarys(cls) and (policy.is_user_module(name, filename) or policy.is_strange(name, filename)):
-            return True
-    return False
-
-
 def _is_refused(callee: Any) -> bool:
     return getattr(callee, "__module__", None) in _WATCHING or _is_one_of(callee, _REFUSED)
 
@@ -369,15 +337,3 @@ def _where(callee: Any) -> tuple[Any, str] | None:
     """Returns (module, name) of a function that stands in its module under its name."""
     module, name = sys.modules.get(getattr(callee, "__module__", None) or ""), getattr(callee, "__name__", None)
     return (module, name) if module is not None and getattr(module, str(name), None) is callee else None
-
-
-_dropping: dict[int, tuple[CodeType, frozenset[int]]] = {}
-
-
-def _is_dropped(code: CodeType, place: int) -> bool:
-    """Returns whether the result of the call at this place of the code is not used."""
-    known = _dropping.get(id(code))
-    if known is None:
-        instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
-        known = _dropping[id(code)] = code, frozenset(a.offset for a, b in zip(instructions, instructions[1:]) if b.opname == "POP_TOP")
-    return place in known[1]

@@ -1,0 +1,42 @@
+"""How Python looks attributes up: what the observer of `observed_attributes` asks of classes and descriptors. Nothing here runs code of theirs."""
+
+import abc
+import functools
+from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, SimpleNamespace
+
+from terra.runtime.tensors.object_kinds import defined, is_frameworks_function
+from terra.tf import private_names as tfi
+
+
+def is_handed_out(found):
+    """Returns whether what a class defines is given as it is, or bound to the object, without any code that runs."""
+    how = type(found)
+    if how is classmethod:
+        return type(found.__func__) is FunctionType
+    return how is FunctionType or how is staticmethod or how is ClassMethodDescriptorType or how is tfi.PolymorphicFunction or defined(how, "__get__") is None
+
+
+def is_librarys_or_none(function):
+    return function is None or is_frameworks_function(function)
+
+
+def attributes_of(it, kind):
+    """Returns the dict that `it` keeps its attributes in; None if it has none."""
+    how = defined(kind, "__dict__")
+    if how is None:
+        return None
+    return how.__get__(it, kind) if type(how) is GetSetDescriptorType or kind is SimpleNamespace else how
+
+
+def registered(_):
+    return abc.get_cache_token()
+
+
+@functools.lru_cache(None)
+def attrgetter(name):
+    return lambda owner: getattr(owner, name)
+
+
+@functools.lru_cache(1000)
+def slot(descriptor):
+    return descriptor.__get__

@@ -1,0 +1,49 @@
+"""What the bytecode of the program's functions tells the observer."""
+
+import dis
+from types import CodeType, FunctionType
+
+from terra.runtime.tensors.object_kinds import is_frameworks_function
+from terra.transform import convert, policy
+
+_BUILTINS = frozenset(["bool", "dict", "float", "int", "isinstance", "len", "list", "str", "tuple"])
+_MOVES = frozenset(["FOR_ITER", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "MAKE_FUNCTION", "YIELD_VALUE"])
+_getters = {}  # id of a code object -> (it, whether it has no loop and calls nothing else)
+_HANDLING = frozenset(["PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH"])
+_cleaning = {}  # id of a code object -> (it, whether it has a `try` or a `with`)
+_dropping: dict[int, tuple[CodeType, frozenset[int]]] = {}
+
+
+def computes_only(getter):
+    """Returns whether a property's function has no loop and calls but a few builtins: its operations then have the location of whoever reads the property, as they have unobserved."""
+    if type(getter) is not FunctionType or is_frameworks_function(getter):
+        return False
+    if not policy.is_user_code(getter) or convert.is_instrumented(getter.__code__):  # code that is not instrumented has that location, and the other one keeps its own
+        return True
+    code = convert.own_code(getter.__code__)
+    known = _getters.get(id(code))
+    if known is None:
+        instructions = list(dis.get_instructions(code))
+        names = {i.opname for i in instructions}
+        calls = any("CALL" in name for name in names)
+        methods = "LOAD_METHOD" in names or any(i.opname == "LOAD_ATTR" and "self" in i.argrepr.split("|") for i in instructions)
+        others = {i.argval for i in instructions if i.opname == "LOAD_GLOBAL"} - _BUILTINS
+        known = _getters[id(code)] = code, _MOVES.isdisjoint(names) and not (calls and (methods or others))
+    return known[1]
+
+
+def cleans_up(code):
+    """Returns whether code of a generator runs when it is closed."""
+    known = _cleaning.get(id(code))
+    if known is None:
+        known = _cleaning[id(code)] = code, any(i.opname in _HANDLING for i in dis.get_instructions(code))
+    return known[1]
+
+
+def is_dropped(code: CodeType, place: int) -> bool:
+    """Returns whether the result of the call at this place of the code is not used."""
+    known = _dropping.get(id(code))
+    if known is None:
+        instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+        known = _dropping[id(code)] = code, frozenset(a.offset for a, b in zip(instructions, instructions[1:]) if b.opname == "POP_TOP")
+    return place in known[1]

@@ -1,0 +1,66 @@
+"""Whether a call may run code of the program's, or of a library that may know of it: it is not made again where a run is skipped, as what it changes may have been read before."""
+
+import functools
+import sys
+from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MethodType
+from typing import Any
+
+import numpy as np
+
+from terra.runtime.tensors.object_kinds import defined, is_frameworks_function, is_librarys
+from terra.transform import policy
+
+_HARMLESS = frozenset(["__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__enter__", "__exit__", "__setstate__", "__getstate__", "__reduce__"])
+_EMPTY = CellType()
+
+
+def runs_program(callee: Any, args: tuple) -> bool:
+    """Returns whether a call may run such code."""
+    if callee is getattr:
+        it, name = args[:2]
+        kind = type(it)
+        if kind is super or issubclass(kind, type) or is_librarys(kind):
+            return True
+        how = defined(kind, "__dict__")
+        held = how.__get__(it) if type(how) is GetSetDescriptorType else ()
+        return _is_programs_class(kind) and (name not in held or defined(type(defined(kind, name)), "__set__") is not None)
+    function = getattr(callee, "__func__", callee)
+    if type(function) is FunctionType:
+        if not is_frameworks_function(function) and (policy.may_know_program(function) or any(
+                cell != _EMPTY and may_be_run(cell.cell_contents) for cell in function.__closure__ or ())):
+            return True
+    elif isinstance(callee, type):
+        if _is_programs_class(callee) and not (issubclass(callee, BaseException) and callee.__init__ is Exception.__init__):
+            return True
+    elif type(function) is not BuiltinFunctionType and (_is_programs_class(type(callee)) or isinstance(callee, np.ufunc)):
+        return True
+    return any(map(may_be_run, args))
+
+
+def may_be_run(it: Any) -> bool:
+    """Returns whether a call that is given `it` may run code of the program's: a function, or special methods of a class."""
+    kind = type(it)
+    if kind is FunctionType or kind is MethodType:
+        function = getattr(it, "__func__", it)
+        return type(function) is not FunctionType or policy.is_user_code(function)
+    if kind in (list, tuple, set, frozenset, dict):
+        return any(map(may_be_run, it)) or (kind is dict and any(map(may_be_run, it.values())))
+    return kind is functools.partial or _has_special_methods(kind)
+
+
+@functools.lru_cache(1000)
+def _has_special_methods(kind: type) -> bool:
+    return _is_programs_class(kind) and any(
+        name.startswith("__") and name not in _HARMLESS and type(value) is FunctionType for cls in kind.__mro__ if not is_librarys(cls) for name, value in vars(cls).items())
+
+
+@functools.lru_cache(1000)
+def _is_programs_class(kind: type) -> bool:
+    """Returns whether the program, or a library that may know of it, has written a class, or one that it derives from."""
+    for cls in kind.__mro__:
+        module = sys.modules.get(getattr(cls, "__module__", None) or "")
+        filename = getattr(module, "__file__", None) if module is not None else "<unknown>"
+        name = module.__name__ if module is not None else None
+        if filename is not None and not is_librarys(cls) and (policy.is_user_module(name, filename) or policy.is_strange(name, filename)):
+            return True
+    return False

@@ -1,0 +1,83 @@
+"""What the observer makes of Python code of libraries that cannot be called again where the run is skipped: it is observed like the program's.
+
+That is code of the framework's, which may run operations, and code of Python's own library that is given a tensor, or something of the program's. Where that turns out to be of no use (it
+changes something that was there before, for instance), `Program.not_observed` remembers it, and the next time it is called as a whole.
+"""
+
+import functools
+import sys
+import weakref
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Callable
+
+from terra import ours
+from terra.runtime.interpreter import profilers
+from terra.runtime.tensors.object_kinds import defined, is_librarys
+from terra.transform import convert, policy
+
+
+class LibraryCode:
+    """The code of libraries in one run."""
+
+    def __init__(self, observer: Any):
+        self._of = weakref.ref(observer)
+        self._made: dict[int, CodeType] = {}  # id -> code of the `__init__` of libraries' classes of which the run has made objects
+
+    def called(self, callee: Any) -> Callable | None:
+        """Returns what to call in place of a Python function, method or class of a library's; None if it cannot be observed, or that was of no use."""
+        if isinstance(callee, type) and type(defined(type(callee), "__call__")) is FunctionType:
+            callee = MethodType(defined(type(callee), "__call__"), callee)
+        function = callee.__func__ if type(callee) is MethodType else callee
+        if type(function) is not FunctionType or policy.may_know_program(function) or self._is_of_no_use(function) or not unwatched(convert.is_observable, function):
+            return None
+        observed = self._of()._user_function(function, None)
+        return None if observed is None else functools.partial(self._call, function.__code__, observed if callee is function else MethodType(observed, callee.__self__))
+
+    def attribute(self, it: Any, name: str) -> Callable | None:
+        """Returns what gives an attribute that is a property, or another descriptor, of a library's; None if it is none, or cannot be observed."""
+        observer, kind = self._of(), type(it)
+        found = defined(kind, name)
+        getter = found.fget if type(found) is property else defined(type(found), "__get__")
+        if type(getter) is not FunctionType or (defined(type(found), "__set__") is None and name in (getattr(it, "__dict__", None) or ())):
+            return None
+        form = self.called(getter)
+        if form is None or not observer._is_looked_up_plainly(kind):
+            return None
+        observer.note_class(it)
+        observer._found(kind.__mro__, name, None)
+        return (lambda *_: form(it)) if type(found) is property else lambda *_: form(found, it, kind)
+
+    def makes(self, kind: type, made: FunctionType) -> bool:
+        """Returns whether an object of a library's class is made observed: the framework's, and contexts, which may be left by an exception. `made`: its `__init__`."""
+        return not self._is_of_no_use(made) and (is_librarys(kind) or type(defined(kind, "__exit__")) is FunctionType)
+
+    def initialiser(self, made: FunctionType, observed: Callable) -> Callable:
+        """Returns what initialises such an object; `observed`: the observed form of `made`."""
+        self._made[id(made.__code__)] = made.__code__
+        return functools.partial(self._call, made.__code__, observed)
+
+    def _is_of_no_use(self, function: FunctionType) -> bool:
+        return id(function.__code__) in self._of().runner.program.not_observed
+
+    @ours.calling
+    def _call(self, code: CodeType, form: Callable, /, *args: Any, **kwargs: Any) -> Any:
+        observer = self._of()
+        was_pure = observer.reason is None
+        try:
+            return form(*args, **kwargs)
+        finally:
+            if was_pure and observer.reason is not None and not observer.passing:
+                observer.runner.program.not_observed.update({**self._made, id(code): code})
+
+
+def unwatched(look: Callable, *args: Any) -> Any:
+    """Returns `look(*args)`, which may read source files, while nobody looks out for what does."""
+    profile = sys.getprofile()
+    looks_out = profilers.is_watching(profile)
+    try:
+        if looks_out:
+            sys.setprofile(None)
+        return look(*args)
+    finally:
+        if looks_out:
+            sys.setprofile(profile)
