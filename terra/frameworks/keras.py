@@ -66,6 +66,9 @@ OF_NODES = ("_flat_arguments", "args", "kwargs", "call_args", "call_kwargs")  # 
 RESETTING = frozenset(["RNN", "SimpleRNN", "GRU", "LSTM", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"])  # of tf_keras: their cells forget dropout masks
 OF_RESULTS = frozenset(["_call_result"])  # of a metric of tf_keras: the last result, which nothing reads that runs eagerly
 OF_LOOPS = frozenset(["history", "_eval_epoch_iterator", "_eval_data_handler"])  # what `fit` leaves in a model for itself; none of Keras' steps reads it
+# What a layer or module notes of the objects that are set as its attributes: its parts, and for checkpoints, which no call of it reads.
+PARTS_OF_LAYERS = "_self_tracked_trackables"
+OF_TRACKING = frozenset([PARTS_OF_LAYERS, "_tracked", "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names"])
 # Properties of the framework's that call nothing of the user's but, in turn, the properties of parts. Others may call functions and schedules.
 QUIET_PROPERTIES = frozenset(
     "variables trainable_variables non_trainable_variables weights trainable_weights non_trainable_weights layers trainable name path dtype built "

@@ -16,6 +16,7 @@ import tf_keras
 import terra
 
 STEPS = 26
+SEEN = []
 
 
 class Mode(enum.Enum):
@@ -340,3 +341,77 @@ def test_variables_that_a_function_has_made():
     actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
     assert actual == expected
     assert step.stats().whole_steps >= 12, terra.explain(step)
+
+
+@pytest.mark.parametrize("package", [tf_keras, keras], ids=["tf_keras", "keras"])
+def test_a_layer_keeps_a_list_of_what_it_has_computed(package):
+    """Keras wraps such a list, and tf_keras notes it among the layer's parts; at some step a part comes that has weights."""
+    class Layer(package.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.more = package.layers.Dense(3), None
+
+        def call(self, x):
+            self.found = []
+            for _ in range(2):
+                x = self.dense(x)
+                self.found.append(x)
+            if self.more is not None:
+                x = self.more(x)
+            return x + self.found[0]
+
+    def runs(wrap):
+        package.utils.set_random_seed(1)
+        layer = Layer()
+        model = package.Sequential([package.layers.Dense(3), layer])
+        model(tf.ones((2, 3)))
+        given = []
+
+        def train(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x) ** 2)
+            variables = model.trainable_variables
+            for gradient, variable in zip(tape.gradient(loss, variables), variables):
+                variable.assign_sub(0.001 * gradient)
+            return loss
+
+        step = wrap(train)
+        for k in range(STEPS):
+            if k == 18 and package is tf_keras:  # (layers of Keras 3 take no more parts by then)
+                layer.more = package.layers.Dense(3)
+            given.append(float(step(tf.ones((2, 3)) * 0.1 * k)))
+        return given, [v.numpy().tolist() for v in model.variables], [float(tf.reduce_sum(x)) for x in layer.found], step
+
+    *expected, _ = runs(lambda step: step)
+    *actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
+    assert step.stats().whole_steps >= 10, terra.explain(step)
+
+
+@pytest.mark.parametrize("package", [tf_keras, keras], ids=["tf_keras", "keras"])
+def test_a_layer_wraps_a_list_that_was_there_before(package):
+    """What is appended to the attribute goes to that list, too, if the wrapper holds it."""
+    class Layer(package.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.others = []
+
+        def call(self, x):
+            self.kept = SEEN
+            self.kept.append(x.shape[0])
+            self.same = self.others
+            self.same.append(float(x.shape[1]))
+            return x * 2.0
+
+    def runs(wrap):
+        SEEN.clear()
+        layer = Layer()
+        step = wrap(lambda x: tf.reduce_sum(layer(x)))
+        return [float(step(tf.ones((2, 3)) * 0.1 * k)) for k in range(STEPS)], list(SEEN), list(layer.kept), list(layer.others), step
+
+    *expected, _ = runs(lambda step: step)
+    *actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
+    assert step.stats().coexecuted_steps >= 20
+
+

@@ -14,7 +14,7 @@ from types import FunctionType
 from terra.frameworks import keras
 from terra.runtime.fast_forward.guards import asked
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import TENSORS, is_librarys
+from terra.runtime.tensors.object_kinds import TENSORS, is_librarys, is_librarys_container
 from terra.transform.source import codes_within
 
 _MOST_DESCRIBED = 200  # words of a description: what holds more is compared as it is
@@ -57,21 +57,29 @@ def note_asked(found):
 
 
 class AttributeFilter:
-    """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others."""
+    """The attributes of an object, without those in `passing`; of those in `left` the kinds, in the end: setting one may put it to the end of the others.
+
+    Lists and dicts that are left in a layer count among its parts: of these, those that hold nothing but tensors and plain values are not compared.
+    """
 
     __slots__ = ("held", "left", "owner", "passing")
 
     def __init__(self, held, passing, left, owner):
         self.held, self.left, self.owner = held, left, owner
-        self.passing = frozenset((*passing, *left))
+        self.passing = frozenset((*passing, *left, *(keras.OF_TRACKING if left else ())))
 
     def __len__(self):
-        return 2 * (len(self.held) - sum(name in self.held for name in self.passing) + len(self.left))
+        return 2 * (len(self.held) - sum(name in self.held for name in self.passing) + len(self.left)) + len(self._parts())
+
+    def _parts(self):
+        """The tracked parts of a layer that are compared."""
+        parts = self.held.get(keras.PARTS_OF_LAYERS) if self.left else None
+        return [x for x in parts if not (is_librarys_container(type(x)) and _described(x) is not x)] if type(parts) is list else ()
 
     def __iter__(self):
         passing, held = self.passing, self.held
         kept = (item for item in held.items() if item[0] not in passing)
-        return chain.from_iterable(chain(kept, ((name, _described(held.get(name, _GONE))) for name in self.left)) if self.left else kept)
+        return chain.from_iterable(chain(kept, ((name, _described(held.get(name, _GONE))) for name in self.left), (self._parts(),)) if self.left else kept)
 
 
 def attributes(owner):

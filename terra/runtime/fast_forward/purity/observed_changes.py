@@ -7,7 +7,7 @@ from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS, Becomes
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container
 from terra.tf import private_names as tfi
 
 _UNKNOWN = object()
@@ -25,7 +25,7 @@ class Changes:
             self._keys(it)
             self._sets(it, key)
             return it
-        if id(it) not in self._born or kind not in (list, dict, np.ndarray):
+        if id(it) not in self._born or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind)):
             self.impure("changes a container that it has not made")
         elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
             self.impure("sets items that are not followed")

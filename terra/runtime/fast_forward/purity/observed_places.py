@@ -109,9 +109,14 @@ class Places:
             return False
         if effect.added is not None:
             self.impure("looks at what it adds to")
-        elif is_librarys_container(type(effect.value())):
+        elif is_librarys_container(type(effect.value())) and self._has_wrapped(effect.value()):
             self.fresh(effect.value())
         return True
+
+    def _has_wrapped(self, container):
+        """Returns whether the framework has made a list or dict, as an attribute is set, of one that the run has made."""
+        held = getattr(container, "_storage", None)
+        return not self.reads.holds_any([id(container)]) and (held is None or id(held) in self._born)
 
     @ours.calling
     def question(self, function, names, owners):
