@@ -62,7 +62,7 @@ class Options:
 
 @dataclasses.dataclass
 class Stats:
-    """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
+    """Counts of what happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
     A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls that were skipped, `whole_steps` the steps among them:
     co-executed without running the step's own code; `express_steps` are those of them that needed no skeleton at all. Of the co-executed steps, `early_steps` counts those whose graph started with the step (because

@@ -61,7 +61,7 @@ class Trial:
 
 
 class TrialOfMeans(Trial):
-    """The same where some steps of a form take much longer than others: the means are compared, but for the longest steps."""
+    """A trial where some steps of a form take much longer than others: the means are compared, but for the longest steps."""
 
     def is_faster(self, form, than=None):
         return self.mean(form) <= (FASTER if than is None else than) * self.mean(1 - form)

@@ -1,4 +1,4 @@
-"""What is the framework's own: its functions, layers, losses and other objects, and classes that derive from them."""
+"""Recognises what is the framework's own: its functions, layers, losses and other objects, and classes that derive from them."""
 
 import weakref
 from types import FunctionType

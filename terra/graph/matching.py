@@ -55,7 +55,7 @@ class Matching:
         return path, gained
 
     def _hints(self) -> tuple[list[Optional[Node]], list[Optional[Node]]]:
-        """What the operations after `path` probably are, and which certain node each of them has next behind it.
+        """Guesses the nodes of the operations after `path`; gives them, and for each operation the certain node that comes next behind it.
 
         Certain is a node that alone has its key (an update names its variable).  It gives away the nodes that make its
         inputs, these their own, and so on; likewise those that use its outputs.
@@ -239,7 +239,7 @@ class Matching:
         return sum(other in ancestors for other in skipped) <= gain
 
     def _learn(self, node) -> Optional[list[Optional[Source]]]:
-        """What `node` has to learn to be the next node of the trace on `path` (per slot the new source or None); None
+        """Gives what `node` has to learn to be the next node of the trace on `path` (per slot the new source or None); None
         if the latest-source rule, or the walk of some trace, would become wrong."""
         path, when, sources = self.path, self.when, self.mapped[-1]
         if len(sources) != len(node.slots):

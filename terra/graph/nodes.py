@@ -1,4 +1,4 @@
-"""What a TraceGraph is made of: operations of traces, and the nodes that stand for them."""
+"""The parts of a TraceGraph: operations of traces, and the nodes that stand for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the observer makes of the patterns of `match`: it takes the subject apart as the interpreter does (PEP 634), and notes what that looks at. What stands in for it while nobody
+"""The patterns of `match`, observed: the subject is taken apart as the interpreter does it (PEP 634), and what that looks at is noted. The object that stands in while nobody
 observes takes it apart in the same way."""
 
 import collections.abc
@@ -27,7 +27,7 @@ class Patterns:
         return tuple(items) if wanted is None else (*items[:before], self.fresh(items[before:count - after]), *items[count - after:])
 
     def mapped(self, it, keys, rest):
-        """What a mapping has for the keys and, if asked for the `rest`, a dict of all else."""
+        """Returns what a mapping has for the keys and, if asked for the `rest`, a dict of all else."""
         self._asks_kind(it, collections.abc.Mapping)
         match it:
             case {}:

@@ -1,4 +1,4 @@
-"""What an operation outside of the steps may touch, and so whether it has to wait for the steps in flight.
+"""Tells what an operation outside of the steps may touch, and so whether it has to wait for the steps in flight.
 
 An update of a variable meets a graph that uses the same variable, and no other. Iterators, tables and queues are never part of a graph; moving an
 iterator meets one only if the graph and the input pipeline share state. A `tf.data` pipeline is told by its parts: the datasets that it is made of, their functions, and what these capture. A variable that a function captures is looked for among
@@ -41,7 +41,7 @@ class _CannotTell(Exception):
 
 
 def reach_of(inputs):
-    """The `Reach` of the pipeline behind the iterator among `inputs`; None if it cannot be told."""
+    """Returns the `Reach` of the pipeline behind the iterator among `inputs`; None if it cannot be told."""
     iterator = inputs[-1]  # MakeIterator has its dataset first
     try:
         return iterator._terra_reach
@@ -50,7 +50,7 @@ def reach_of(inputs):
 
 
 def reach_of_iterator(iterator):
-    """The same of an iterator of `tf.data`."""
+    """Returns the `Reach` of the pipeline behind an iterator of `tf.data`, as Python has it; None if it cannot be told."""
     resource = iterator._iterator_resource
     try:
         return resource._terra_reach

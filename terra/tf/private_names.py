@@ -107,7 +107,7 @@ except (ImportError, AttributeError) as missing:
 
 
 def xla_ops():
-    """What knows XLA's kernels, or None in a build without XLA. (The first import registers them, which takes a while.)"""
+    """Returns the module that knows XLA's kernels; None in a build without XLA. (The first import registers them, which takes a while.)"""
     try:
         from tensorflow.python.util import pywrap_xla_ops
     except ImportError:
@@ -133,7 +133,7 @@ def has_started():
 
 
 def context_handle():
-    """What the C entry points take as their context."""
+    """Returns the handle that the C entry points take as their context."""
     return context.context()._context_handle or ctx()._context_handle  # a step may be the first to use it
 
 
@@ -216,7 +216,7 @@ def flush_zeros_cache():
 
 
 def global_seed():
-    """What `tf.random.set_seed` has set, or None."""
+    """Returns the seed that `tf.random.set_seed` has set, or None."""
     return context.global_seed()
 
 
@@ -231,7 +231,7 @@ def seed_state():
 
 
 def set_seed_state(state):
-    """Have the seeds drawn again that were drawn since `seed_state` gave this."""
+    """Goes back to the state that `seed_state` gave: the seeds that were drawn since are drawn again."""
     context.context()._rng.setstate(state)
 
 
@@ -280,7 +280,7 @@ def promotes():
 
 
 def callbacks():
-    """What looks at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does: a list, always the same one."""
+    """Returns the functions that look at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does: always the same list."""
     return context.context().op_callbacks
 
 
@@ -328,7 +328,7 @@ def has_custom_gradient(x):
 
 
 def set_custom_gradient(x, function):
-    """Have `x`, which `tf.custom_gradient` has made, be made of `function`."""
+    """Puts `function` in the place of the one that `x` was made of, by `tf.custom_gradient`."""
     x._f = function
 
 
@@ -346,7 +346,7 @@ def recomputed(function):
 
 
 def recomputing(function, other):
-    """What `tf.recompute_grad` would have made of the function `other`."""
+    """Makes what `tf.recompute_grad` would have made of the function `other`."""
     cells = [types.CellType(other) if name == "f" else cell for name, cell in zip(function.__code__.co_freevars, function.__closure__)]
     return types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells))
 
@@ -371,7 +371,7 @@ def is_composite(kind):
 
 
 def composite_parts(x):
-    """What a sparse or ragged tensor, or a gradient in slices, is made of: tensors, None, and further such objects; and for a sparse one its static shape."""
+    """Lists the parts of a sparse or ragged tensor, or a gradient in slices: tensors, None, and further such objects; and for a sparse one its static shape."""
     parts = [getattr(x, name) for name in _PARTS[type(x)]]
     if type(x) is tf.SparseTensor:
         parts.append(x._dense_shape_default)

@@ -93,7 +93,7 @@ class _File:
         return any(_alike(found, code) for found in self._codes.get((code.co_name, code.co_firstlineno), ()))
 
     def code_of_lambda(self, node):
-        """What Python compiles a lambda of the file to, at another line; None if it does not compile it (a constant condition)."""
+        """Returns the code that Python compiles a lambda of the file to, at another line; None if it does not compile it (a constant condition)."""
         if self._lambdas is None:
             tree = self._parse()  # another one, since it is changed
             far, places, self._lambdas = self.text.count("\n") + 2, [], {}
@@ -217,7 +217,7 @@ def _is_trusted(code, module_globals):
 
 
 def find_code(code, module_globals):
-    """The same of the function that has this code, and was defined in a module with these globals.
+    """Finds the source of the function that has this code, and was defined in a module with these globals.
 
     The file may have been edited after Python has read it, and an import hook may have compiled something else than what is there.
     """

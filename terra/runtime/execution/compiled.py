@@ -149,7 +149,7 @@ class Compiled:
         return ordinary
 
     def started(self, outputs):
-        """What the function that `choose` named gives."""
+        """Takes note of the outputs of the function that `choose` named: a probe's own come after the program's."""
         if self._probe is not None and self._probe[1] is None:
             self._probe[1] = outputs[self.program.generated.n_outputs:]
 
@@ -162,7 +162,7 @@ class Compiled:
 
     @staticmethod
     def _key(args, varying):
-        """What XLA compiles for: the shapes of arguments and fed values, and the values that decide shapes."""
+        """Returns what a compiled form is made for: the shapes of arguments and fed values, and the values that decide shapes."""
         pending = {}
         for flight in list(GRAPH_RUNNER.flights):
             for t in getattr(flight.record, "survivors", ()):
@@ -180,7 +180,7 @@ class Compiled:
         return tuple(key)
 
     def _find_varying(self, constants):
-        """What `_key` looks at, for each argument: (its number, the channel it comes by or None, whether its value decides shapes)."""
+        """Lists the arguments that `_key` looks at: (its number, the channel it comes by or None, whether its value decides shapes)."""
         varying = []
         for k, (spec, name) in enumerate(zip(self.program.generated.arg_specs, self._arg_names)):
             if spec[0] == "queue":
@@ -251,7 +251,7 @@ class Compiled:
         return args, own
 
     def _compile(self, key, handles):
-        """Have XLA compile each cluster for the values that a probe gave, or the whole for a step's arguments."""
+        """Makes XLA compile each cluster for the values that a probe gave, or the whole for a step's arguments."""
         form, states, _ = self._current
         try:
             for handle in handles:
@@ -313,7 +313,7 @@ class Compiled:
 
 
 def compile_cluster(cluster, inputs, attrs):
-    """Have XLA compile a cluster for inputs of these shapes; the first time for both orders, of which the faster one is kept."""
+    """Makes XLA compile a cluster for inputs of these shapes; the first time in both orders, of which the faster one is kept."""
     start = time.perf_counter()
     run_alone(cluster, cluster.ways[0], inputs, attrs)
     if len(cluster.ways) == 1 or time.perf_counter() - start > PATIENCE:

@@ -253,7 +253,7 @@ class GraphRunner:
         return left
 
     def forget_dispatched(self):
-        """What was run since the last launch is done, and no flight."""
+        """Forgets what was run since the last launch: it is done, and no flight."""
         self._dispatched = []
 
     @property

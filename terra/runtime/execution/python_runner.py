@@ -243,7 +243,7 @@ class PythonRunner(Channels, Completion):
             self.fed_by_key[key] = x
 
     def fed_signature(self):
-        """What was fed so far, with its shapes."""
+        """Returns a tuple that tells what was fed so far, with its shapes."""
         signature = self._fed_signature
         for key, shape, tensor in islice(self.fed.values(), len(signature) // 3, None):
             signature += (key, shape, known_to_host(self, tensor))

@@ -20,7 +20,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
 
 class Counts:
-    """What a step counts."""
+    """The numbers that a step counts."""
 
     __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps", "verified_calls", "verified_graphs")
 
@@ -183,7 +183,7 @@ class Step:
         return self._args_signature
 
     def shapes(self):
-        """What stands for the types and shapes of the step's arguments."""
+        """A key for the types and shapes of the step's arguments."""
         if self._shapes is None:
             self._shapes = *self.args_signature(), *[(x.dtype, x.shape) for x in self.arrays.values()]
         return self._shapes
@@ -217,7 +217,7 @@ class Step:
         return tfi.seed_state(), set(self.drawn_seeds)
 
     def put_back(self, seeds, drawn):
-        """Have the seeds drawn again that were drawn since: the attributes `drawn` of random operations have them."""
+        """Takes back the seeds that were drawn since, so that they are drawn again: the attributes `drawn` of random operations have them."""
         state, known = seeds
         self.drawn_seeds &= known
         if state is not None:

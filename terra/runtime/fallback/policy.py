@@ -56,7 +56,7 @@ class Policy:
         self._went_well += 1
 
     def took(self, coexecuted, seconds):
-        """What a step took, in either way; co-execution that does not pay is given up."""
+        """Notes how long a step took, in either way; co-execution that does not pay is given up."""
         ours, imperative = self._coexecuted_times, self._imperative_times
         if not coexecuted:
             imperative.append(seconds)

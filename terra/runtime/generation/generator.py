@@ -295,7 +295,7 @@ class GraphGenerator(Commits):
         scope.last_fetch = name
 
     def _check_conditions(self, scope):
-        """Have the form with conditions fail where what Python would look at is not what is expected."""
+        """Makes the form with conditions fail where what Python would look at is not what is expected."""
         known, values = self.out.conditions, []
         first = len(known)
         for node, ref in scope.conditions:
@@ -346,7 +346,7 @@ class GraphGenerator(Commits):
                 self.out.open_refs.add(top.env[key])
 
     def _keep_unread(self, scope, unread):
-        """Have somebody read what only the program's errors need. (Branches are inlined before grappler looks at what a function must do.)"""
+        """Adds readers for what only the program's errors need. (Branches are inlined before grappler looks at what a function must do.)"""
         for name in unread:
             if name in scope.made:
                 ref, enum = scope.made[name]

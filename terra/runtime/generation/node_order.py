@@ -20,7 +20,7 @@ def to_register(fdef):
 
 
 def keep_unfolded(nodes):
-    """Have operations on constants computed where eager execution computes them: TensorFlow would do so once, on the CPU, whose last bits may be others. nodes: in a topological order."""
+    """Makes operations on constants run where eager execution runs them: TensorFlow would run them once, on the CPU, whose last bits may be others. nodes: in a topological order."""
     folded = set()
     for node in nodes:
         values = [node_of(ref) for ref in node.input if not ref.startswith("^")]

@@ -24,7 +24,7 @@ ANYTHING = -1 << 63, (1 << 63) - 1
 
 
 class Within(NamedTuple):
-    """What a number is expected to be: not below, and not above. It may not be NaN."""
+    """The range that a number is expected to be in: not below `low`, and not above `high`. It may not be NaN."""
 
     low: float
     high: float
@@ -65,7 +65,7 @@ def _ordered(number):
 
 
 def check(builder, told, first, values):
-    """Have a function fail unless its values, [(ref, dtype enum)], are within what `told`, the ref of the vector of lowest and highest integers in turn, says from the place of the `first` one on."""
+    """Makes a function fail unless its values, [(ref, dtype enum)], are within what `told`, the ref of the vector of lowest and highest integers in turn, says from the place of the `first` one on."""
     n, of_integers = len(values), {"T": dtype(INT64)}
 
     def node(op, refs, attrs, output):

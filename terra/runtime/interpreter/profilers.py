@@ -67,7 +67,7 @@ def watched(call, own):
 
 
 def _pyinstruments(profile):
-    """What samples the stack of this thread for pyinstrument, if `profile` is its profile function, and can be taken up again; else None."""
+    """Returns the sampler of pyinstrument on this thread if `profile` is its profile function, and it can be taken up again; else None."""
     module = sys.modules.get(libraries.PYINSTRUMENT_SAMPLER)
     if module is None or libraries.package_of(type(profile).__module__) != libraries.PYINSTRUMENT:
         return None
@@ -76,6 +76,6 @@ def _pyinstruments(profile):
 
 
 def _take_up(sampler):
-    """Have it set its profile function again, as it was."""
+    """Makes the sampler set its profile function again, as it was."""
     sampler.current_sampling_interval = None
     sampler._update()

@@ -32,7 +32,7 @@ _PLAIN = (bool, int, type(None))
 
 
 def replace():
-    """Have Keras' layers ask here first, and have its functions tell what is known of shapes."""
+    """Replaces the loop of Keras' recurrent layers by the one here, and has its functions tell what is known of shapes."""
     replacements.replace_in(keras.BACKEND, rnn=_in_one)
     known_shapes.replace()
 
@@ -188,6 +188,6 @@ def _has_shape(x):
 
 
 def _spec(x, batch, is_sequence):
-    """What is known of a tensor in all steps: not the length, if it is of a sequence. (With the batch known, gradients are simpler.)"""
+    """Returns what is known of a tensor in all steps, as a TensorSpec: not the length, if it is of a sequence. (With the batch known, gradients are simpler.)"""
     free = [batch, None] if is_sequence else [batch]
     return tfi.tf.TensorSpec(free + x.shape.as_list()[len(free):], x.dtype)

@@ -22,7 +22,7 @@ MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward segment sums it
 
 
 def gradient(tapes, lazy, *args):
-    """What TFE_Py_TapeGradient gives, for a lazy tape of a rolled step."""
+    """Does what TFE_Py_TapeGradient does, for a lazy tape of a rolled step."""
     return _Backward(tapes, lazy).run(*args)
 
 
@@ -66,7 +66,7 @@ class _Backward:
         return results
 
     def _forward(self):
-        """What is watched, and through which composites it goes: for each of them which tensors from outside are."""
+        """Finds what is watched, and through which composites it goes: gives for each of them which tensors from outside are."""
         lazy = self.lazy
         watched = set()
         if lazy.watches_variables:
@@ -136,7 +136,7 @@ class _Backward:
             gradients[uid] = [result]
 
     def _kind(self, gradient):
-        """What plans tell a gradient by."""
+        """Returns what plans tell a gradient by."""
         return "ones" if id(gradient) in self.ones else type(gradient)
 
     def _shorten(self, uid):
@@ -284,7 +284,7 @@ def _data(x):
 
 
 def _values(path, composite):
-    """What the gradient functions read of the tensors from outside."""
+    """Returns what the gradient functions read of the tensors from outside, as bytes."""
     return tuple([real(composite.fed[k])._numpy_internal().tobytes() for k in path.read])
 
 

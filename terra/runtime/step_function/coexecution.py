@@ -46,7 +46,7 @@ framework_loops.replace()
 
 
 class Coexecuted(AsWritten):
-    """What `terra.coexecute` returns: call it like the function it wraps.
+    """The callable that `terra.coexecute` returns: call it like the function it wraps.
 
     It holds what its parts share: the options, the traces (`store`), the program made of them, the segments of rolled steps, the policy.
     Its parts do the work: `lifecycle` begins and ends steps, `traces` merges what was traced, `generation` makes programs of that, `rolling` cuts loops,
@@ -257,11 +257,11 @@ class Coexecuted(AsWritten):
         return self._python
 
     def _as_part(self, look=True):
-        """What is called where another step, or an imperative one, or a graph that either makes, calls this one."""
+        """Returns the function that is called where another step, or an imperative one, or a graph that either makes, calls this one."""
         return self.current(look) if tfi.executing_eagerly() else self._for_graph()
 
     def _for_graph(self):
-        """What is called while a graph is made: AutoGraph's form of the function, if AutoGraph has converted what calls this one."""
+        """Returns the function that is called while a graph is made: AutoGraph's form of the function, if AutoGraph has converted what calls this one."""
         return scopes.converted(self.__wrapped__) if scopes.is_autographs(frames.around_ours(sys._getframe(1))) else self.__wrapped__
 
     def note_coexecuted(self, program, form, path, shapes, single_threaded, general, lacks_form):
@@ -302,7 +302,7 @@ class Coexecuted(AsWritten):
 
     @property
     def compiled(self):
-        """What `jit_compile` has made of the program in use, or why that was given up; None without it."""
+        """The compiled form of the program in use (`jit_compile`), or why that was given up; None without it."""
         of_program = None if self.program is None else self.program.compiled
         return of_program if of_program is not None or self.generation.given_up is None else self.generation.given_up[0]
 

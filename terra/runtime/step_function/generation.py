@@ -31,7 +31,7 @@ _REFUSED = errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError
 
 
 class Generation:
-    """What makes the programs of one step function."""
+    """Makes the programs of one step function, on a helper thread."""
 
     def __init__(self, function):
         self._function = function
@@ -255,7 +255,7 @@ class Generation:
         return True
 
     def _make_single_threaded(self, program, *forms):
-        """Have the runtime build the program's functions, or those of these forms, for one thread, if that is possible."""
+        """Makes the runtime build the program's functions, or those of these forms, for one thread, if that is possible."""
         single_threaded = self._function.single_threaded
         forms, program.single_threaded_attrs = forms or [form for form in {program.late_form, program.conditional} if form], None
         if any(calls_functions(form.fdefs[-1]) for form in forms):
@@ -272,7 +272,7 @@ class Generation:
 
     @staticmethod
     def _instantiate(program, form=None, name=None, n_outputs=None, attrs=None):
-        """Have the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
+        """Makes the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
         form = form or program.generated
         args = []
         for spec in form.arg_specs:

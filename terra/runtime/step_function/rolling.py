@@ -16,7 +16,7 @@ FEW_TREES = 2  # traces with recursion that are merged before steps are cut into
 
 
 class Rolling:
-    """What is known of the loops of one step function."""
+    """Knowledge of the loops of one step function: which are rolled."""
 
     def __init__(self, function):
         self._function = function

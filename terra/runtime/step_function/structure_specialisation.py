@@ -41,7 +41,7 @@ _BY_VALUE = frozenset([int, float, bool, str, bytes, type(None)])
 
 
 def structure_key(args, kwargs):
-    """What stands for the arguments: shapes of tensors and arrays, also of those that an object holds, values of plain Python objects, the identity of all others.
+    """Makes a key of the arguments: shapes of tensors and arrays, also of those that an object holds, values of plain Python objects, the identity of all others.
     None if they have too many parts."""
     parts, todo = [], [kwargs, args]
     while todo:
@@ -113,7 +113,7 @@ class SpecialisationPolicy(Policy):
 
 
 class _Seen:
-    """What is known of a structure whose steps run in segments."""
+    """Notes on a structure whose steps run in segments."""
 
     __slots__ = ("path", "times", "graphs", "changes", "shortest", "total")
 

@@ -20,7 +20,7 @@ _MOST_TRACED = 4  # steps, for a graph of that path alone
 
 
 class TraceEviction:
-    """What one step function has forgotten."""
+    """Decides when one step function forgets traces, and remembers what it has forgotten."""
 
     def __init__(self):
         self.takes_turns = False  # whether variables that were forgotten have come back
@@ -43,7 +43,7 @@ class TraceEviction:
         self._path = None
 
     def narrow(self):
-        """Have the next steps traced."""
+        """Asks for the next steps to be traced."""
         self.narrowed += 1
         self._path, self._to_trace = None, _MOST_TRACED
 
@@ -53,7 +53,7 @@ class TraceEviction:
         return self._to_trace > 0
 
     def traces(self):
-        """The same of the step that begins, which is counted."""
+        """Returns whether the step that begins is to be traced; counts it if so."""
         if not self._to_trace:
             return False
         self._to_trace -= 1

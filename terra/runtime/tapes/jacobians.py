@@ -33,7 +33,7 @@ _capture_as_const = tfi.EagerTensorBase._capture_as_const
 
 
 def _captured(tensor, name):
-    """What a function that is traced holds in place of an eager tensor; None: an input."""
+    """Returns what a function that is traced holds in place of an eager tensor; None: an input."""
     if inside.depth and not _may_be_shape(tensor, inside.step):
         return None
     return _capture_as_const(tensor, name)
@@ -51,5 +51,5 @@ def is_generated(code):
 
 
 def install():
-    """Have such functions hold as little as possible."""
+    """Makes such functions hold as few constants as possible."""
     tfi.EagerTensorBase._capture_as_const = _captured

@@ -39,7 +39,7 @@ def is_tapes(kind):
 
 
 def tapes_own(method):
-    """What to call in a step in place of a method of a tape."""
+    """Returns the function to call in a step in place of a method of a tape."""
     return _tape_methods.get(method, method)
 
 
@@ -55,7 +55,7 @@ def is_description(kind):
 
 
 def defined(kind, name):
-    """What the class `kind` has as `name`, or None, found without running any code."""
+    """Returns what the class `kind` has as `name`, or None, without running any code."""
     return next((cls.__dict__[name] for cls in kind.__mro__ if name in cls.__dict__), None)
 
 
@@ -77,7 +77,7 @@ def is_output(value):
 
 
 def plain(container):
-    """What such a container holds, as a list or dict."""
+    """Copies such a container to a plain list or dict."""
     return dict(container) if isinstance(container, dict) else list(container)
 
 

@@ -110,7 +110,7 @@ def is_known_to_be(known, shape):
 
 
 def merged(known, other):
-    """What is known of a shape if both are: a tuple, or a PartialShape or None. (`known` is the PartialShape or None that was known before.)"""
+    """Joins two descriptions of one shape to all that is known of it: a tuple, or a PartialShape or None. (`known` is the PartialShape or None that was known before.)"""
     if known is None or other is None or len(known) != len(other):
         return other if known is None else known
     return shape_of([b if a is None else a for a, b in zip(known, other)])

@@ -22,7 +22,7 @@ _last = threading.local()  # the tensors that were found to meet a condition, fo
 
 
 def seen_by(tensor, known, frame):
-    """What the code that iterates over the shape of a tensor is to see of it; None if it has to be read.
+    """Returns what the code that iterates over the shape of a tensor is to see of it; None if it has to be read.
 
     known: its sizes, None for those that are not known. frame: of TensorFlow's method, which that code has called.
     """

@@ -208,7 +208,7 @@ def _constant_value(original):
 
 
 def _noise_shape(original):
-    """What `tf.nn.dropout` draws the shape of its mask with: it looks what numbers a tensor holds."""
+    """Makes the function that gives `tf.nn.dropout` the shape of its mask: the original looks what numbers a tensor holds."""
 
     @functools.wraps(original)
     def get_noise_shape(x, noise_shape):
@@ -321,7 +321,7 @@ def is_unread(x):
 
 
 def _returned(x):
-    """What a `tf.py_function` returns in the place of the tensor `x`."""
+    """Makes the EagerTensor that a `tf.py_function` returns in the place of the tensor `x`."""
     if type(x) is TerraTensor:
         x = tfi.tf.identity(x)  # on the tapes that watch it, too
         if type(x) is TerraTensor:

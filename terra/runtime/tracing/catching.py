@@ -91,7 +91,7 @@ def around_step(frame):
 
 
 def around_block(frame):
-    """The same for a tape's block in `frame`, with no loop at all inside of the statement."""
+    """Returns whether the program would catch an error of a tape's block in `frame`, with no loop at all inside of the statement."""
     return _is_caught_further_out(frame, _ALONE)
 
 
@@ -225,7 +225,7 @@ def _is_failure(expression, frame):
 
 
 def _value(expression, frame):
-    """What a global name, or an attribute of a module, stands for; None if it is anything else."""
+    """Returns what a global name, or an attribute of a module, stands for; None if the expression is anything else."""
     if isinstance(expression, ast.Name):
         return None if frames.is_local(frame, expression.id) else frames.global_value(frame, expression.id)
     if isinstance(expression, ast.Attribute):

@@ -32,7 +32,7 @@ def is_repeated(tracer, noted, event, devices):
 
 
 def known_event(tracer, position, event):
-    """The same event of the trace before, if it is there."""
+    """Returns the event of the trace before that is equal to `event`, if it is there; else `event`."""
     if position < len(tracer.before):
         known = tracer.before[position]
         if (

@@ -1,4 +1,4 @@
-"""What is known of the flat inputs of an operation: types, handles, and which values decide shapes."""
+"""Looks at the flat inputs of an operation: types, handles, and which values decide shapes."""
 
 from terra.graph.trace import RESOURCE, is_value
 from terra.runtime.tensors.tensor import TerraTensor

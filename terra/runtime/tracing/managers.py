@@ -47,7 +47,7 @@ class Manager:
 
 
 def _value(expression, frame):
-    """What a name, or an attribute of what one stands for, is; found without running code of the program's. `_MISSING` for anything else."""
+    """Returns what a name, or an attribute of what one stands for, is, without running code of the program's; `_MISSING` for anything else."""
     if isinstance(expression, ast.Name):
         if not frames.is_local(frame, expression.id):
             return frames.global_value(frame, expression.id, _MISSING)

@@ -79,7 +79,7 @@ def execute_graph(name, inputs, n_outputs):
 
 @contextlib.contextmanager
 def tracing_for_xla():
-    """What TensorFlow traces meanwhile is for XLA: lists that loops fill have a greatest length, and what decides on shapes is not handed on from loop to loop."""
+    """A context manager in which TensorFlow traces for XLA: lists that loops fill have a greatest length, and what decides on shapes is not handed on from loop to loop."""
     xla = tfi.control_flow_ops.XLAControlFlowContext()
     xla.Enter()
     try:
@@ -89,7 +89,7 @@ def tracing_for_xla():
 
 
 def forward_and_backward(concrete):
-    """What TensorFlow makes of a concrete function for its gradient.
+    """Makes the functions that TensorFlow differentiates a concrete function by.
 
     Returns (name of a function that gives also what the gradient needs, the number of its outputs, name of the function for the gradient, how many
     gradients of outputs that takes, after which come outputs of the first: the places of those, for each input the place of its gradient among the results or None).

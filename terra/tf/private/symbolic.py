@@ -21,7 +21,7 @@ def handle_placeholder(handle):
 
 
 def handle_identity(handle):
-    """What the shape functions know of the variable behind `handle`."""
+    """Returns what the shape functions know of the variable behind `handle`, as bytes; None if that is nothing."""
     data = handle._handle_data
     return None if data is None else data.SerializeToString()
 

@@ -25,7 +25,7 @@ def constant_key(node):
 
 
 def key_of(node):
-    """The same, or the variable that has it."""
+    """Returns the expression for a key of a subscript: that of a constant, or the variable that has it."""
     return gast.Name(node.id, gast.Load(), None, None) if isinstance(node, gast.Name) else constant_key(node)
 
 

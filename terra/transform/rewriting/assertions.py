@@ -1,4 +1,4 @@
-"""What pytest does to the assertions of a test file before Python compiles it: a failed one tells the values that it was made of.
+"""Does what pytest does to the assertions of a test file before Python compiles it: a failed one tells the values that it was made of.
 
 An instrumented form is made from the file, so the same has to be done to its tree. All that Terra knows of pytest is here, and pytest is not imported.
 """

@@ -195,7 +195,7 @@ def bound_after(statements, bound, passes, unbound=None):
 
 
 def _after_all(ends):
-    """What is bound behind statements of which one list ran. ends: each list, and what is bound at its end, which those that leave never reach."""
+    """Returns the names that are bound behind statements of which one list ran. ends: each list, and what is bound at its end, which those that leave never reach."""
     reached = [bound for statements, bound in ends if not always_leaves(statements)]
     return set.intersection(*(reached or [bound for _, bound in ends]))
 

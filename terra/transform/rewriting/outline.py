@@ -115,7 +115,7 @@ def _is_outside_loops(node):
 
 
 class _Outliner:
-    """What makes functions of the blocks in the loops of one scope, a module's or a function's: they are appended to `made`.
+    """Makes functions of the blocks in the loops of one scope, a module's or a function's: they are appended to `made`.
 
     declared: the names that some function of the module declares.
     """

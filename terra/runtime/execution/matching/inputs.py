@@ -29,7 +29,7 @@ def has_constant(runner, slot, x):
 
 
 def value_of_fed(runner, key, shape, x):
-    """What stands for the shape of a fed tensor whose value decides shapes: the value, if it is small."""
+    """Returns what stands for the shape of a fed tensor whose value decides shapes: the value, if it is small, else the shape."""
     if is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
         shape = const_key(real(x), real(x)._datatype_enum(), shape)
         runner.by_value.append(shape)

@@ -75,7 +75,7 @@ def running():
 
 
 class CallSiteCache(dict):
-    """What is recorded at one place: the call's signature -> records; `inline`: what `inline_cache` looks at first."""
+    """The records of one place: the call's signature -> records; `inline`: what `inline_cache` looks at first."""
 
     __slots__ = ("inline", "recorded", "jumps", "sighted", "came_again")
 
@@ -205,7 +205,7 @@ def _enter_fallen_back(runner, owner, keep, inputs, call):
 
 
 def _enter_first(runner, call_site, call):
-    """The same for one that is recorded and has not been before: if that succeeds, nobody will ask for what it calls, else that is recorded the next time."""
+    """Makes a call that is recorded for the first time: if that succeeds, nobody will ask for what it calls, else that is recorded the next time."""
     runner.recorded_within = runner.program.failures(call_site) == 0
     try:
         return enter(runner, call)
@@ -214,7 +214,7 @@ def _enter_first(runner, call_site, call):
 
 
 def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, may_be_empty=False):
-    """The same for a place that is looked up already: returns (the call's result, the record if one was recorded).
+    """Skips or makes a call at a place that is looked up already. Returns (the call's result, the record if one was recorded).
 
     more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
     may_be_empty: whether a call that issues no operation is skipped, too.

@@ -25,7 +25,7 @@ RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL
 
 
 def note_mask(runner, x):
-    """Have the observer of the run, if there is one, know what is attached to a tensor from outside of the step: the next time it may be something else."""
+    """Tells the observer of the run, if there is one, what is attached to a tensor from outside of the step: the next time it may be something else."""
     if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args \
             and not runner.step.is_data(x):
         runner.observer.masks.setdefault(id(x), (x, mask_of(x), logits_of(x)))

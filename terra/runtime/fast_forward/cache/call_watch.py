@@ -40,7 +40,7 @@ def observed_in_place(functions):
 
 
 def note_filters(add):
-    """Have `add` note the containers that say which warnings are shown: that of a call was not, but may be the next time."""
+    """Gives `add` the containers that say which warnings are shown: that of a call was not, but may be the next time."""
     add(vars(warnings))
     add(warnings.filters)
 

@@ -23,7 +23,7 @@ NONE = {}  # no keyword arguments
 
 
 class InlineCacheEntry:
-    """What the arguments of a recorded call were, and how to give its result.
+    """The arguments of a recorded call, to be compared at a glance, and how to give its result.
 
     Where it is `monomorphic`, it stands behind the node that the call starts from, with all that the commonest calls need: cold memory is what takes most of their time.
     There the first argument is a value of the step (key, shape) or a certain object (key, None); what follows is compared by `kind`, `a` and `b`.

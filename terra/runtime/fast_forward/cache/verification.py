@@ -123,7 +123,7 @@ def _place(where):
 
 
 def _difference(expected, made):
-    """What differs between two records, in words; None if nothing does."""
+    """Says in words how two records differ; None if they do not."""
     for (node, refs, attrs), (other, other_refs, other_attrs) in zip(expected.entries, made.entries):
         if node is not other:
             return f"issues {other.op_type} where {node.op_type} was recorded"
@@ -149,7 +149,10 @@ def _difference(expected, made):
 
 
 def _told(record):
-    """What tapes are told of a record, without seeds: they are others each time, and no gradient depends on them. (An attribute may be told twice, which depends on how TensorFlow came to the operation.)"""
+    """Returns what tapes are told of a record, without seeds: they are others each time, and no gradient depends on them.
+
+    (An attribute may be told twice, which depends on how TensorFlow came to the operation.)
+    """
     records = [(r[0], r[1], r[3], {} if get_schema(r[0]).draws else dict(zip(r[2][::2], r[2][1::2]))) if type(r) is tuple else r for r in record.records]
     return records, record.functions, record.accessed
 

@@ -14,14 +14,14 @@ def list_of(attributes):
 
 
 def identify(runner, losses):
-    """What identifies losses of this step; None if some are not."""
+    """Returns a key for losses, all of them computed by this step; None if some were not."""
     if not all(type(x) is TerraTensor and x._owner is runner for x in losses):
         return None
     return tuple([(x._key, x._shp) for x in losses])
 
 
 class Before:
-    """What these lists hold before a call that is recorded; losses of this step become its `inputs`."""
+    """The contents of these lists before a call that is recorded; losses of this step become its `inputs`."""
 
     def __init__(self, runner, lists, inputs):
         self._runner = runner
@@ -63,6 +63,6 @@ def fit(runner, losses, inputs):
 
 
 def leave(held, losses):
-    """Have a list hold these losses; Keras' own methods would look whether they are variables."""
+    """Replaces the contents of a list by these losses; Keras' own methods would look whether they are variables."""
     list.clear(held)
     list.extend(held, losses)

@@ -1,4 +1,4 @@
-"""What the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see `attribute_filter`).
+"""Notes what the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see `attribute_filter`).
 
 A profile function sees each Python function that runs, and each builtin. A function asks for an
 attribute if its code names it, or hands its name to a builtin; of which object, the arguments tell

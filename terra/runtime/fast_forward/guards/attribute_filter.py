@@ -75,7 +75,7 @@ class AttributeFilter:
 
 
 def attributes(owner):
-    """What of the attributes of `owner` is to be compared."""
+    """Returns those attributes of `owner` that are to be compared, as a dict or an AttributeFilter."""
     kind, held = type(owner), vars(owner)
     if "_call_result" in held and any(map(keras.is_of_tf_keras, kind.__mro__)):
         passing = keras.OF_RESULTS
@@ -87,7 +87,7 @@ def attributes(owner):
 
 
 def _described(value):
-    """What `value` is, as text, if it is tensors and plain values, or lists, tuples and dicts of these; else itself."""
+    """Returns a text that describes `value` if it is tensors and plain values, or lists, tuples and dicts of these; else itself."""
     words = []
     return " ".join(words) if _describe(value, words) else value
 

@@ -14,7 +14,7 @@ _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 
 
 class ContainerGuard:
-    """What containers held: compared all at once, object by object."""
+    """The contents that containers had: compared all at once, object by object."""
 
     __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held", "_losses", "added_losses")
 
@@ -140,7 +140,7 @@ class ContainerGuard:
 
 
 def contents(array):
-    """What there is to know of an array: it may be given another shape or type in place."""
+    """Returns all that can change of an array: its data, and its shape and type, which may be set in place."""
     return array.shape, array.dtype, array.tobytes()
 
 
@@ -152,7 +152,7 @@ def noted(array):
 
 
 def equal(new, old):
-    """The same objects, or equal scalars of one type, one by one."""
+    """Returns whether two sequences hold the same objects, or equal scalars of one type, one by one."""
     if len(new) != len(old):
         return False
     return all(

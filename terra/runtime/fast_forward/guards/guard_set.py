@@ -18,7 +18,7 @@ from terra.tf import private_names as tfi
 
 
 class GuardSet:
-    """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
+    """All that the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
 
     users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
     """
@@ -62,7 +62,7 @@ class GuardSet:
         return self.reads is None or (not is_traced() and self.reads.holds())
 
     def only_version(self):
-        """What changes whenever the guard may cease to hold, the device apart: see `ContainerGuard.only_version`."""
+        """Returns a number that changes whenever the guard may cease to hold, the device apart: see `ContainerGuard.only_version`."""
         return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None
 
 

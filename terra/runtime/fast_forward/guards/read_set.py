@@ -1,4 +1,4 @@
-"""What a run of user code has read of the world around it, and whether that is still the same.
+"""Notes what a run of user code has read of the world around it, and tells whether that is still the same.
 
 Each read is noted with what it gave: an entry of a dict (attributes, globals, what a class defines) by the object itself or, if it is a scalar, by
 value; the contents of lists and dicts; cells and slots; the classes of objects, and which dicts they keep their attributes in. Nothing is walked when it is
@@ -272,7 +272,7 @@ class ReadSet:
                 yield StorageSource(cell, CONTENTS, type(value)), value
 
     def guard(self, guard, before):
-        """What a skipped call depended on; `before`: the effects that there were until then."""
+        """Notes what a skipped call depended on; `before`: the effects that there were until then."""
         self._walk.containers.update(guard.containers)
         self._arrays.update((id(array), (array, held)) for array, held in guard.arrays)
         if guard.reads is not None:
@@ -290,7 +290,7 @@ class ReadSet:
         return name in self._entries.get(id(space_of(owner)), ((), ()))[1]
 
     def attribute(self, owner, name):
-        """What it was, if that was read by itself; else None."""
+        """Returns what the attribute was, if it was read by itself; else None."""
         if type(owner) is CellType:
             return self._asked.get((_contents, id(owner)), (owner, None))[1]
         return self._entries.get(id(space_of(owner)), ((), {}))[1].get(name)
@@ -372,7 +372,7 @@ class ReadSet:
         return self.hold_after_the_run() and (not self._questions or all(question(None) is answer for question, answer in self._questions))
 
     def hold_after_the_run(self):
-        """The same but for the questions: the run itself may have counted on."""
+        """Returns whether all that was read still is as it was, but for the questions: the run itself may have counted on."""
         for space, get, held in self._groups:
             try:
                 now = get(space)

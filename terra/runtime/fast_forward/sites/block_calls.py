@@ -21,7 +21,7 @@ _variables = [tfi.ResourceVariable]  # until they are prepared
 
 
 def prepare():
-    """Have the framework's methods look for a block's step from now on."""
+    """Makes the framework's methods look for a block's step from now on."""
     for entry in [entry for entry in _waiting if entry[0] in sys.modules]:
         _waiting.remove(entry)
         module, name, methods = entry

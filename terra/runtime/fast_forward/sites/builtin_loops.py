@@ -96,5 +96,5 @@ _located = {id(sum): located_sum, id(map): located_map, id(functools.reduce): lo
 
 
 def located(callee):
-    """What instrumented call sites call in place of a builtin that is a loop; None for anything else."""
+    """Returns the function that instrumented call sites call in place of a builtin that is a loop; None for anything else."""
     return _located.get(id(callee))

@@ -57,7 +57,7 @@ def _exports():
 
 
 def substitute(callee):
-    """What to call in place of the function `callee`, or class of sparse tensors, at a call site, or None."""
+    """Returns the function to call in place of the function `callee`, or class of sparse tensors, at a call site; or None."""
     if callee is tfi.tf.SparseTensor:
         return _making_sparse_tensors
     if type(callee) is not FunctionType or id(callee) not in _exports():
@@ -74,7 +74,7 @@ def skipping_variable_method(function):
 
 
 def substitute_method(callee):
-    """What to call in place of the function of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their classes; else None."""
+    """Returns the function to call in place of that of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their classes; else None."""
     function, owner = framework_objects.original(callee.__func__), callee.__self__
     made = _replacements.get(function)
     if made is None and type(function) is FunctionType:
@@ -123,7 +123,7 @@ def _is_behind_block():
 
 
 def _conversion(function):
-    """What makes tensors of arrays among the arguments (step, args, kwargs) of a function that does so itself, first thing; None if there is none."""
+    """Finds the function that makes tensors of arrays among the arguments (step, args, kwargs), for a function that does so itself, first thing; else None."""
     position, name = tensorflow.INDICES.get(function, (None, None))
     if name is not None:
         return functools.partial(_convert_indices, position, name)

@@ -91,7 +91,7 @@ def vectorizing(original):
 
 
 def unconverted(partial):
-    """The same; AutoGraph leaves it alone."""
+    """Marks a partial function so that AutoGraph leaves it alone, and returns it."""
     partial.autograph_info__ = {}  # it takes what has this attribute for its own
     return partial
 

@@ -15,7 +15,7 @@ _prepared = []  # the class, once that was done
 
 
 def prepare(skipping):
-    """Have the parts skipped from now on; `skipping(function)` gives what skips."""
+    """Puts `skipping(function)` in the place of the parts of a loss-scaling optimizer, once: their calls are skipped from now on."""
     if _prepared:
         return
     scaling = sys.modules[keras.LOSS_SCALING].LossScaleOptimizer

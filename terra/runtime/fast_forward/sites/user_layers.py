@@ -294,7 +294,7 @@ def _inner(plan, layer, context, kwargs):
 
 
 def _call(layer, known, plan, args, kwargs, call=None):
-    """What the wrapper comes to; `call` is another form of the layer's own."""
+    """Calls the layer as Keras' `__call__` does, without the parts that do nothing for it; `call` is another form of the layer's own."""
     state = known.state
     context = getattr(state, "current_call_ctx", None)
     if context is None:
@@ -373,7 +373,7 @@ def verify(wrapped, args, kwargs):
 
 
 def _same(new, old):
-    """The same objects, in tuples alike."""
+    """Returns whether both hold the same objects, in tuples alike."""
     if len(new) != len(old):
         return False
     return all(a is b or (type(a) is tuple and type(b) is tuple and _same(a, b)) for a, b in zip(new, old))

@@ -66,7 +66,7 @@ def _sample(rng, enum, shape):
 
 
 def _bits(call, n_outputs):
-    """What the first copy gives, to the last bit; None if it fails."""
+    """Returns what the first copy gives, to the last bit; None if it fails."""
     try:
         return [(x.shape, x.numpy().tobytes()) for x in call()[:n_outputs]]
     except tfi.OpError:

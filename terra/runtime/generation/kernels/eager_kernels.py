@@ -37,7 +37,7 @@ def keep_apart(builder, op_type, refs, attrs, label):
 
 
 def sum_in_order(builder, refs, attrs, label):
-    """What AddN gives in eager execution.
+    """Adds up the terms in the order in which AddN does it in eager execution; returns the sum's ref.
 
     In a graph it begins with the first input whose buffer nobody else needs at that moment, if there is one: with three inputs and more, the last bits
     would depend on how the threads happen to run.

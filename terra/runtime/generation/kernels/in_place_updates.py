@@ -120,7 +120,7 @@ def _starts(node, accesses, raw):
 
 
 def _value(node, k):
-    """What an operation's k-th input is: (node, output) of this step, (None, kind) of what comes from outside; None if that depends on the path."""
+    """Tells where an operation's k-th input comes from: (node, output) of this step, (None, kind) of what comes from outside; None if that depends on the path."""
     kinds = node.payload.kinds
     if kinds[k][0] != VALUE:
         return None, kinds[k]
@@ -149,7 +149,7 @@ def _depth(node):
 
 
 class UpdateChecks:
-    """What is checked in one graph before its barrier.
+    """The checks of one graph that run before its barrier.
 
     order, inline, behind: as in `find`.
     """

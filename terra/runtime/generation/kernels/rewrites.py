@@ -68,7 +68,7 @@ def questions(graph):
 
 
 def settle(open_questions):
-    """Have contests about these, as far as there is time. What is not settled is as if there were no other way, until the next time."""
+    """Holds contests about these, as far as there is time. What is not settled is as if there were no other way, until the next time."""
     end = time.perf_counter() + _MOST_SECONDS
     for one in open_questions:
         if time.perf_counter() > end:

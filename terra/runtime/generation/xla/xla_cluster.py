@@ -1,4 +1,4 @@
-"""What a compiled form consists of: functions that XLA compiles, and the one that calls them."""
+"""The parts of a compiled form: functions that XLA compiles, and the one that calls them."""
 
 from terra.runtime.generation.functiondef import add_node, attr, func, type_list
 from terra.runtime.generation.xla import xla_order
