@@ -209,7 +209,7 @@ class Matching:
         return True
 
     def _worthwhile(self, position, anchor, node) -> bool:
-        """Whether to rejoin at `node`: not if it skips known nodes that the next operations of the trace would match,
+        """Returns whether to rejoin at `node`: not if it skips known nodes that the next operations of the trace would match,
         unless as many match behind it."""
         gain = 0
         skipped = []
@@ -274,7 +274,7 @@ class Matching:
     # a node: those that it is on), and as paths visit nodes in topological order, "executed latest" is "greatest order".
 
     def _draws(self, node, slot, producer) -> bool:
-        """Whether a merged path through `node` would take the value of `producer` if it were a source of `slot`."""
+        """Returns whether a merged path through `node` would take the value of `producer` if it were a source of `slot`."""
         drawn = node.paths & producer.paths
         for other, _ in slot if drawn else ():
             if other.order > producer.order:
@@ -282,7 +282,7 @@ class Matching:
         return drawn != 0
 
     def _draws_from(self, rival, before, slots) -> bool:
-        """Whether a merged path that goes from `before` to `rival` would fit a sibling of it with these slots."""
+        """Returns whether a merged path that goes from `before` to `rival` would fit a sibling of it with these slots."""
         fitting = before.paths & rival.paths
         if len(slots) != len(rival.slots):
             return False

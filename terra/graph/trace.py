@@ -21,7 +21,7 @@ MOST_VALUES = 3  # of integers that a traced function was given, after which the
 
 
 def is_value(key):
-    """Whether a shape key tells the value of an input, (dtype enum, shape, bytes), and not only its shape."""
+    """Returns whether a shape key tells the value of an input, (dtype enum, shape, bytes), and not only its shape."""
     return type(key) is tuple and len(key) == 3 and type(key[2]) is bytes
 
 
@@ -92,7 +92,7 @@ class NodePayload:
 
 
 def is_relaxed(relaxed, signature, occurrence, k):
-    """Whether a constant is taken as a fed value."""
+    """Returns whether a constant is taken as a fed value."""
     return (signature, occurrence, k) in relaxed or (signature, None, k) in relaxed
 
 
@@ -107,7 +107,7 @@ def _numbered(events):
 
 
 def _is_function_of_values(event):
-    """Whether the output shapes may follow from the values of inputs, in a way that no shape function tells."""
+    """Returns whether the output shapes may follow from the values of inputs, in a way that no shape function tells."""
     return event.info.schema.is_function and any(map(is_value, event.shape_key))
 
 

@@ -131,7 +131,7 @@ def _is_variable(handle):
 
 
 def must_wait(op, inputs, flights):
-    """Whether operation `op`, which is given a resource or a variable, may meet a step in flight."""
+    """Returns whether operation `op`, which is given a resource or a variable, may meet a step in flight."""
     if op in PIPELINE_OPS:
         reach = reach_of(inputs)
         if reach is None:

@@ -116,7 +116,7 @@ def xla_ops():
 
 
 def in_replica():
-    """Whether this is a thread on which a MirroredStrategy runs a replica: it waits for the main thread in the middle, which goes on with what the replica computed."""
+    """Returns whether this is a thread on which a MirroredStrategy runs a replica: it waits for the main thread in the middle, which goes on with what the replica computed."""
     return isinstance(threading.current_thread(), _ReplicaThread)
 
 
@@ -128,7 +128,7 @@ def ctx():
 
 
 def has_started():
-    """Whether TensorFlow has made its threads: a process that is forked before has its own."""
+    """Returns whether TensorFlow has made its threads: a process that is forked before has its own."""
     return context.context()._context_handle is not None
 
 
@@ -144,7 +144,7 @@ def device_name():
 
 
 def executing_eagerly():
-    """Whether operations of this thread run eagerly, not into a graph that is being built."""
+    """Returns whether operations of this thread run eagerly, not into a graph that is being built."""
     c = context._context
     return c is None or c._thread_local_data.is_eager
 
@@ -265,7 +265,7 @@ def note_drawn_seeds(noted):
 
 
 def slices_like_numpy():
-    """Whether indexing follows numpy's rules, not TensorFlow's."""
+    """Returns whether indexing follows numpy's rules, not TensorFlow's."""
     return ops._numpy_style_slicing
 
 
@@ -275,7 +275,7 @@ def eager_constant(value, dtype):
 
 
 def promotes():
-    """Whether operands of different types are brought to one, as `experimental_enable_numpy_behavior` wants it."""
+    """Returns whether operands of different types are brought to one, as `experimental_enable_numpy_behavior` wants it."""
     return ops.is_auto_dtype_conversion_enabled() or ops.is_numpy_style_type_promotion()
 
 
@@ -285,12 +285,12 @@ def callbacks():
 
 
 def has_callbacks():
-    """Whether there is such a thing."""
+    """Returns whether there is such a thing."""
     return bool(callbacks())
 
 
 def executes_asynchronously():
-    """Whether eager operations of the calling thread run on an asynchronous executor of the user's."""
+    """Returns whether eager operations of the calling thread run on an asynchronous executor of the user's."""
     handle = _executor_of_thread(context_handle())
     try:
         return _executor_is_async(handle)
@@ -309,7 +309,7 @@ _look_up = object.__getattribute__
 
 
 def is_variable(x):
-    """Whether `x` is a variable of TensorFlow or of Keras 3."""
+    """Returns whether `x` is a variable of TensorFlow or of Keras 3."""
     if issubclass(type(x), tf.Variable):
         return True
     try:
@@ -352,12 +352,12 @@ def recomputing(function, other):
 
 
 def is_to_be_used(kind):
-    """Whether this is the class of what TensorFlow puts round a result to tell whether it is used."""
+    """Returns whether this is the class of what TensorFlow puts round a result to tell whether it is used."""
     return kind.__name__ == "ShouldUseWrapper"
 
 
 def is_used(x):
-    """Whether such an object was used."""
+    """Returns whether such an object was used."""
     return x._tf_should_use_helper._sated
 
 
@@ -366,7 +366,7 @@ _PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_in
 
 
 def is_composite(kind):
-    """Whether objects of this class are made of tensors, as `composite_parts` tells."""
+    """Returns whether objects of this class are made of tensors, as `composite_parts` tells."""
     return kind in _PARTS
 
 

@@ -100,7 +100,7 @@ _READS = _READS_IN_FUNCTIONS | {"VarIsInitializedOp", "VarHandleOp"}
 
 
 def may_write(name, fdef, depth=0):
-    """Whether op `name`, or a function that it calls, may update a variable."""
+    """Returns whether op `name`, or a function that it calls, may update a variable."""
     if fdef is None:
         return name not in _READS
     if depth > 32:

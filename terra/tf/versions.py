@@ -47,7 +47,7 @@ def word_at(address):
 
 
 def _dicts_work():
-    """Whether the numbers behave: they change with each kind of change, and with nothing else."""
+    """Returns whether the numbers behave: they change with each kind of change, and with nothing else."""
     if not (3, 10) <= sys.version_info[:2] <= (3, 12):
         return False
 
@@ -77,7 +77,7 @@ def _dicts_work():
 
 
 def _lists_work():
-    """Whether the length of a list or set is where it is expected to be, whatever is done to it."""
+    """Returns whether the length of a list or set is where it is expected to be, whatever is done to it."""
     class DerivedList(list):
         pass
 
@@ -98,7 +98,7 @@ def _lists_work():
 
 
 def _headers_work():
-    """Whether the class of an object, and the dict of its attributes, are where they are expected to be, and nothing else changes these words."""
+    """Returns whether the class of an object, and the dict of its attributes, are where they are expected to be, and nothing else changes these words."""
     class Thing:
         pass
 

@@ -268,7 +268,7 @@ def _make_observable(function, instrumented):
 
 
 def _is_strange(function):
-    """Whether it is a function of a library that is not the framework, and whose code may be changed."""
+    """Returns whether it is a function of a library that is not the framework, and whose code may be changed."""
     name = function.__globals__.get("__name__")
     return policy.is_pure(name) or (policy.is_strange(name, function.__code__.co_filename) and not policy.is_excluded(name))
 

@@ -146,7 +146,7 @@ class Channels:
             self.note_deferred(object(), key, None)
 
     def _is_of(self, node, tensor):
-        """Whether a fetch is that of this tensor."""
+        """Returns whether a fetch is that of this tensor."""
         slot = node.slots[0]
         return slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key)
 

@@ -361,7 +361,7 @@ class GraphRunner:
         self.flights.appendleft(failed)
 
     def has_raised(self, error):
-        """Whether this is the error of a step in flight."""
+        """Returns whether this is the error of a step in flight."""
         return error is self._raised()
 
     def cancel(self, manager):

@@ -182,7 +182,7 @@ class Program:
         return failures if counts else 0
 
     def may_have_owner(self, place):
-        """Whether calls of one more object are recorded at a place."""
+        """Returns whether calls of one more object are recorded at a place."""
         return self.owners.get((place[0], place[1], place[3]), ()) is not None
 
     def add_owner(self, place):
@@ -278,7 +278,7 @@ class Program:
 
 
 def _unclear(successors):
-    """Whether two of these nodes are the same operation at the same place, one with a constant where the other has a value."""
+    """Returns whether two of these nodes are the same operation at the same place, one with a constant where the other has a value."""
     seen = {}
     for node in successors:
         constants = tuple(slot.kind is CONST for slot in node.slots)

@@ -105,7 +105,7 @@ class Assign:
 
 
 def is_plain(spec):
-    """Whether `slice_of` knows how to take such a slice of a variable."""
+    """Returns whether `slice_of` knows how to take such a slice of a variable."""
     parsed = _parse(spec)
     return parsed is not None and bool(parsed[0]) and not tfi.slices_like_numpy()
 

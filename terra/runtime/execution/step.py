@@ -122,11 +122,11 @@ class Step:
         return self.function.step_code, 0
 
     def takes_tensors(self):
-        """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
+        """Returns whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
         return self.skips and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
     def varies(self, array):
-        """Whether the step was given an array, or a residual call gave it: it may be another one each time."""
+        """Returns whether the step was given an array, or a residual call gave it: it may be another one each time."""
         return id(array) in self.arrays or (self.shown is not None and array in self.shown)
 
     def as_data(self, array):
@@ -156,7 +156,7 @@ class Step:
         return tensor
 
     def is_data(self, x):
-        """Whether a tensor is to be taken for another one in each step, though Python holds it."""
+        """Returns whether a tensor is to be taken for another one in each step, though Python holds it."""
         return id(x) in self.data
 
     def note_indices(self, x):
@@ -234,7 +234,7 @@ class Step:
             self.new_handles[id(outputs[0])] = outputs[0]
 
     def touches_variables(self, schema, flat):
-        """Whether an imperative-only op works on variables (not on a queue, a table, or an iterator whose pipeline uses none)."""
+        """Returns whether an imperative-only op works on variables (not on a queue, a table, or an iterator whose pipeline uses none)."""
         if schema.name in iterators.PIPELINE_OPS:
             reach = iterators.reach_of(flat)
             if reach is None or reach:

@@ -95,7 +95,7 @@ class Swallowed:
 
 
 def _comes_to_the_program(frame, event):
-    """Whether the program's code runs next: a function of its own that the framework calls, or that has called the framework."""
+    """Returns whether the program's code runs next: a function of its own that the framework calls, or that has called the framework."""
     if event == "call":
         return frames.is_users(frame)
     if event != "return" or frames.is_users(frame) or ours.is_ours(frame) or frame.f_back is None:

@@ -120,7 +120,7 @@ class Commits:
             scope.order[v] = (name, ()) if writes else (last_write, (*reads, name))
 
     def _can_run_behind(self, node, starts, accesses):
-        """Whether an operation can run behind the barrier, see `in_place_updates.find`: it cannot fail there."""
+        """Returns whether an operation can run behind the barrier, see `in_place_updates.find`: it cannot fail there."""
         if accesses is not None:
             return (starts or self.forgiving) and in_place_updates.is_sure(node, accesses, self.is_open(node))
         return node.payload.event.info.category != opschema.RANDOM and self._is_harmless(node)

@@ -209,7 +209,7 @@ class GraphGenerator(Commits):
             scope.env[key] = outputs[k]
 
     def _is_harmless(self, node):
-        """Whether nothing that the operation is written as can fail."""
+        """Returns whether nothing that the operation is written as can fail."""
         info, kinds = node.payload.event.info, node.payload.kinds
         if not self.forgiving or info.device:
             return False
@@ -227,7 +227,7 @@ class GraphGenerator(Commits):
         return node.payload.event, *[source.payload.event for slot in node.slots for source, _ in slot]
 
     def has_open_shape(self, event):
-        """Whether the shapes of an operation's outputs may depend on data."""
+        """Returns whether the shapes of an operation's outputs may depend on data."""
         return event.signature in self.store.dynamic or event.has_open_shape
 
     def is_open(self, node):

@@ -35,7 +35,7 @@ class Within(NamedTuple):
 
 
 def is_condition(node):
-    """Whether a fetch is of a scalar on which programs branch."""
+    """Returns whether a fetch is of a scalar on which programs branch."""
     return all(
         out >= 0 and source.payload.event.out_shapes[out] == () and source.payload.event.out_enums[out] in _TYPES
         for source, out in node.slots[0])

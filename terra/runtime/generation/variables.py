@@ -99,7 +99,7 @@ class Accesses:
 
 
 def _skips_philox(site):
-    """Whether a RngReadAndSkip is simple arithmetic on a Philox generator's state: all numbers are known, and so few are skipped that its own carry is right."""
+    """Returns whether a RngReadAndSkip is simple arithmetic on a Philox generator's state: all numbers are known, and so few are skipped that its own carry is right."""
     state, algorithm, delta = site.kinds
     if state[0] != RESOURCE or algorithm[0] != CONST or delta[0] != CONST or shape_of_variable(state[1]) != [3]:
         return False

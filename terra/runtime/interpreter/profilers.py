@@ -20,7 +20,7 @@ _told = []  # names of the profilers beside which no call can be watched
 
 
 def can_watch():
-    """Whether a call can be watched on this thread: if a profiler must not be suspended, that is said once."""
+    """Returns whether a call can be watched on this thread: if a profiler must not be suspended, that is said once."""
     outer = sys.getprofile()
     if outer is None or callable(outer) or isinstance(outer, _C_PROFILE) or _pyinstruments(outer) is not None:
         return True
@@ -38,7 +38,7 @@ def in_the_way():
 
 
 def is_watching(profile):
-    """Whether this profile function is one of ours."""
+    """Returns whether this profile function is one of ours."""
     return any(profile is own for own in list(_own))
 
 

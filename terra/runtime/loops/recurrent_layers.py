@@ -81,7 +81,7 @@ def _without_sizes(step):
 
 
 def _varies(step, step_function, inputs):
-    """Whether the sequences that a layer was given here in the steps of a function have had so many lengths that unrolling its loop is a loss, or one that is left unknown."""
+    """Returns whether the sequences that a layer was given here in the steps of a function have had so many lengths that unrolling its loop is a loss, or one that is left unknown."""
     with _without_sizes(step):
         if not _has_shape(inputs):
             return False
@@ -174,7 +174,7 @@ class _Impossible:
 
 
 def _nothing_else(layer, cells):
-    """Whether a loop runs nothing but stock cells: no layers as activations (with losses, with moving averages), no methods that somebody has put into their classes."""
+    """Returns whether a loop runs nothing but stock cells: no layers as activations (with losses, with moving averages), no methods that somebody has put into their classes."""
     parts = list(layer.cell._flatten_layers())
     if any(part.activity_regularizer is not None for part in parts) or {id(part) for part in parts if not hasattr(part, "cells")} != set(map(id, cells)):
         return False

@@ -37,7 +37,7 @@ class _InSegment:
     """The base of both modes: an operation of another region ends the segment, one that stands alone runs between two."""
 
     def _elsewhere(self):
-        """Whether the operation at hand belongs to another segment."""
+        """Returns whether the operation at hand belongs to another segment."""
         step = self.step
         if step.mode is not self:
             return True

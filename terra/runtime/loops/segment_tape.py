@@ -210,7 +210,7 @@ class SegmentTapes(Tapes):
 
 
 def is_static(mode):
-    """Whether no shape depends on data."""
+    """Returns whether no shape depends on data."""
     return all(type(shape) is tuple for node, _, _ in mode.log for shapes in node.shapes.values() for shape in shapes)
 
 

@@ -244,7 +244,7 @@ class SegmentedStep(Step):
     # -- operations on their own -----------------------------------------------------------------------------------------------
 
     def stands_alone(self, schema, op, inputs, attrs):
-        """Whether an operation with lists runs on its own: their lengths vary at this place, or they hold values of many earlier segments."""
+        """Returns whether an operation with lists runs on its own: their lengths vary at this place, or they hold values of many earlier segments."""
         mode = self.mode
         if self.one_region:
             return False

@@ -157,7 +157,7 @@ class Coexecuted(AsWritten):
                 signal_handlers.put_back(held)
 
     def _runs_in_replica(self):
-        """Whether a distribution strategy calls it on a replica's thread."""
+        """Returns whether a distribution strategy calls it on a replica's thread."""
         return tfi.in_replica() and self.warn_once(
             "runs imperatively, because a distribution strategy runs it as a replica, on a thread of its own; without `strategy.run` it is co-executed.")
 
@@ -231,7 +231,7 @@ class Coexecuted(AsWritten):
     step_code = one_step.__code__  # of the frame around the code of a step
 
     def _is_guarded(self):
-        """Whether the program would catch the failure of this very step."""
+        """Returns whether the program would catch the failure of this very step."""
         if self.program is not None and not self.program.may_fail:
             return False
         return catching.around_step(frames.around_ours(sys._getframe(2)))

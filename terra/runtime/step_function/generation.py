@@ -191,18 +191,18 @@ class Generation:
         return self._function.options.jit_compile and self.given_up is None and self._function.segments is None
 
     def _compiles(self):
-        """Whether XLA may compile what is generated now."""
+        """Returns whether XLA may compile what is generated now."""
         function = self._function
         return function.options.jit_compile and (self.given_up is None or len(function.store.graph.nodes) >= GROWN * self.given_up[1])
 
     # -- other forms -----------------------------------------------------------------------------------------------------------
 
     def lacks_form(self, program):
-        """Whether another form of this program's graph is due."""
+        """Returns whether another form of this program's graph is due."""
         return self._lacks_early_form(program) or self._lacks_deferred_form(program) or self._lacks_conditional_form(program) or self._function.single_threaded.lacks_attrs(program)
 
     def _lacks_early_form(self, program):
-        """Whether the early one is: it is compared with the better way to run the late one."""
+        """Returns whether the early one is: it is compared with the better way to run the late one."""
         return self._function.early_start.lacks_form(program) and self._function.single_threaded.is_decided()
 
     def _lacks_deferred_form(self, program):

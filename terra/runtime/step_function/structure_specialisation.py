@@ -164,7 +164,7 @@ class StructureSpecialisation:
         return function
 
     def _pays(self, seen):
-        """Whether there is time for another function, steps of the structures that have functions became shorter, as far as is known, and so much that one will pay for itself for this structure."""
+        """Returns whether there is time for another function, steps of the structures that have functions became shorter, as far as is known, and so much that one will pay for itself for this structure."""
         known = [f.policy for f in self.functions.values() if f is not None and f.policy.steps >= _ENOUGH_STEPS]
         ours, in_pieces = sum(p.shortest for p in known), sum(p.shortest_in_pieces for p in known)
         if self._spent > self._took * (self.share if 2 * ours <= in_pieces else self.share / 2):

@@ -64,7 +64,7 @@ class TraceEviction:
         self._to_trace = 0
 
     def is_due(self, store, raw, is_full):
-        """Whether what is in the TraceStore is to be forgotten: most variables of the new trace `raw` are others; or some, and they have taken the places of others, or the store `is_full`."""
+        """Returns whether what is in the TraceStore is to be forgotten: most variables of the new trace `raw` are others; or some, and they have taken the places of others, or the store `is_full`."""
         if self.takes_turns:
             return False
         known = store.resources()
@@ -85,7 +85,7 @@ class TraceEviction:
 
 
 def _are_in_places_of_others(before, after, used):
-    """Whether a trace does what the one before did, but for variables that are used no more; `used`: those of the new one, by id."""
+    """Returns whether a trace does what the one before did, but for variables that are used no more; `used`: those of the new one, by id."""
     if before is None or len(before.events) != len(after.events):
         return False
     places = {}

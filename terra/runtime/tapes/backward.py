@@ -143,7 +143,7 @@ def _take_apart(value, tensors, found, depth):
 
 
 def _is_frameworks(function):
-    """Whether the code is the framework's, and leaves the variables of the functions around it alone."""
+    """Returns whether the code is the framework's, and leaves the variables of the functions around it alone."""
     module = function.__globals__.get("__name__", "")
     return (module.split(".", 1)[0] in tfi.FRAMEWORKS or policy.is_pure(module)) and not vars(function) and not _assigns_outside(function.__code__)
 

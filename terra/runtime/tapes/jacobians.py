@@ -46,7 +46,7 @@ def _may_be_shape(tensor, step):
 
 
 def is_generated(code):
-    """Whether it is what AutoGraph makes of TensorFlow's own code."""
+    """Returns whether it is what AutoGraph makes of TensorFlow's own code."""
     return inside.depth > 0 and "__autograph_generated_file" in code.co_filename
 
 

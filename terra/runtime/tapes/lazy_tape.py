@@ -58,7 +58,7 @@ class Tapes:
         self.recording = lazies[0] if lazies else None
 
     def may_join(self):
-        """Whether one more tape may record lazily now."""
+        """Returns whether one more tape may record lazily now."""
         return self.several if self.open else tfi.tape_set_is_empty()
 
     def begun(self, tape, watches_variables):

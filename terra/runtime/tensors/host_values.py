@@ -35,7 +35,7 @@ def host_static(schema, op, flat, owner):
 
 
 def has_varying_shape(schema, x):
-    """Whether the operation is given a variable, by its handle `x`, whose values may have different shapes."""
+    """Returns whether the operation is given a variable, by its handle `x`, whose values may have different shapes."""
     return schema.category == opschema.VARIABLE and type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and shape_of_variable(x) is None
 
 

@@ -29,7 +29,7 @@ def shape_of(sizes):
 
 
 def is_shape(key):
-    """Whether it is a shape of known rank."""
+    """Returns whether it is a shape of known rank."""
     return type(key) is tuple or type(key) is PartialShape
 
 
@@ -88,7 +88,7 @@ def tensor_shape(dims):
 
 
 def shows_unknown_sizes():
-    """Whether unknown sizes are None now, and not read."""
+    """Returns whether unknown sizes are None now, and not read."""
     return bool(_showing) and get_ident() in _showing
 
 
@@ -103,7 +103,7 @@ def shown():
 
 
 def is_known_to_be(known, shape):
-    """Whether a tensor of which this is known has the `shape`, given as a TensorShape or a list, for sure."""
+    """Returns whether a tensor of which this is known has the `shape`, given as a TensorShape or a list, for sure."""
     if type(known) is not PartialShape or not (type(shape) is tfi.tensor_shape.TensorShape and shape.rank is not None or isinstance(shape, (list, tuple))):
         return False
     return len(known) == len(shape) and all(b is None or (type(b) is int and a == b) for a, b in zip(known, shape))

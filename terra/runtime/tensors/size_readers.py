@@ -43,7 +43,7 @@ def item_seen_by(tensor, known, index, frame):
 
 
 def is_true_by(frame):
-    """Whether what the caller of `frame` tells of a tensor's shape is so for sure."""
+    """Returns whether what the caller of `frame` tells of a tensor's shape is so for sure."""
     reader = frame.f_back
     rule, last = _rule_of(reader.f_code), getattr(_last, "masked", None)
     return rule is _TELLS or (rule is _masked and last is not None and reader.f_locals["mask"]._id == last[1])  # else it has read sizes
@@ -139,7 +139,7 @@ def _unknown_sizes(tensor, known):
 
 
 def _is_met(name, tensors, condition):
-    """Whether the graph finds that these tensors meet a condition; code that looks at them several times asks once."""
+    """Returns whether the graph finds that these tensors meet a condition; code that looks at them several times asks once."""
     ids = tuple([x._id for x in tensors])
     if getattr(_last, name, None) != ids:
         if not bool(condition()):
@@ -156,7 +156,7 @@ def _standardised(tensor, known, reader):
 
 
 def passes(spec, known):
-    """Whether a tensor of which these sizes are known meets a layer's `InputSpec`, whatever the others are."""
+    """Returns whether a tensor of which these sizes are known meets a layer's `InputSpec`, whatever the others are."""
     rank = len(known)
     wanted = spec.shape
     if spec.dtype is not None:
@@ -317,7 +317,7 @@ def _paired(tensor, known, reader):
 
 
 def _as_many(a, b):
-    """Whether the first sizes of two tensors are equal."""
+    """Returns whether the first sizes of two tensors are equal."""
     return _is_met("as_many", (a, b), lambda: tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0]))
 
 

@@ -166,7 +166,7 @@ class TerraTensor(tfi.EagerTensorBase):
 TerraTensor.__name__ = EagerTensor.__name__
 
 def has_open_shape(x):
-    """Whether `x` is a tensor of a step whose shape depends on data."""
+    """Returns whether `x` is a tensor of a step whose shape depends on data."""
     return type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is not None
 
 
@@ -292,7 +292,7 @@ _NUMBERS = frozenset([np.bool_, *(getattr(np, f"{sign}int{bits}") for sign in ("
 
 
 def holds_numbers(array):
-    """Whether TensorFlow has a type for what is in an array, and the array is known by that and its shape, but for its contents."""
+    """Returns whether TensorFlow has a type for what is in an array, and the array is known by that and its shape, but for its contents."""
     return array.dtype.type in _NUMBERS and array.dtype.isnative
 
 
@@ -316,7 +316,7 @@ def alias_of(x):
 
 
 def is_unread(x):
-    """Whether `x` was made of an array, and Python has not read its value since."""
+    """Returns whether `x` was made of an array, and Python has not read its value since."""
     return type(x) is TerraTensor and type(x._owner) is Noted and not x._owner.reads
 
 

@@ -120,7 +120,7 @@ def call_config(optimize):
 
 @functools.lru_cache(maxsize=8)
 def has_grappler(config):
-    """Whether grappler rewrites a function that is called with this serialized ConfigProto."""
+    """Returns whether grappler rewrites a function that is called with this serialized ConfigProto."""
     return not tfi.config_pb2.ConfigProto.FromString(config or b"").graph_options.rewrite_options.disable_meta_optimizer
 
 

@@ -40,7 +40,7 @@ def registered_gradient(op):
 
 
 def is_not_differentiable(op):
-    """Whether TensorFlow knows that no gradient flows through operation `op`."""
+    """Returns whether TensorFlow knows that no gradient flows through operation `op`."""
     try:
         return tfi.ops.gradient_registry.lookup(op) is None
     except LookupError:  # it would say that there is none, should one be asked for

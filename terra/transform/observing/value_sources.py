@@ -10,7 +10,7 @@ class Unobservable(Exception):
 
 
 def is_of_integers(how, asked):
-    """Whether arithmetic with names may have small integers in the middle of it, of which only Python's own evaluation tells where they came from."""
+    """Returns whether arithmetic with names may have small integers in the middle of it, of which only Python's own evaluation tells where they came from."""
     kinds = (gast.FloorDiv, gast.Mod) if how == "counted" else gast.operator
     return any(isinstance(node, gast.BinOp) and isinstance(node.op, kinds) for node in gast.walk(asked))
 

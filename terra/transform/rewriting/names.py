@@ -201,5 +201,5 @@ def _after_all(ends):
 
 
 def always_leaves(statements):
-    """Whether control never reaches the end of these statements."""
+    """Returns whether control never reaches the end of these statements."""
     return any(isinstance(node, _LEAVING) for node in statements)

@@ -65,12 +65,12 @@ def outline(tree, is_main):
 
 
 def is_block(node):
-    """Whether it is a `with` statement with a tape."""
+    """Returns whether it is a `with` statement with a tape."""
     return isinstance(node, ast.With) and any(_is_tape(item.context_expr) for item in node.items)
 
 
 def _passes(node):
-    """Whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
+    """Returns whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
     return isinstance(node, ast.With) and all(_is_tape(item.context_expr) for item in node.items)
 
 
@@ -79,12 +79,12 @@ def _is_tape(node):
 
 
 def is_outlined(name):
-    """Whether this is the name of a function that was made of a block."""
+    """Returns whether this is the name of a function that was made of a block."""
     return name.startswith(_NAME.partition("{")[0])
 
 
 def _looks_at_names(node):
-    """Whether some code may look at a scope's names in a way that is not seen in the source."""
+    """Returns whether some code may look at a scope's names in a way that is not seen in the source."""
     if isinstance(node, ast.Name):
         return node.id in _LOOK_AT_NAMES
     if isinstance(node, ast.Attribute):
@@ -106,7 +106,7 @@ def _functions(node, around):
 
 
 def _is_outside_loops(node):
-    """Whether there is a block in a statement of a function that is in none of its loops: the function as a whole is the step then."""
+    """Returns whether there is a block in a statement of a function that is in none of its loops: the function as a whole is the step then."""
     if is_block(node):
         return True
     if isinstance(node, (*_LOOPS, *_FUNCTIONS, ast.ClassDef, ast.Lambda)):
@@ -261,7 +261,7 @@ class _Outliner:
 
 
 def _computes(statement):
-    """Whether a statement does nothing but call functions of TensorFlow's, and binds a name to the result: it may as well be part of the step that it stands before.
+    """Returns whether a statement does nothing but call functions of TensorFlow's, and binds a name to the result: it may as well be part of the step that it stands before.
 
     Not one that fetches data, from an array, say: what it gets is better told from other tensors outside.
     """
@@ -294,7 +294,7 @@ def _bound_by(block):
 
 
 def _has_options(block):
-    """Whether a tape is given options of Terra's, which are those of its own steps."""
+    """Returns whether a tape is given options of Terra's, which are those of its own steps."""
     return any(keyword.arg not in _OF_TAPES for item in block.items if _is_tape(item.context_expr) for keyword in item.context_expr.keywords)
 
 
@@ -303,7 +303,7 @@ def _takes_from(node, names):
 
 
 def _leaves(node):
-    """Whether a `break` or `continue` in a statement is one of a loop around it."""
+    """Returns whether a `break` or `continue` in a statement is one of a loop around it."""
     if isinstance(node, (ast.Break, ast.Continue)):
         return True
     inside = node.orelse if isinstance(node, _LOOPS) else ast.iter_child_nodes(node)
@@ -311,7 +311,7 @@ def _leaves(node):
 
 
 def _fills(statement, names):
-    """Whether a statement puts something into a container that one of these names stands for."""
+    """Returns whether a statement puts something into a container that one of these names stands for."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
             held = node.func.value
@@ -365,6 +365,6 @@ def _is_empty(value):
 
 
 def _needs_class(node):
-    """Whether an expression means something else outside of its class."""
+    """Returns whether an expression means something else outside of its class."""
     name = getattr(node, "id", None) or getattr(node, "attr", None)
     return name is not None and (name in ("super", "__class__") or (name.startswith("__") and not name.endswith("__")))

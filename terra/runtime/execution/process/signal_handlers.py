@@ -80,7 +80,7 @@ def _no_hurry():
 
 
 def is_ours(frame):
-    """Whether Terra is at work in a frame: in itself, or in what it called there, short of the user's code."""
+    """Returns whether Terra is at work in a frame: in itself, or in what it called there, short of the user's code."""
     if frame is not None and frame.f_code in _ANYWHERE:
         frame = frame.f_back
     while frame is not None and not frames.is_users(frame):

@@ -101,7 +101,7 @@ class CallSiteCache(dict):
         del self.inline[_MOST_INLINE:]
 
     def is_worth_recording(self, signature, small):
-        """Whether a call that is not known yet is to be recorded: always, or, if calls here are recorded again and again but seldom jumped over, when it comes
+        """Returns whether a call that is not known yet is to be recorded: always, or, if calls here are recorded again and again but seldom jumped over, when it comes
         again, as batches of some length do. `small`: whether they are calls of a single function."""
         if self.recorded <= (_FRUITLESS_SMALL if small else _FRUITLESS) or self.recorded <= self.all_jumps():
             return True
@@ -114,7 +114,7 @@ class CallSiteCache(dict):
         return True
 
     def is_fruitless(self):
-        """Whether there are always other calls."""
+        """Returns whether there are always other calls."""
         if len(self.sighted) < _MOST_SIGHTED:
             return False
         self.sighted.clear()
@@ -183,7 +183,7 @@ def attempt_function(runner, function, args, kwargs, call=None, shared=False, ma
 
 
 def is_another_matter(runner, call_site):
-    """Whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or what it leaves, or the gradient, is left out with it."""
+    """Returns whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or what it leaves, or the gradient, is left out with it."""
     shown = runner.step.shown
     return (shown is not None and shown.has_arrays) or (runner.observer is not None and call_site in runner.program.only_within)
 

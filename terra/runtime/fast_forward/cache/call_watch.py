@@ -46,7 +46,7 @@ def note_filters(add):
 
 
 def writes(function):
-    """Whether a builtin writes something, or opens a file."""
+    """Returns whether a builtin writes something, or opens a file."""
     return function in _OPENING or function.__name__ in _WRITING
 
 

@@ -108,7 +108,7 @@ def compare(runner, expected, made, where=None):
 
 
 def _misses(expected, made):
-    """Whether an opaque call gave something else than was recorded: the jump would have been taken back."""
+    """Returns whether an opaque call gave something else than was recorded: the jump would have been taken back."""
     return len(expected.opaque) >= len(made.opaque) and any(a.expected is not b.expected and a.expected != b.expected for a, b in zip(expected.opaque, made.opaque))
 
 
@@ -158,7 +158,7 @@ def _told(record):
 
 
 def _same(a, b):
-    """Whether two parts of records stand for the same."""
+    """Returns whether two parts of records stand for the same."""
     if a is b:
         return True
     kind = type(a)

@@ -51,7 +51,7 @@ class Before:
 
 
 def fit(runner, losses, inputs):
-    """Whether the lists hold what the recorded call `losses` needs; that becomes part of its `inputs`."""
+    """Returns whether the lists hold what the recorded call `losses` needs; that becomes part of its `inputs`."""
     for held, needed, _ in losses:
         if needed is None:
             continue

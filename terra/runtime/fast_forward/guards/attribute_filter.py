@@ -43,7 +43,7 @@ def note_user_attribute(owner, name):
 
 
 def is_user_attribute(owner, name):
-    """Whether guards compare of the attribute only of what kind it is."""
+    """Returns whether guards compare of the attribute only of what kind it is."""
     known = _left.get(id(owner))
     return known is not None and known[0]() is owner and name in known[1]
 
@@ -110,7 +110,7 @@ def _describe(value, words):
 
 @functools.lru_cache(None)
 def _has(cls, name):
-    """Whether a class of the framework's has such an attribute, or its methods and properties ask their own object for it."""
+    """Returns whether a class of the framework's has such an attribute, or its methods and properties ask their own object for it."""
     return name in vars(cls) or any(asked.asks_its_own(code, name) for code in _codes_of(cls))
 
 

@@ -43,11 +43,11 @@ class GuardSet:
             walk.variable(variable)
 
     def holds_any(self, ids):
-        """Whether an object of one of these ids is among what the call read."""
+        """Returns whether an object of one of these ids is among what the call read."""
         return self.containers.holds_any(ids) or (self.reads is not None and self.reads.holds_any(ids))
 
     def holds(self):
-        """Whether nothing has changed."""
+        """Returns whether nothing has changed."""
         if not self.containers.holds():
             return False
         for array, held in self.arrays:
@@ -70,7 +70,7 @@ _monitoring = getattr(sys, "monitoring", None)
 
 
 def is_traced():
-    """Whether a debugger or a coverage tool follows the program's lines: the user's code must run then."""
+    """Returns whether a debugger or a coverage tool follows the program's lines: the user's code must run then."""
     if sys.gettrace() is not None:
         return True
     return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None

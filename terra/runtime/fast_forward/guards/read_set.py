@@ -124,7 +124,7 @@ class _Parts(guard_builder.GuardBuilder):
 
 
 def _is_quiet(name, value, replaced, librarys):
-    """Whether the framework's properties do not notice that a class defines `name` as `value`, in place of what its bases `librarys`, the framework's, have."""
+    """Returns whether the framework's properties do not notice that a class defines `name` as `value`, in place of what its bases `librarys`, the framework's, have."""
     if _is_function(value):
         return _is_function(replaced) and (not name.startswith("_") or name.endswith("__") or name not in _asked_for(librarys))
     return defined(type(value), "__get__") is None or name in ("__dict__", "__weakref__")
@@ -280,11 +280,11 @@ class ReadSet:
         self.settings(guard.root)
 
     def has_attribute(self, owner, name):
-        """Whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
+        """Returns whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
         return self.has_entry(owner, name) or (type(owner) is not CellType and self._walk.containers.covers(space_of(owner)))
 
     def has_entry(self, owner, name):
-        """Whether that was read by itself, not with all others."""
+        """Returns whether that was read by itself, not with all others."""
         if type(owner) is CellType:
             return (_contents, id(owner)) in self._asked
         return name in self._entries.get(id(space_of(owner)), ((), ()))[1]
@@ -296,7 +296,7 @@ class ReadSet:
         return self._entries.get(id(space_of(owner)), ((), {}))[1].get(name)
 
     def has_contents(self, container):
-        """Whether it was read what is in a container."""
+        """Returns whether it was read what is in a container."""
         return self._walk.containers.covers(container)
 
     def settings(self, root):
@@ -329,7 +329,7 @@ class ReadSet:
             yield value
 
     def holds_any(self, ids):
-        """Whether an object of one of these ids was read."""
+        """Returns whether an object of one of these ids was read."""
         return not self.ids().isdisjoint(ids)
 
     def ids(self):
@@ -368,7 +368,7 @@ class ReadSet:
         self._containers = self._walk.containers
 
     def holds(self):
-        """Whether all that was read is still the same."""
+        """Returns whether all that was read is still the same."""
         return self.hold_after_the_run() and (not self._questions or all(question(None) is answer for question, answer in self._questions))
 
     def hold_after_the_run(self):

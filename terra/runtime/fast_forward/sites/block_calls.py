@@ -56,7 +56,7 @@ def _replace(cls, name, function, make):
 
 
 def _calls(view):
-    """Whether it is the user's own code, in or behind a block, that calls the caller of this: itself, or by an instrumented call site, where nothing is skipped behind a block."""
+    """Returns whether it is the user's own code, in or behind a block, that calls the caller of this: itself, or by an instrumented call site, where nothing is skipped behind a block."""
     if not view.in_block or view.thread != get_ident():
         return False
     frame = sys._getframe(2)

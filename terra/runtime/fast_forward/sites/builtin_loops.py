@@ -56,7 +56,7 @@ def located_reduce(*args):
 
 
 def is_builtin(function):
-    """Whether what `map` is given is no function of anybody's, whose calls need a location."""
+    """Returns whether what `map` is given is no function of anybody's, whose calls need a location."""
     return function is None or issubclass(type(function), (type, BuiltinFunctionType, *_METHODS))
 
 

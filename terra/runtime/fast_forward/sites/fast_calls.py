@@ -117,7 +117,7 @@ def _sparse_tensor(*args, **kwargs):
 
 
 def _is_behind_block():
-    """Whether a call is behind a tape's block, and may only be skipped if no other thread can end the step meanwhile."""
+    """Returns whether a call is behind a tape's block, and may only be skipped if no other thread can end the step meanwhile."""
     view = current_step.active
     return view is not None and view.open_ended and not view.held and view.thread == get_ident()
 
@@ -267,7 +267,7 @@ _held = None  # the operators of these classes, when they were first looked at
 
 
 def operators_are_original():
-    """Whether nobody has replaced an operator of tensors, ragged and sparse ones, or variables."""
+    """Returns whether nobody has replaced an operator of tensors, ragged and sparse ones, or variables."""
     return all(now is held or now is interception._getitem for now, held in zip(_operators(), _held))
 
 

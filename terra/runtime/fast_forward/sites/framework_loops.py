@@ -97,7 +97,7 @@ def unconverted(partial):
 
 
 def autograph_leaves(function):
-    """Whether a function does the same if AutoGraph has converted it: it computes in a straight line, and calls nothing but what is the framework's."""
+    """Returns whether a function does the same if AutoGraph has converted it: it computes in a straight line, and calls nothing but what is the framework's."""
     if type(function) is not FunctionType:
         return False
     if is_frameworks_function(function):
@@ -117,7 +117,7 @@ def autograph_leaves(function):
 
 
 def _is_left(value, within=()):
-    """Whether there is no function of the program's in a value; `within`: ids of the containers that it is in."""
+    """Returns whether there is no function of the program's in a value; `within`: ids of the containers that it is in."""
     kind = type(value)
     if issubclass(kind, ModuleType):
         return value.__name__.split(".", 1)[0] in tfi.FRAMEWORKS
@@ -174,7 +174,7 @@ def _step_holder(body):
 
 
 def calls_stock_cell(function):
-    """Whether `function` is what a stock RNN layer calls its cell with, and that is a stock one, too."""
+    """Returns whether `function` is what a stock RNN layer calls its cell with, and that is a stock one, too."""
     if type(function) is not FunctionType or function.__module__ != keras.RNN_LAYER:
         return False
     held = closure(function)

@@ -94,7 +94,7 @@ class Wrapped:
 
 
 def is_predicted(wrapped, args, kwargs):
-    """Whether the wrapper does nothing for such a call; None if that is still to be verified."""
+    """Returns whether the wrapper does nothing for such a call; None if that is still to be verified."""
     layer = wrapped.layer
     plan = _plan(layer, args, kwargs) if wrapped.known.calls_users else None
     return plan is not None and _masks_fit(plan, args, kwargs) and _does_nothing(layer, wrapped.known, args, kwargs) and plan.verified
@@ -205,7 +205,7 @@ def _make_plan(layer, signature, args, kwargs):
 
 
 def _masks_fit(plan, args, kwargs):
-    """Whether the wrapper would fill in no mask but, for the one tensor among the arguments, None."""
+    """Returns whether the wrapper would fill in no mask but, for the one tensor among the arguments, None."""
     for k in plan.masks:
         if args[k] is None:
             return False
@@ -216,7 +216,7 @@ def _masks_fit(plan, args, kwargs):
 
 
 def _does_nothing(layer, known, args, kwargs):
-    """Whether the wrapper would neither build, convert, check, mask nor add anything."""
+    """Returns whether the wrapper would neither build, convert, check, mask nor add anything."""
     attributes = vars(layer)
     try:
         policy = attributes["_dtype_policy"]
@@ -245,7 +245,7 @@ def _does_nothing(layer, known, args, kwargs):
 
 
 def _is_kept(x, kept, free):
-    """Whether the wrapper hands an argument on as it is. `free`: it need not be a tensor."""
+    """Returns whether the wrapper hands an argument on as it is. `free`: it need not be a tensor."""
     kind = type(x)
     if kind is TerraTensor or kind is EagerTensor:
         return x._datatype_enum() in kept and getattr(x, "_keras_mask", None) is None

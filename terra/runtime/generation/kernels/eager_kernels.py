@@ -111,7 +111,7 @@ def stateless_random(builder, op_type, refs, attrs, label):
 
 
 def draws_harmlessly(op_type, kinds):
-    """Whether a stateful random operation that goes into the graph cannot fail, given `kinds` of its inputs."""
+    """Returns whether a stateful random operation that goes into the graph cannot fail, given `kinds` of its inputs."""
     if op_type == "RandomUniformInt":  # a range that is empty
         return False
     return op_type == opschema.SHUFFLE or op_type in opschema.SAMPLERS or kinds[1 if op_type == "Multinomial" else 0][0] == CONST  # the size
@@ -164,7 +164,7 @@ def const_ints(builder, values):
 
 
 def may_pool_by_onednn(attrs, forward, shape):
-    """Whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: it depends on data, and oneDNN's
+    """Returns whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: it depends on data, and oneDNN's
     kernel ends the process if the input is empty).
 
     forward: attributes of the MaxPool that gave its second input from its first one; None if that is not known.

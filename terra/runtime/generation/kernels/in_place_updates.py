@@ -42,7 +42,7 @@ def place_of_indices(op_type):
 
 
 def is_of_elements(op_type):
-    """Whether the indices of such an operation are those of single elements (or of parts of any rank), not of rows."""
+    """Returns whether the indices of such an operation are those of single elements (or of parts of any rank), not of rows."""
     return "Nd" in op_type
 
 
@@ -54,7 +54,7 @@ def places_to_check(node, is_open):
 
 
 def is_sure(node, accesses, is_open):
-    """Whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data (`is_open`), fit each other."""
+    """Returns whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data (`is_open`), fit each other."""
     info, kinds = node.payload.event.info, node.payload.kinds
     if (is_open and info.op_type not in _SCATTER) or info.attrs.get("batch_dims"):
         return False
@@ -69,7 +69,7 @@ def is_sure(node, accesses, is_open):
 
 
 def has_rows(node):
-    """Whether an update changes only the rows, or elements, of its variables that it has the indices of."""
+    """Returns whether an update changes only the rows, or elements, of its variables that it has the indices of."""
     return place_of_indices(node.payload.event.info.op_type) is not None
 
 
@@ -115,7 +115,7 @@ def _find(order, inline, accesses, raw, can_run):
 
 
 def _starts(node, accesses, raw):
-    """Whether it is an update of a variable in its place."""
+    """Returns whether it is an update of a variable in its place."""
     return any(v in raw and how not in READS_ONLY for _, v, how in accesses.get(node, ()))
 
 

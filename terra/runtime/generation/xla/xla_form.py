@@ -128,7 +128,7 @@ class _Maker:
         return form
 
     def _fits_whole(self, node, variables):
-        """Whether an operation that no cluster has may be part of the whole: constants, the barrier, and the read and the update of a variable, before and behind it."""
+        """Returns whether an operation that no cluster has may be part of the whole: constants, the barrier, and the read and the update of a variable, before and behind it."""
         if node.op in ("Const", "NoOp"):
             return True
         if node.op not in _OF_VARIABLES or node.input[0] not in variables or (node.device and not _is_only_device(node.device)):
