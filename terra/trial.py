@@ -50,8 +50,8 @@ class Trial:
         return statistics.median(self.times[form])
 
     def is_faster(self, form, than=None):
-        """Returns whether steps with a form take at most so many times (FASTER) as long as with the other one. What else runs on the machine makes steps longer, never shorter: the
-        shorter ones must not say the opposite."""
+        """Returns whether steps with a form take at most so many times (FASTER) as long as with the other one. What else runs on the machine makes
+        steps longer, never shorter: the shorter ones must not say the opposite."""
         than = FASTER if than is None else than
         return self.median(form) <= than * self.median(1 - form) and self._lower_quartile(form) <= max(than, 1.0) * self._lower_quartile(1 - form)
 

@@ -42,13 +42,14 @@ def is_stock_object(callee):
 
 
 def may_do_nothing(owner):
-    """Returns whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that scales no loss,
-    the metrics of a model that has none."""
+    """Returns whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that
+    scales no loss, the metrics of a model that has none."""
     return is_stock_object(owner) or is_derived_object(owner) or stock_package(type(owner).__module__) in ("optimizers", "trainers")
 
 
 def is_stock_function(callee):
-    """Returns whether `callee` is an object that stands for a function: a schedule, a regularizer, an initializer, a constraint of Keras' own; or a `tf.function`."""
+    """Returns whether `callee` is an object that stands for a function: a schedule, a regularizer, an initializer, a constraint of Keras' own; or a
+    `tf.function`."""
     module = type(callee).__module__
     return type(callee) is tfi.PolymorphicFunction or (
         stock_package(module) in _FUNCTION_PACKAGES and (".optimizers." not in module or ".schedules." in module))

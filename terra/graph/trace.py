@@ -38,8 +38,9 @@ class RawEvent:
     """One event of a step as it was executed.
 
     refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
-    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it depends on
-    data. line: `file.py:12`, for events that no instrumented call site need be near to. enums: the dtype enums of its inputs, if another call is to be compared with it.
+    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it
+    depends on data. line: `file.py:12`, for events that no instrumented call site need be near to. enums: the dtype enums of its inputs, if another
+    call is to be compared with it.
     """
 
     __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line", "enums")

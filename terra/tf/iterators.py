@@ -1,9 +1,10 @@
 """Tells what an operation outside of the steps may touch, and so whether it has to wait for the steps in flight.
 
 An update of a variable meets a graph that uses the same variable, and no other. Iterators, tables and queues are never part of a graph; moving an
-iterator meets one only if the graph and the input pipeline share state. A `tf.data` pipeline is told by its parts: the datasets that it is made of, their functions, and what these capture. A variable that a function captures is looked for among
-the arguments of the graphs in flight. Where Python code runs in the pipeline (`from_generator`, `py_function`), or anything else that cannot be looked
-into, it may touch all that there is. What cannot be told waits.
+iterator meets one only if the graph and the input pipeline share state. A `tf.data` pipeline is told by its parts: the datasets that it is made of,
+their functions, and what these capture. A variable that a function captures is looked for among the arguments of the graphs in flight. Where Python
+code runs in the pipeline (`from_generator`, `py_function`), or anything else that cannot be looked into, it may touch all that there is. What cannot
+be told waits.
 """
 
 from terra.tf import private_names as tfi

@@ -325,7 +325,8 @@ _MOST_CALLS = 1000  # ways to call one op that are remembered
 
 
 def op_info(schema, attr_pairs, device):
-    """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes; nor is the message of a check)."""
+    """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes; nor is the message
+    of a check)."""
     key = (attr_pairs, device) if not schema.has_floats else (attr_pairs, device, repr(attr_pairs))
     try:
         info = schema.infos.get(key)

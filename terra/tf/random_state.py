@@ -19,7 +19,8 @@ def random_state():
 def _state_of_numpys():
     """Returns what `np.random.get_state` does, which takes it 40 us: a look into memory shows whether it would tell the same.
 
-    Not so while the second one of a pair of normal numbers is kept for the next draw, which changes nothing there. That one begins to be kept only in a draw that does, or in a `set_state`.
+    Not so while the second one of a pair of normal numbers is kept for the next draw, which changes nothing there. That one begins to be kept only in
+    a draw that does, or in a `set_state`.
     """
     global _known
     generator = np.random.get_bit_generator()

@@ -1,4 +1,5 @@
-"""Versions of dicts, lengths of lists and sets, classes of objects, read from memory: whether thousands of attributes have changed, without looking at one of them.
+"""Versions of dicts, lengths of lists and sets, classes of objects, read from memory: whether thousands of attributes have changed, without looking
+at one of them.
 
 CPython 3.10 to 3.12 keep in each dict a number that is new after each change (`ma_version_tag`, PEP 509), which no Python function gives. It lies behind
 the object's head and the number of items. Comparing attributes one by one costs a step 0.1 to 0.3 ms, most of it for cache misses, one after the

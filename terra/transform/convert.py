@@ -47,7 +47,8 @@ class Form(NamedTuple):
 
 
 class Decision:
-    """The decision on the functions of one code object: `factory` makes their instrumented forms, if there is one; `outer` made that of a function which they are made in."""
+    """The decision on the functions of one code object: `factory` makes their instrumented forms, if there is one; `outer` made that of a function
+    which they are made in."""
 
     __slots__ = ("code", "factory", "reason", "is_instrumented", "only_forced", "outer")
 
@@ -156,7 +157,8 @@ def own_code(code):
 
 
 def own_codes(code):
-    """Lists the user's own code objects of which `code` may be the instrumented or observed form, or a function within one: several where they have the same name, line and parameters."""
+    """Lists the user's own code objects of which `code` may be the instrumented or observed form, or a function within one: several where they have
+    the same name, line and parameters."""
     factory = _around.get(id(code))
     if factory is None:
         return [code]
@@ -363,7 +365,8 @@ def _class_form(cls):
 
 
 def _cached_form(cached):
-    """Instruments what ``functools.lru_cache`` made, in place, and gives it back: the cache must stay the one that the user sees, so its function changes its code."""
+    """Instruments what ``functools.lru_cache`` made, in place, and gives it back: the cache must stay the one that the user sees, so its function
+    changes its code."""
     function = cached.__wrapped__
     if type(function) is FunctionType:
         form = function_form(function)

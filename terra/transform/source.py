@@ -206,7 +206,8 @@ def says(code, module_globals):
 
 
 def _is_trusted(code, module_globals):
-    """Returns whether the file need not be compiled to know that it says what runs: of a library, it is as it was when this process began, and so is what is no file."""
+    """Returns whether the file need not be compiled to know that it says what runs: of a library, it is as it was when this process began, and so is
+    what is no file."""
     try:
         status = os.stat(code.co_filename)
     except OSError:

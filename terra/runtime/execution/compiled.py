@@ -5,8 +5,8 @@ XLA compiles a function when it first runs with inputs of some shapes, and the s
 1. when a program has proved to be in use, a helper thread writes its compiled form and a *probe*: the ordinary form that also returns what would go into
    the clusters;
 2. a step with shapes that were not compiled yet runs the probe, and the helper thread calls each cluster alone with the values that it gave. XLA's cache is
-   kept by function and shapes, so the step that calls the cluster later finds it compiled. Clusters are pure: nothing happens by these calls. A form that XLA compiles as a
-   whole needs no probe: it is called with the step's arguments, and variables of its own in place of the program's;
+   kept by function and shapes, so the step that calls the cluster later finds it compiled. Clusters are pure: nothing happens by these calls. A form
+   that XLA compiles as a whole needs no probe: it is called with the step's arguments, and variables of its own in place of the program's;
 3. each cluster is compiled for two orders of its operations (`xla_order.py`), and the one in which it is faster stays;
 4. once compiled, both forms take turns for some steps, and the faster one stays (`trial.py`).
 

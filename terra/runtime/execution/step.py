@@ -87,8 +87,8 @@ class Step:
         self.device = tfi.device_name()
 
     def fails(self, error):
-        """An operation before the one at hand turns out to have failed: eagerly, the program would not have come here. Should it take the error for another one's and
-        catch it (as `float(x)` in a `try` statement), then it is raised again, by its next operation or at the step's end."""
+        """An operation before the one at hand turns out to have failed: eagerly, the program would not have come here. Should it take the error for
+        another one's and catch it (as `float(x)` in a `try` statement), then it is raised again, by its next operation or at the step's end."""
 
         def fail(*args):
             raise error
@@ -189,10 +189,12 @@ class Step:
         return self._shapes
 
     def seeded(self, schema, inputs, attrs):
-        """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and a replay must draw the same.
+        """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and
+        a replay must draw the same.
 
-        None if it must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only seeds that were drawn for this one op
-        (never the user's own) have a stateless twin. So must one that shuffles many rows, or nobody knows how many, and one that samples many candidates.
+        None if it must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only seeds that were
+        drawn for this one op (never the user's own) have a stateless twin. So must one that shuffles many rows, or nobody knows how many, and one
+        that samples many candidates.
         """
         if schema.name == opschema.SHUFFLE and rows_of(inputs[0]) is None:
             return None

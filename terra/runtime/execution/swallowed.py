@@ -1,7 +1,8 @@
 """Errors of failed steps that come late: how they are remembered, and those that the framework's own code has met in a read, and may have swallowed.
 
 Eagerly the operation itself would have raised, before that code. So such an error stays pending until the program has seen it: it is raised again where control
-comes back to the program's code, in a function that the framework calls or behind the framework's call, and by whatever uses a variable or starts a step before that.
+comes back to the program's code, in a function that the framework calls or behind the framework's call, and by whatever uses a variable or starts a
+step before that.
 """
 
 import sys

@@ -12,7 +12,8 @@ becomes a Case operation with one function for each case, driven by Case Select.
 
 In all forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
 that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
-functions that write) run behind the barrier too, with all that depends on them, if none of that can fail (see `in_place_updates`); else they keep their place, and what they overwrite is noted before (see `fallback.undo`).
+functions that write) run behind the barrier too, with all that depends on them, if none of that can fail (see `in_place_updates`); else they keep
+their place, and what they overwrite is noted before (see `fallback.undo`).
 """
 
 import itertools
@@ -49,7 +50,8 @@ _function_numbers = itertools.count()
 class GraphGenerator(Commits):
     """Generates one form of the graph.
 
-    new_queue(enums): makes a channel for values of these types, which it takes together; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none; conditional: whether it has conditions.
+    new_queue(enums): makes a channel for values of these types, which it takes together; it is only called for the early form. deferred: whether
+    fetches are outputs, else the late form has none; conditional: whether it has conditions.
     optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph. fixed: those operations {node: its shapes}
     for whose shapes alone the graph may be right; all, with the shapes that they had so far, if it is empty; none if it is None.
     """

@@ -1,8 +1,8 @@
 """Undoing updates of variables in their place, after a graph has failed, or was cancelled, before its barrier.
 
-The graph itself notes what such an update is about to overwrite, in variables of Terra's own, and empties these behind the barrier, where nothing can fail any more. (The supplement of the
-paper checkpoints variables before each step; that would have to wait for the step before.) Of a scattered update it notes the rows, of all others the whole value: TensorFlow shares the
-buffer, and copies it when something is written into it.
+The graph itself notes what such an update is about to overwrite, in variables of Terra's own, and empties these behind the barrier, where nothing can
+fail any more. (The supplement of the paper checkpoints variables before each step; that would have to wait for the step before.) Of a scattered
+update it notes the rows, of all others the whole value: TensorFlow shares the buffer, and copies it when something is written into it.
 """
 
 import numpy as np

@@ -1,8 +1,10 @@
 """Calls that are watched while a profiler of the program's is at work.
 
-A call is watched by a profile function (`sys.setprofile`), of which a thread has one. One that is written in Python is called from ours. Of those written in C, cProfile
-(up to Python 3.11; from then on it needs none) and pyinstrument are suspended for as long as the call takes, which is once or a few times in a program, and go on where they
-were: they count its time as that of this module. Other ones can be neither called nor taken up again: beside them no call is watched, and the program is told so, once.
+A call is watched by a profile function (`sys.setprofile`), of which a thread has one. One that is written in Python is called from ours. Of those
+written in C, cProfile (up to Python 3.11; from then on it needs none) and pyinstrument are suspended for as long as the call takes, which is once or
+a few times in a program, and go on where they
+were: they count its time as that of this module. Other ones can be neither called nor taken up again: beside them no call is watched, and the program
+    is told so, once.
 """
 
 import cProfile

@@ -1,12 +1,13 @@
 """Gradients of rolled steps, segment by segment.
 
-`tape.gradient` goes through the composites of a tape (`terra.runtime.loops.segment_tape`) backwards. The backward pass of one composite is a segment of its own: the first time TensorFlow's tape and
-gradient functions issue its operations, which are traced, and make a graph; from then on a `BackwardPlan` says which tensors go into that graph and what comes out, and the backward
-pass of one iteration of a loop is one dispatch, whatever the number of its operations. A plan holds for one path through the forward segment, its shapes, which of its inputs are
-watched, which of its outputs have a gradient, and the values that gradient functions read.
+`tape.gradient` goes through the composites of a tape (`terra.runtime.loops.segment_tape`) backwards. The backward pass of one composite is a segment
+of its own: the first time TensorFlow's tape and gradient functions issue its operations, which are traced, and make a graph; from then on a
+`BackwardPlan` says which tensors go into that graph and what comes out, and the backward pass of one iteration of a loop is one dispatch, whatever
+the number of its operations. A plan holds for one path through the forward segment, its shapes, which of its inputs are watched, which of its outputs
+have a gradient, and the values that gradient functions read.
 
-A value that is used by several operations of one segment, and behind it, gets its gradients summed segment by segment, where TensorFlow's tape has one sum of all: the
-last bits may differ from eager execution there, as they do for tf.function's While.
+A value that is used by several operations of one segment, and behind it, gets its gradients summed segment by segment, where TensorFlow's tape has
+one sum of all: the last bits may differ from eager execution there, as they do for tf.function's While.
 """
 
 from terra.runtime.loops.piece_plans import is_constant, make_plan

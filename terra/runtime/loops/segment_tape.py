@@ -1,8 +1,8 @@
 """The records for the gradient tapes of a rolled step, bundled segment by segment.
 
-While a step runs in segments, what a gradient tape would record is kept, as in `lazy_tape`; when a segment ends, its operations become one `SegmentRecord`. Gradients are taken
-composite by composite (`terra.runtime.loops.segment_gradient`). Tapes that this does not cover (nested ones, those on which Python functions were recorded or that are asked while they
-record) are told all operations, and TensorFlow's own tape does the work.
+While a step runs in segments, what a gradient tape would record is kept, as in `lazy_tape`; when a segment ends, its operations become one
+`SegmentRecord`. Gradients are taken composite by composite (`terra.runtime.loops.segment_gradient`). Tapes that this does not cover (nested ones,
+those on which Python functions were recorded or that are asked while they record) are told all operations, and TensorFlow's own tape does the work.
 """
 
 from terra.runtime.fallback.replay import execute_again, unrecorded

@@ -265,7 +265,8 @@ class Coexecuted(AsWritten):
         return scopes.converted(self.__wrapped__) if scopes.is_autographs(frames.around_ours(sys._getframe(1))) else self.__wrapped__
 
     def note_coexecuted(self, program, form, path, shapes, single_threaded, general, lacks_form):
-        """A step with arguments of these shapes was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its `general` one; `lacks_form`: whether another form is due."""
+        """A step with arguments of these shapes was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its
+        `general` one; `lacks_form`: whether another form is due."""
         self._stats.coexecuted_steps += 1
         self._stats.single_threaded_steps += single_threaded
         self.was_edited = False

@@ -298,7 +298,8 @@ class Generation:
         return [*self.retired, *([] if program is None else [program])]
 
     def remove_retired(self):
-        """Remove the functions of programs that are used no more, once the steps in flight have landed (some may use them): that is waited for, which is as rare as new graphs are."""
+        """Remove the functions of programs that are used no more, once the steps in flight have landed (some may use them): that is waited for, which
+        is as rare as new graphs are."""
         busy = [program for program in self.retired if program.compiled is not None and program.compiled.busy]
         if len(busy) == len(self.retired):
             return

@@ -1,4 +1,5 @@
-"""The functions for single structures of arguments: each runs the steps of its structure in place of the function that is rolled (see `structure_specialisation`)."""
+"""The functions for single structures of arguments: each runs the steps of its structure in place of the function that is rolled (see
+`structure_specialisation`)."""
 
 import dataclasses
 import time

@@ -1,7 +1,9 @@
-"""`tape.jacobian`, `tape.batch_jacobian` and `tf.vectorized_map`: TensorFlow makes a function of its own at each call of these, which takes it tens of milliseconds.
+"""`tape.jacobian`, `tape.batch_jacobian` and `tf.vectorized_map`: TensorFlow makes a function of its own at each call of these, which takes it tens
+of milliseconds.
 
 The call can be skipped as that of `tape.gradient` is (see `fast_forward`), if the function is the same at each step. It would not be: it holds small
-eager tensors that it uses, activations among them, as constants. In a step they are its inputs instead, all but small integers that were not given to the step: they may be shapes.
+eager tensors that it uses, activations among them, as constants. In a step they are its inputs instead, all but small integers that were not given to
+the step: they may be shapes.
 """
 
 import threading

@@ -85,7 +85,8 @@ def static_shape(op, flat, attrs, fast):
 
 
 def recorded_shape(schema, op, inputs, flat, attrs, record):
-    """Computes a shape as `static_shape` does, by the fast path, and tells the tapes: no gradient goes through it, but eager tapes take it into account in the order of what they add up."""
+    """Computes a shape as `static_shape` does, by the fast path, and tells the tapes: no gradient goes through it, but eager tapes take it into
+    account in the order of what they add up."""
     result = static_shape(op, flat, attrs, True)
     if not tfi.tape_set_is_empty():
         record(op, list(flat), attrs + schema.inferred_attrs(inputs), result if type(result) is list else [result])

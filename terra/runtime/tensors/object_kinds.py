@@ -70,7 +70,8 @@ def is_librarys_container(kind):
 
 
 def is_output(value):
-    """Returns whether it is what models of a library that does nothing but compute give: a data class that is an ordered dict of its fields, too (Hugging Face's `ModelOutput`)."""
+    """Returns whether it is what models of a library that does nothing but compute give: a data class that is an ordered dict of its fields, too
+    (Hugging Face's `ModelOutput`)."""
     kind = type(value)
     return issubclass(kind, collections.OrderedDict) and type(kind) is type and policy.is_pure(kind.__module__) and all(
         vars(value).get(name, vars) is x for name, x in collections.OrderedDict.items(value))

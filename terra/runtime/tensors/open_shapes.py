@@ -1,7 +1,8 @@
 """Shapes that depend on data: what is known of them before Python reads them, and who gets to see that.
 
 In eager execution a tensor's shape is always known, so TensorFlow's Python asks for it freely; in a step it is a value of the graph's, for which Python would
-have to wait. Most of that code only wants to know the rank, or a size that is known anyway: it gets a shape that is read when somebody looks at an unknown size.
+have to wait. Most of that code only wants to know the rank, or a size that is known anyway: it gets a shape that is read when somebody looks at an
+unknown size.
 
 The functions that compute an operation's gradient are written for tf.function, too, and can do without sizes. While they run, tensors show what is known and
 no more, as symbolic tensors do: then the gradient of `tf.reduce_mean(tf.boolean_mask(x, mask))` reads nothing at all.
@@ -110,7 +111,8 @@ def is_known_to_be(known, shape):
 
 
 def merged(known, other):
-    """Joins two descriptions of one shape to all that is known of it: a tuple, or a PartialShape or None. (`known` is the PartialShape or None that was known before.)"""
+    """Joins two descriptions of one shape to all that is known of it: a tuple, or a PartialShape or None. (`known` is the PartialShape or None that
+    was known before.)"""
     if known is None or other is None or len(known) != len(other):
         return other if known is None else known
     return shape_of([b if a is None else a for a, b in zip(known, other)])

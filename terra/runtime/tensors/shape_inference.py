@@ -1,8 +1,8 @@
 """Output shapes of an operation without running anything, by TensorFlow's own shape functions.
 
 The skeleton knows the shapes that a node has had. For a new batch size or sequence length the operation is added to a scratch graph, whose C++ shape
-function answers in some 0.2 ms (an operation that keeps something of its own for its gradient is run once, instead); the answer is then remembered by the node. Where shapes depend on data, the tracing phase asks in the same way what Python
-knows of them, so that both phases know the same.
+function answers in some 0.2 ms (an operation that keeps something of its own for its gradient is run once, instead); the answer is then remembered by
+the node. Where shapes depend on data, the tracing phase asks in the same way what Python knows of them, so that both phases know the same.
 """
 
 import numpy as np

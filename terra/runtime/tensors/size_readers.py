@@ -1,9 +1,10 @@
 """Framework code that looks at all the sizes of a tensor, though what it does depends on none that is not known.
 
-Keras checks the input of each layer against a specification, looks for a bias that can be added as one, asks whether a convolution has left nothing over. Where a size
-depends on data, or is left unknown (see `dynamic_arguments`), each look would be a value that Python waits for. Here are those functions that can do without, each with the
-condition under which it can: then they see None in the place of the size, as symbolic tensors have it, and do what they would have done with any number there.
-Some conditions are not about what is known: then the graph computes whether they hold, and Python reads that, which is the same at each step.
+Keras checks the input of each layer against a specification, looks for a bias that can be added as one, asks whether a convolution has left nothing
+over. Where a size depends on data, or is left unknown (see `dynamic_arguments`), each look would be a value that Python waits for. Here are those
+functions that can do without, each with the condition under which it can: then they see None in the place of the size, as symbolic tensors have it,
+and do what they would have done with any number there. Some conditions are not about what is known: then the graph computes whether they hold, and
+Python reads that, which is the same at each step.
 
 Each function is known by its name, its file, and a fingerprint of its source: another version of it, which may do otherwise, reads.
 """

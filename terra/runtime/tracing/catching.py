@@ -81,8 +81,8 @@ _DEEPEST_CALLER = 12  # frames between a step and Keras' function for one batch 
 
 
 def around_step(frame):
-    """Returns whether a step that is called from `frame`, by the user's code, or by Keras for one batch of it, is in a statement that would catch its failure, and in no
-    loop of another function inside of that."""
+    """Returns whether a step that is called from `frame`, by the user's code, or by Keras for one batch of it, is in a statement that would catch its
+    failure, and in no loop of another function inside of that."""
     if frame is not None and not frames.is_users(frame):
         if _is_unknown(frame):
             return True  # it may catch what it calls: unittest's `assertRaises`, a pool of threads, a decorator that tries again
@@ -124,8 +124,8 @@ def _caller_of_batch(frame):
 
 
 def _is_caught(frame, begun=0, loops=_ANYWHERE):
-    """Returns whether what runs where a frame is would be caught by a statement behind the line `begun` of its function; None if the caller's statements may. Not by one
-    that has other loops round this place than `loops` says."""
+    """Returns whether what runs where a frame is would be caught by a statement behind the line `begun` of its function; None if the caller's
+    statements may. Not by one that has other loops round this place than `loops` says."""
     place = id(frame.f_code), frame.f_lasti, begun, loops
     known = _places.get(place)
     if known is None:

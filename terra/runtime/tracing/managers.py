@@ -1,7 +1,7 @@
 """Context managers of the program's that look at the error which ends their `with` statement: they catch it, or take something back.
 
-Which manager a statement has is told from what its expression names in the frame; nothing of the program's is called for it. Those of libraries only clean up, but for
-the few that `catching` knows by name.
+Which manager a statement has is told from what its expression names in the frame; nothing of the program's is called for it. Those of libraries only
+clean up, but for the few that `catching` knows by name.
 """
 
 import ast

@@ -11,9 +11,10 @@
                                                       loss = block(model, x, y)
                                                       print(loss)
 
-So a script's main loop is treated like a step that was written as a function. What is read there of names that the loop changes, or that are local to the function, are arguments; what is
-bound there and may be read later, before it is bound again, is the result; the rest is local to the new function. That is done only where no program can tell: where each argument is sure to be bound
-before, and each result afterwards, no function looks at one of these names, or binds it, and control does not leave the statements but at their end. Else the loop stays as it is.
+So a script's main loop is treated like a step that was written as a function. What is read there of names that the loop changes, or that are local to
+the function, are arguments; what is bound there and may be read later, before it is bound again, is the result; the rest is local to the new
+function. That is done only where no program can tell: where each argument is sure to be bound before, and each result afterwards, no function looks
+at one of these names, or binds it, and control does not leave the statements but at their end. Else the loop stays as it is.
 """
 
 import ast
@@ -148,8 +149,8 @@ class _Outliner:
     def walk(self, statements, bound, loop=None, following=(), catching=()):
         """Look for blocks in a list of statements.
 
-        bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. following: what may run after them, as (statements, the
-        first of those). catching: the same of what may run after an exception that some statement round them has caught.
+        bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. following: what may run after them,
+        as (statements, the first of those). catching: the same of what may run after an exception that some statement round them has caught.
         """
         k, before = 0, []  # what is bound before each of the statements
         while k < len(statements):
@@ -209,7 +210,8 @@ class _Outliner:
         return n
 
     def _function(self, region, at, bound, loop, following, catching):
-        """Make a function of these statements, of which that at `at` is the block, or of the first of them, which stay in `region`: the statement that calls it; None if they cannot be one."""
+        """Make a function of these statements, of which that at `at` is the block, or of the first of them, which stay in `region`: the statement
+        that calls it; None if they cannot be one."""
         if len(region) <= at:
             return None
         names, read_first = names_of(region), set()
@@ -261,7 +263,8 @@ class _Outliner:
 
 
 def _computes(statement):
-    """Returns whether a statement does nothing but call functions of TensorFlow's, and binds a name to the result: it may as well be part of the step that it stands before.
+    """Returns whether a statement does nothing but call functions of TensorFlow's, and binds a name to the result: it may as well be part of the step
+    that it stands before.
 
     Not one that fetches data, from an array, say: what it gets is better told from other tensors outside.
     """

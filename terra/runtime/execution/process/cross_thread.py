@@ -72,7 +72,8 @@ def running_step():
 
 
 def leave_graph(reason):
-    """Makes the step that runs on the calling thread fall back, or end if it is only open still: what follows must not need a graph. Returns the step that goes on, or None."""
+    """Makes the step that runs on the calling thread fall back, or end if it is only open still: what follows must not need a graph. Returns the step
+    that goes on, or None."""
     step = running_step()
     if step is None or step.thread != get_ident():
         return None

@@ -120,7 +120,8 @@ class Inputs:
     __slots__ = ("values", "external", "enclosed", "composites", "indices", "fed", "masks", "numbers", "drawn", "arrays", "opaque", "evaluate")
 
     def known_elsewhere(self, runner, reads):
-        """Returns whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
+        """Returns whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of
+        the two was used."""
         return reads.holds_any({*runner.step.args, *map(id, self.external), *self.composites})
 
     def __init__(self):
@@ -288,7 +289,8 @@ class CallRecord:
         return runner.fed_by_key.get(x.key, x) if kind is FedValue else x
 
     def comes_after(self, runner):
-        """Returns whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the last ones."""
+        """Returns whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the
+        last ones."""
         latest = runner.latest
         for multi, key in self.needs:
             if latest.get(multi) is not key:

@@ -64,11 +64,13 @@ def watch(call, covered):
 
 
 def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None):
-    """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
+    """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs;
+    `note_builtin` the frame and the function of each call of a builtin.
 
     strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
     warned: a list to which a warning that is filtered out is appended.
-    covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though the Snapshot leaves them out.
+    covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though
+        the Snapshot leaves them out.
     """
     outer = sys.getprofile()
     if not callable(outer):

@@ -4,7 +4,8 @@ The user's code must not run twice, so what could go wrong is looked at in two p
 
 * a call that would be skipped is made, and compared with what was recorded of it: it must take the same nodes, with inputs from the same places, tell
   tapes the same and give the same result;
-* a graph that has run is run again operation by operation, from the variables that it found. Python goes on with these values; the graph must have given the same.
+* a graph that has run is run again operation by operation, from the variables that it found. Python goes on with these values; the graph must have
+  given the same.
 
 Nothing is skipped, nothing runs ahead: it is for finding out, not for training.
 """
@@ -206,8 +207,8 @@ def _same(a, b):
 
 
 def found(runner):
-    """The variables that the nodes matched so far update, as the graph finds them: [(handle, value)]; where they are updated, in the same order; tensors that were
-    read meanwhile."""
+    """The variables that the nodes matched so far update, as the graph finds them: [(handle, value)]; where they are updated, in the same order;
+    tensors that were read meanwhile."""
     handles, places = {}, {}
     for node, refs, _ in runner.log:
         if node.updates:

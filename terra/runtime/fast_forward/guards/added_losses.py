@@ -1,7 +1,8 @@
-"""Losses that layers add in a call (`add_loss`, activity regularizers). Keras keeps them in a list of each layer, which is emptied when the outermost call begins.
+"""Losses that layers add in a call (`add_loss`, activity regularizers). Keras keeps them in a list of each layer, which is emptied when the outermost
+call begins.
 
-A call that is skipped leaves these lists as it would, with tensors of its own step; what they held before is part of what it depends on, unless it empties them. (Those of tf_keras
-must be empty: see `container_guard.ContainerGuard.no_losses`.)
+A call that is skipped leaves these lists as it would, with tensors of its own step; what they held before is part of what it depends on, unless it
+empties them. (Those of tf_keras must be empty: see `container_guard.ContainerGuard.no_losses`.)
 """
 
 from terra.runtime.tensors.tensor import TerraTensor
@@ -32,8 +33,8 @@ class Before:
                     inputs.values[x._key] = x
 
     def changed(self, containers):
-        """[(list, what identifies the losses that it must hold before the call, None if it may hold any)] of those that the call has changed, or which hold losses of this step; the
-        others are noted in the Snapshot `containers`. None if the call adds losses to those of another step."""
+        """[(list, what identifies the losses that it must hold before the call, None if it may hold any)] of those that the call has changed, or
+        which hold losses of this step; the others are noted in the Snapshot `containers`. None if the call adds losses to those of another step."""
         found = []
         for held, before in self._held:
             now = tuple(held)

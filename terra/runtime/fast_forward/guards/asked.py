@@ -1,4 +1,5 @@
-"""Notes what the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see `attribute_filter`).
+"""Notes what the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see
+`attribute_filter`).
 
 A profile function sees each Python function that runs, and each builtin. A function asks for an
 attribute if its code names it, or hands its name to a builtin; of which object, the arguments tell
@@ -77,7 +78,8 @@ def _asked_in(code, names):
 
 
 def _is_held(code, name):
-    """Returns whether the code may hand a name, a constant of its own, to a builtin that gives attributes. (What is handed to another function is seen there.)"""
+    """Returns whether the code may hand a name, a constant of its own, to a builtin that gives attributes. (What is handed to another function is
+    seen there.)"""
     return name in code.co_consts and not _GETTERS.isdisjoint(code.co_names)
 
 

@@ -1,8 +1,9 @@
 """Which attributes of an object guards compare: all but those that are others after each step, and that nothing of the framework's reads.
 
-That is what Keras' loops and metrics leave in a model for themselves; and what the user's own code leaves in a layer or model of a class of the user's, as in `self.loss = loss` or
-`self.steps += 1`. Of the latter the guard of a call of the framework's compares of what kind it is: a tensor, a number, lists of these. Code of the user's that reads them is
-noticed by the observer. The framework's code is seen while it is recorded (see `asked`): what it asks for is compared like the other attributes from then on.
+That is what Keras' loops and metrics leave in a model for themselves; and what the user's own code leaves in a layer or model of a class of the
+user's, as in `self.loss = loss` or `self.steps += 1`. Of the latter the guard of a call of the framework's compares of what kind it is: a tensor, a
+number, lists of these. Code of the user's that reads them is noticed by the observer. The framework's code is seen while it is recorded (see
+`asked`): what it asks for is compared like the other attributes from then on.
 """
 
 import functools

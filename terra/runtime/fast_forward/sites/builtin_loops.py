@@ -1,8 +1,8 @@
 """`sum`, `map` and `functools.reduce`, as the loops that they are.
 
-Python's own run in C: what they issue would have one executed location, and each length of what they are given would be a path of its own. Instrumented call sites call these
-instead, which have a location for each item, as code with a `for` has: where the lengths vary, the loop is rolled like any other. The functions that they are given are
-instrumented, too.
+Python's own run in C: what they issue would have one executed location, and each length of what they are given would be a path of its own.
+Instrumented call sites call these instead, which have a location for each item, as code with a `for` has: where the lengths vary, the loop is rolled
+like any other. The functions that they are given are instrumented, too.
 """
 
 import functools

@@ -4,8 +4,8 @@ Around one operation or a few, the framework runs some 20 us of Python: dispatch
 `terra.runtime.fast_forward.cache.inline_cache`. Here is which, and what is called in their place.
 
 Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables;
-and the functions that compute an operation's gradient, where a gradient as a whole is not skipped (`terra.runtime.fast_forward.sites.gradient_functions`). A function of
-the user's among the arguments makes a call unskippable, as everywhere.
+and the functions that compute an operation's gradient, where a gradient as a whole is not skipped
+(`terra.runtime.fast_forward.sites.gradient_functions`). A function of the user's among the arguments makes a call unskippable, as everywhere.
 """
 
 import functools
@@ -74,7 +74,8 @@ def skipping_variable_method(function):
 
 
 def substitute_method(callee):
-    """Returns the function to call in place of that of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their classes; else None."""
+    """Returns the function to call in place of that of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their
+    classes; else None."""
     function, owner = framework_objects.original(callee.__func__), callee.__self__
     made = _replacements.get(function)
     if made is None and type(function) is FunctionType:

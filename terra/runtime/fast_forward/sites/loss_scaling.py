@@ -1,7 +1,8 @@
 """Fast-forward of Keras 3's `LossScaleOptimizer`, in its parts.
 
-It reads two values each time that it is applied (whether the gradients are finite, whether the scale is due to grow), so that it is skipped as a whole only while
-these are known to be steady. Until then the check of the gradients and the optimizer within, which are nearly all of its work, are skipped for themselves.
+It reads two values each time that it is applied (whether the gradients are finite, whether the scale is due to grow), so that it is skipped as a
+whole only while these are known to be steady. Until then the check of the gradients and the optimizer within, which are nearly all of its work, are
+skipped for themselves.
 """
 
 import functools

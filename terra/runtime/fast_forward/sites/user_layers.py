@@ -1,9 +1,10 @@
 """Fast-forward of the wrapper round a user's own `call`: what Keras 3's `Layer.__call__` does before and after it.
 
-The user's `call` must run; but the wrapper (argument conversion, call specification, name scopes, masks: 45 to 110 us) does nothing for a layer that is built, has
-no masks, casts and regularizers, and is given tensors of its own dtype. Then `call` is called at once, with the arguments that the wrapper would give it,
-in the same call context (the `training` argument of the layers within) and name scope. What the wrapper would do is predicted by `_inner`; the
-first time that a layer is called in some way, the wrapper itself runs, and the prediction is compared with what it does. One that is wrong is never used.
+The user's `call` must run; but the wrapper (argument conversion, call specification, name scopes, masks: 45 to 110 us) does nothing for a layer that
+is built, has no masks, casts and regularizers, and is given tensors of its own dtype. Then `call` is called at once, with the arguments that the
+wrapper would give it, in the same call context (the `training` argument of the layers within) and name scope. What the wrapper would do is predicted
+by `_inner`; the first time that a layer is called in some way, the wrapper itself runs, and the prediction is compared with what it does. One that is
+wrong is never used.
 """
 
 import inspect

@@ -1,4 +1,5 @@
-"""Which of several ways to compute the same is the fastest: the ways are functions of TensorFlow's, they are run on random numbers, and must give the same bits."""
+"""Which of several ways to compute the same is the fastest: the ways are functions of TensorFlow's, they are run on random numbers, and must give the
+same bits."""
 
 import functools
 import itertools

@@ -139,7 +139,8 @@ def number_of(const):
 
 
 def skip_philox(builder, state, delta, label):
-    """The state [counter, counter's upper half, key] of a Philox generator after so many numbers: a block of 256 for each. delta: a Const, of less than 2^48."""
+    """The state [counter, counter's upper half, key] of a Philox generator after so many numbers: a block of 256 for each. delta: a Const, of less
+    than 2^48."""
     kind = dtype(UINT64)
     numbers = builder.node("Bitcast", [state], {"T": dtype(INT64), "type": kind}, label) + ":output:0"
     zero = first_axis(builder)
@@ -164,8 +165,8 @@ def const_ints(builder, values):
 
 
 def may_pool_by_onednn(attrs, forward, shape):
-    """Returns whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: it depends on data, and oneDNN's
-    kernel ends the process if the input is empty).
+    """Returns whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: it depends on
+    data, and oneDNN's kernel ends the process if the input is empty).
 
     forward: attributes of the MaxPool that gave its second input from its first one; None if that is not known.
     Windows must not overlap: where gradients add up, the order in which they do decides the last bits.

@@ -1,8 +1,8 @@
 """Updates of variables in their place (scattered ones, fused kernels) and what follows from them: which of that can run behind the barrier.
 
-Such an update cannot be undone, so nothing may fail any more once it runs: neither what comes after it in the step, nor what does not depend on it, whose failure would undo the rest.
-That holds if it waits for the barrier, as do all operations that its result reaches, and none of these can fail. An index out of range is the only thing that can be wrong with an update, or
-with a look-up, whose shapes are known; it is looked for before the barrier.
+Such an update cannot be undone, so nothing may fail any more once it runs: neither what comes after it in the step, nor what does not depend on it,
+whose failure would undo the rest. That holds if it waits for the barrier, as do all operations that its result reaches, and none of these can fail.
+An index out of range is the only thing that can be wrong with an update, or with a look-up, whose shapes are known; it is looked for before the barrier.
 """
 
 import functools
@@ -54,7 +54,8 @@ def places_to_check(node, is_open):
 
 
 def is_sure(node, accesses, is_open):
-    """Returns whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data (`is_open`), fit each other."""
+    """Returns whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data
+    (`is_open`), fit each other."""
     info, kinds = node.payload.event.info, node.payload.kinds
     if (is_open and info.op_type not in _SCATTER) or info.attrs.get("batch_dims"):
         return False
@@ -76,7 +77,8 @@ def has_rows(node):
 def find(order, inline, accesses, raw, can_run, is_open):
     """The nodes that run behind the barrier: updates of the variables in `raw`, where that works, and all that depends on them.
 
-    order: topological. inline: the nodes that lie on every path. accesses: those of variables, {node: [(input, variable, how)]}. can_run(node, whether it is such an update itself).
+    order: topological. inline: the nodes that lie on every path. accesses: those of variables, {node: [(input, variable, how)]}. can_run(node,
+        whether it is such an update itself).
     is_open(node): whether shapes of its inputs depend on data.
     """
     refused = set()
@@ -120,7 +122,8 @@ def _starts(node, accesses, raw):
 
 
 def _value(node, k):
-    """Tells where an operation's k-th input comes from: (node, output) of this step, (None, kind) of what comes from outside; None if that depends on the path."""
+    """Tells where an operation's k-th input comes from: (node, output) of this step, (None, kind) of what comes from outside; None if that depends on
+    the path."""
     kinds = node.payload.kinds
     if kinds[k][0] != VALUE:
         return None, kinds[k]

@@ -33,7 +33,8 @@ class XlaForm:
 
     top: what runs in place of the ordinary function. probe: the ordinary function, whose further results are the clusters' inputs (`probed`).
     left_out: reason -> operations that are not compiled because of it. constants: names of arguments whose values XLA needs.
-    whole: whether XLA compiles all of it: then there is one cluster, which is `top`, and no probe. checked: whether its first result, like which there is one in any
+    whole: whether XLA compiles all of it: then there is one cluster, which is `top`, and no probe. checked: whether its first result, like which
+        there is one in any
     form, says whether it has done anything: it does not if an index is out of range.
     """
 

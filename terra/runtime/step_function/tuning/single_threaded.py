@@ -1,12 +1,13 @@
 """Single-threaded execution: whether the operations of a graph run one after another on one thread, or on TensorFlow's pool of threads.
 
-TensorFlow's executor hands independent operations to several threads. Where operations are small, that gains little, and keeps cores busy which the skeleton of the next step, or the
-program's own work between two steps, could use. TensorFlow has an executor of its own for one thread; kernels, and so results, are the same, and large kernels
-still use several threads inside. Where a graph can run so, both take turns for some steps (`trial.py`), and the faster one stays. That depends on what else the machine does, too:
-from time to time both take turns for a few steps again.
+TensorFlow's executor hands independent operations to several threads. Where operations are small, that gains little, and keeps cores busy which the
+skeleton of the next step, or the program's own work between two steps, could use. TensorFlow has an executor of its own for one thread; kernels, and
+so results, are the same, and large kernels still use several threads inside. Where a graph can run so, both take turns for some steps (`trial.py`),
+and the faster one stays. That depends on what else the machine does, too: from time to time both take turns for a few steps again.
 
-A graph with channels cannot: an operation that waits for Python would hold up another one that Python waits for. Nor can one for several devices. One that calls functions (branches,
-loops, a tf.function in the step) is not tried: TensorFlow may turn these into operations that its executor for one thread refuses, which shows only when it runs.
+A graph with channels cannot: an operation that waits for Python would hold up another one that Python waits for. Nor can one for several devices. One
+that calls functions (branches, loops, a tf.function in the step) is not tried: TensorFlow may turn these into operations that its executor for one
+thread refuses, which shows only when it runs.
 """
 
 import logging
@@ -70,7 +71,8 @@ class SingleThreaded:
         return chosen
 
     def _as_decided(self, now, follows):
-        """Returns whether a step runs on one thread, now that it is known what is faster; from time to time that is found out again, unless one of those has failed."""
+        """Returns whether a step runs on one thread, now that it is known what is faster; from time to time that is found out again, unless one of
+        those has failed."""
         if self.reason is not None:
             return self.trial.second_is_better
         if self._again is None:
