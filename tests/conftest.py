@@ -8,6 +8,7 @@ both versions of Keras takes one of them, in each file now the one and now the o
 import collections
 import faulthandler
 import gc
+import math
 import os
 import signal
 
@@ -56,22 +57,33 @@ def pytest_collection_modifyitems(config, items):
             if len(found) == 2 and all(set(item.callspec.params) == {"K"} for item in found):
                 left_out.add(found[turns[path] % 2])
                 turns[path] += 1
-                continue
-            share = next((share for fewest, share in SHARES if len(found) >= fewest), None)
-            if share is not None:
-                left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item, share))
+            else:
+                left_out.update(_behind_the_share(found))
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
-def _is_its_turn(k, item, share):
-    """Returns whether the k-th variant runs: of a table, one of `share` in each row and column; of a list, one of each `share`.
+def _behind_the_share(found):
+    """Lists the variants of one test that are not in the share that runs."""
+    share = next((share for fewest, share in SHARES if len(found) >= fewest), None)
+    if share is None:
+        return []
+    marks = list(found[0].iter_markers("parametrize"))
+    if len(marks) == 1:
+        return [item for k, item in enumerate(found) if not _is_its_turn(k, share)]
+    lengths = [len(mark.args[1]) for mark in marks]
+    if max(lengths) * share <= len(found) and len(found) == math.prod(lengths):  # each value of each list comes once, or more often: that is enough
+        chosen = {found[sum(k % n * math.prod(lengths[:j]) for j, n in enumerate(lengths))] for k in range(max(lengths))}
+    else:
+        chosen = {item for k, item in enumerate(found) if (k // lengths[-1] + k % lengths[-1]) % share == 0}  # in each row and column of the table
+    return [item for item in found if item not in chosen]
 
-    In a list, the sum of the digits of k decides (for two: the sequence of Thue and Morse), so that the choice has no period.
+
+def _is_its_turn(k, share):
+    """Returns whether the k-th variant of a list runs: one of each `share` does.
+
+    The sum of the digits of k decides (for two: the sequence of Thue and Morse), so that the choice has no period.
     """
-    lengths = [len(mark.args[1]) for mark in item.iter_markers("parametrize")]
-    if len(lengths) > 1:
-        return (k // lengths[-1] + k % lengths[-1]) % share == 0
     digits = 0
     while k:
         k, digit = divmod(k, share)
