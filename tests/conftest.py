@@ -2,8 +2,9 @@
 
 Of tests with several variants alike, a share runs, always the same: the suite is to take less than 20 minutes on two
 cores. TERRA_TESTS=all runs them all, and so does asking for a test by its name. Tests that are marked `all_variants` are
-what the others build on; of those that are marked `one_variant`, the first variant stands for the others. A test for
-both versions of Keras takes one of them, in each file now the one and now the other.
+what the others build on; of those that are marked `one_variant`, the first variant stands for the others; of those that
+are marked `share(n)`, one of n runs. A test for both versions of Keras takes one of them, in each file now the one and
+now the other.
 """
 import collections
 import faulthandler
@@ -38,6 +39,7 @@ def pytest_configure(config):
     _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
     config.addinivalue_line("markers", "all_variants: not only a share of them runs, see conftest.py")
     config.addinivalue_line("markers", "one_variant: the first one alone runs, see conftest.py")
+    config.addinivalue_line("markers", "share(n): one of n of them runs, see conftest.py")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -65,14 +67,15 @@ def pytest_collection_modifyitems(config, items):
 
 def _behind_the_share(found):
     """Lists the variants of one test that are not in the share that runs."""
-    share = next((share for fewest, share in SHARES if len(found) >= fewest), None)
+    marker = found[0].get_closest_marker("share")
+    share = marker.args[0] if marker else next((share for fewest, share in SHARES if len(found) >= fewest), None)
     if share is None:
         return []
     marks = list(found[0].iter_markers("parametrize"))
     if len(marks) == 1:
         return [item for k, item in enumerate(found) if not _is_its_turn(k, share)]
     lengths = [len(mark.args[1]) for mark in marks]
-    if max(lengths) * share <= len(found) and len(found) == math.prod(lengths):  # each value of each list comes once, or more often: that is enough
+    if not marker and max(lengths) * share <= len(found) and len(found) == math.prod(lengths):  # each value of each list comes once, or more often: that is enough
         chosen = {found[sum(k % n * math.prod(lengths[:j]) for j, n in enumerate(lengths))] for k in range(max(lengths))}
     else:
         chosen = {item for k, item in enumerate(found) if (k // lengths[-1] + k % lengths[-1]) % share == 0}  # in each row and column of the table
