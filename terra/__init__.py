@@ -10,18 +10,54 @@ outcome is known are skipped. A step that leaves the known paths falls back to e
 `api`, `cli` and `report` are what users touch; `frontends` makes steps and hands them to
 `runtime.step_function`. `errors`, `options` and `trial` import no other room. docs/architecture.md
 has a line on each room, and the rules of what may import what.
+
+What needs TensorFlow is imported when it is first asked for: `terra.__version__`, the options and the errors are there
+without. A program that has imported TensorFlow already gets all of Terra at once.
 """
 
-from terra.api import imperative, sync, to_code
+import atexit
+import sys
+
 from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
-from terra.frontends.decorator import coexecute
-from terra.frontends.gradient_tape import GradientTape
-from terra.frontends.keras_support import compile
 from terra.options import Options, Stats
-from terra.report import explain
 
 __version__ = "0.1.0"
 __all__ = [
     "coexecute", "compile", "explain", "imperative", "sync", "to_code", "GradientTape", "Options", "Stats",
     "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
 ]
+
+
+def _load():
+    """Imports the rest, and TensorFlow with it. Raises: UnsupportedTensorFlowError."""
+    global coexecute, compile, explain, imperative, sync, to_code, GradientTape
+    from terra.api import imperative, sync, to_code
+    from terra.frontends.decorator import coexecute
+    from terra.frontends.gradient_tape import GradientTape
+    from terra.frontends.keras_support import compile
+    from terra.report import explain
+
+
+def __getattr__(name):
+    """Gives a name that needs TensorFlow; called where it is not there yet."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _load()
+    return globals()[name]
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
+
+
+def _finish():
+    """Waits for the last steps, after all that the program has registered with `atexit` since it imported Terra: that may run steps, too."""
+    at_exit = sys.modules.get("terra.frontends.at_exit")
+    if at_exit is not None:
+        at_exit.wait()
+
+
+if "tensorflow" in sys.modules:
+    _load()
+else:
+    atexit.register(_finish)

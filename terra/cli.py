@@ -1,4 +1,7 @@
-"""The command line: `python -m terra run SCRIPT`, `python -m terra code FILE[:FUNCTION]`."""
+"""The command line: `python -m terra run SCRIPT`, `python -m terra code FILE[:FUNCTION]`.
+
+What only a run needs is imported there: help and instrumented source are printed without TensorFlow.
+"""
 
 import argparse
 import dataclasses
@@ -11,11 +14,7 @@ import sys
 import types
 
 from terra import errors
-from terra.frontends import keras_support, script
 from terra.options import LOOPS, Options, Stats
-from terra.report import explain, used
-from terra.runtime.interpreter import tracebacks
-from terra.runtime.step_function.registry import departed
 from terra.transform import to_code
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."
@@ -32,7 +31,12 @@ _COLUMNS = {
 }  # fmt: skip
 
 
+class _Unusable(Exception):
+    """The command line names something that is not there, or no Python; the message is one sentence."""
+
+
 def parser():
+    """Makes the parser of the command line: `call` is the command's function, `parser` the command's own parser."""
     made = argparse.ArgumentParser(prog="python -m terra", description=_DESCRIPTION)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -74,7 +78,7 @@ def _count(text):
 
 
 def _step_options(given):
-    """Those of the steps' options that are on the command line, by name."""
+    """Gives those of the steps' options that are on the command line, by name."""
     found = {field.name: getattr(given, field.name) for field in dataclasses.fields(Options) if hasattr(given, field.name)}
     if "fast_forward" in found:
         found["fast_forward"] = {"yes": True, "no": False}.get(found["fast_forward"], found["fast_forward"])
@@ -89,7 +93,7 @@ def main(arguments=None):
         options.parser.error(what + ("; the script's own options stand behind its name." if options.command == "run" else "."))
     try:
         return options.call(options)
-    except script.ScriptError as error:
+    except _Unusable as error:
         print(f"terra {options.command}: {error}", file=sys.stderr)
         return 2
 
@@ -100,15 +104,19 @@ def _run(options):
     words = options.module if options.module is not None else options.script
     if not words:
         options.parser.error("name a script, or a module after -m.")
+    from terra import explain  # (which has all of Terra imported)
+    from terra.frontends import keras_support, script
+    from terra.runtime.interpreter import tracebacks
+
     start = script.run_path if options.module is None else script.run_module
     code, log = 0, logging.getLogger("terra")
     propagates, log.propagate = log.propagate, False  # what the script logs, and where, is its own matter: warnings of Terra's go to standard error
     try:
         chosen = _step_options(options)
         start(words[0], words[1:], chosen, keras_support.preparations(chosen))
-    except script.ScriptError:
+    except script.ScriptError as error:
         options.stats = options.explain = False
-        raise
+        raise _Unusable(*error.args) from error
     except SystemExit:
         raise
     except BaseException as error:
@@ -126,7 +134,10 @@ def _run(options):
 
 
 def statistics():
-    """A table of what happened in all steps, as text."""
+    """Gives a table of what happened in all steps, as text."""
+    from terra.report import used
+    from terra.runtime.step_function.registry import departed
+
     named = {}  # functions of one name, made anew for each model
     for name, (count, stats) in [*[(f.policy.name, (1, f.stats())) for f in used()], *departed.items()]:
         before, total = named.setdefault(name, (0, Stats()))
@@ -154,25 +165,28 @@ def _code(options):
         if name not in functions:
             close = difflib.get_close_matches(name, functions, n=1) or difflib.get_close_matches(name.rpartition(".")[2], functions, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(functions) or 'none'}."
-            raise script.ScriptError(f"{path} has no function {wanted}; {hint}")
+            raise _Unusable(f"{path} has no function {wanted}; {hint}")
         chosen = [functions[name]]
     else:
         chosen = [f for f in functions.values() if "<locals>" not in f.__qualname__]  # the others are printed as part of these
         if not chosen:
-            raise script.ScriptError(f"{path} has no function.")
+            raise _Unusable(f"{path} has no function.")
     print("\n\n".join(to_code(f).strip("\n") for f in chosen))
     return 0
 
 
 def functions_in(path):
-    """{name: a function with the code, but not the globals, of a function in the file}, for all of them; nothing in the file is run."""
+    """Gives {name: a function with the code, but not the globals, of a function in the file} for all of them. Nothing in the file is run.
+
+    Raises: _Unusable if the file cannot be read, or is not Python.
+    """
     try:
         with open(path, "rb") as file:
             module = compile(file.read(), os.path.abspath(path), "exec", dont_inherit=True)
     except OSError as error:
-        raise script.ScriptError(f"cannot read {path}: {error.strerror}.") from None
+        raise _Unusable(f"cannot read {path}: {error.strerror}.") from None
     except (SyntaxError, ValueError) as error:
-        raise script.ScriptError(f"{path} is not Python: {error}.") from None
+        raise _Unusable(f"{path} is not Python: {error}.") from None
     namespace = dict.fromkeys(module.co_names) | {"__name__": "__main__", "__file__": path}
     for name in list(namespace):
         if hasattr(__builtins__, name) if isinstance(__builtins__, types.ModuleType) else name in __builtins__:

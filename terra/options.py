@@ -16,11 +16,12 @@ class Options:
     optimize: let grappler rewrite the graph (faster for some programs on accelerators, no longer bitwise equal to eager).
     max_traces: how many distinct traces are merged before new ones are only run imperatively.
     wait_for_graph: a step waits for a graph that is being generated instead of running imperatively meanwhile, and none runs imperatively to compare with.
-    jit_compile: let XLA compile the graph as a whole, or its pure stretches, in the background; no longer bitwise equal to eager. The compiled form is kept only if
-        steps turn out to be faster with it. Meanwhile the loop of a Keras RNN layer is one operation, unless `loops` is "unroll". Steps that are cut into pieces
-        (see `loops`) are not compiled.
-    fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute, keep values in attributes, lists, dicts and
-        outer variables, take them up again, count, append, take elements of `tf.data` iterators and draw random numbers. With "framework" all of the user's own code runs at each step; with False all of the framework's does, too.
+    jit_compile: let XLA compile the graph as a whole, or its pure stretches, in the background; no longer bitwise equal to eager. The compiled form
+        is kept only if steps turn out to be faster with it. Meanwhile the loop of a Keras RNN layer is one operation, unless `loops` is "unroll".
+        Steps that are cut into pieces (see `loops`) are not compiled.
+    fast_forward: skip code whose outcome is known: the framework's, and functions of the user's that do nothing but compute, keep values in
+        attributes, lists, dicts and outer variables, take them up again, count, append, take elements of `tf.data` iterators and draw random numbers.
+        With "framework" all of the user's own code runs at each step; with False all of the framework's does, too.
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
         a loop with one or two counts and rolls the others; arguments whose structure comes again and again get a graph of their own, all unrolled.
     reduce_retracing: sizes of the step's tensor arguments that have varied are unknown to what is recorded, so that code which does not look at them is skipped
@@ -62,18 +63,18 @@ class Options:
 
 @dataclasses.dataclass
 class Stats:
-    """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
+    """Counts of what happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
     A step that fell back counts as tracing and as a fallback. `fast_forwards` counts calls that were skipped, `whole_steps` the steps among them:
-    co-executed without running the step's own code; `express_steps` are those of them that needed no skeleton at all. Of the co-executed steps, `early_steps` counts those whose graph started with the step (because
-    Python reads values in its middle, or because steps proved to be shorter so), `waited_steps` those whose graph ran on Python's own thread (because
-    Python had waited for the steps before as soon as they were dispatched), `compiled_steps` those that XLA's compiled code ran (`jit_compile`),
-    `single_threaded_steps` those whose operations ran one after another on one thread (because steps proved to be shorter so).
-    `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph, `pieces` the parts that steps are cut into for
-    that (and at recursive calls), each with a graph of its own; `recurrent_layers` the RNN layers of Keras whose loop over time varies, or is compiled by XLA,
-    and is one operation of the graph instead; `recurring_steps` are the co-executed steps that were not cut, because arguments of the same
-    structure had come again and again. `verified_calls` and `verified_graphs` count what `verify` has run both ways: calls that would have been skipped,
-    and graphs. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
+    co-executed without running the step's own code; `express_steps` are those of them that needed no skeleton at all. Of the co-executed steps,
+    `early_steps` counts those whose graph started with the step (because Python reads values in its middle, or because steps proved to be shorter
+    so), `waited_steps` those whose graph ran on Python's own thread (because Python had waited for the steps before as soon as they were dispatched),
+    `compiled_steps` those that XLA's compiled code ran (`jit_compile`), `single_threaded_steps` those whose operations ran one after another on one
+    thread (because steps proved to be shorter so). `rolled_loops` are the loops whose trip count varies and whose iterations therefore share a graph,
+    `pieces` the parts that steps are cut into for that (and at recursive calls), each with a graph of its own; `recurrent_layers` the RNN layers of
+    Keras whose loop over time varies, or is compiled by XLA, and is one operation of the graph instead; `recurring_steps` are the co-executed steps
+    that were not cut, because arguments of the same structure had come again and again. `verified_calls` and `verified_graphs` count what `verify`
+    has run both ways: calls that would have been skipped, and graphs. Times are in seconds: `python_stall_s` is what Python waited for the graph (for a
     fetch, or because too many steps were in flight), `generation_s` what generating and instantiating graphs took (in a helper thread).
     """
 

@@ -16,7 +16,7 @@ _calling: dict[int, weakref.ref[CodeType]] = {}  # by id, as equal code may be a
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame runs Terra's own code."""
+    """Returns whether a frame runs Terra's own code."""
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.startswith(_WITHIN)
 
@@ -31,5 +31,5 @@ def calling(function: Function) -> Function:
 
 
 def calls(frame: FrameType) -> bool:
-    """Whether a frame runs one of the functions that call the program's code or the framework's."""
+    """Returns whether a frame runs one of the functions that call the program's code or the framework's."""
     return id(frame.f_code) in _calling

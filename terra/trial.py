@@ -21,7 +21,7 @@ class Trial:
         self._last = None  # (when, form) of the step before, if its time counts
 
     def choose(self, now, follows=True):
-        """Whether the step that is started at the time `now` takes the second form. follows: whether the time since the last one is what that took."""
+        """Returns whether the step that is started at the time `now` takes the second form. follows: whether the time since the last one is what that took."""
         if self.second_is_better is not None:
             return self.second_is_better
         self.interrupt(now, follows)
@@ -50,8 +50,8 @@ class Trial:
         return statistics.median(self.times[form])
 
     def is_faster(self, form, than=None):
-        """Whether steps with a form take at most so many times (FASTER) as long as with the other one. What else runs on the machine makes steps longer, never shorter: the
-        shorter ones must not say the opposite."""
+        """Returns whether steps with a form take at most so many times (FASTER) as long as with the other one. What else runs on the machine makes
+        steps longer, never shorter: the shorter ones must not say the opposite."""
         than = FASTER if than is None else than
         return self.median(form) <= than * self.median(1 - form) and self._lower_quartile(form) <= max(than, 1.0) * self._lower_quartile(1 - form)
 
@@ -61,7 +61,7 @@ class Trial:
 
 
 class TrialOfMeans(Trial):
-    """The same where some steps of a form take much longer than others: the means are compared, but for the longest steps."""
+    """A trial where some steps of a form take much longer than others: the means are compared, but for the longest steps."""
 
     def is_faster(self, form, than=None):
         return self.mean(form) <= (FASTER if than is None else than) * self.mean(1 - form)

@@ -2,12 +2,14 @@
 
 Of tests with several variants alike, a share runs, always the same: the suite is to take less than 20 minutes on two
 cores. TERRA_TESTS=all runs them all, and so does asking for a test by its name. Tests that are marked `all_variants` are
-what the others build on; of those that are marked `one_variant`, the first variant stands for the others. A test for
-both versions of Keras takes one of them, in each file now the one and now the other.
+what the others build on; of those that are marked `one_variant`, the first variant stands for the others; of those that
+are marked `share(n)`, one of n runs. A test for both versions of Keras takes one of them, in each file now the one and
+now the other.
 """
 import collections
 import faulthandler
 import gc
+import math
 import os
 import signal
 
@@ -25,8 +27,12 @@ HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that n
 # Of so many variants of a test, one of so many runs.
 SHARES = ((12, 4), (6, 3), (4, 2))
 
-# Files that take a minute or more.
-LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers")
+# Files that take the longest, three quarters of a minute and more.
+LONGEST = (
+    "test_recurrent_layers", "test_papers_programs", "test_corpus", "test_examples", "test_reduce_retracing", "test_jit_compile", "test_xla_loops", "test_vectorized_map",
+    "test_optimizers", "test_keras_train_steps", "test_recurring_structures", "test_scripts", "test_random_programs", "test_cli", "test_calls_in_blocks", "test_varying_loops",
+    "test_xla_whole_graph", "test_state_and_order", "test_keras_fit", "test_script_loops",
+)
 
 _stderr = None
 _file = None  # of the last test
@@ -37,6 +43,7 @@ def pytest_configure(config):
     _stderr = os.fdopen(os.dup(2), "w")   # the real stream: captured output is lost when the process ends
     config.addinivalue_line("markers", "all_variants: not only a share of them runs, see conftest.py")
     config.addinivalue_line("markers", "one_variant: the first one alone runs, see conftest.py")
+    config.addinivalue_line("markers", "share(n): one of n of them runs, see conftest.py")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -56,22 +63,34 @@ def pytest_collection_modifyitems(config, items):
             if len(found) == 2 and all(set(item.callspec.params) == {"K"} for item in found):
                 left_out.add(found[turns[path] % 2])
                 turns[path] += 1
-                continue
-            share = next((share for fewest, share in SHARES if len(found) >= fewest), None)
-            if share is not None:
-                left_out.update(item for k, item in enumerate(found) if not _is_its_turn(k, item, share))
+            else:
+                left_out.update(_behind_the_share(found))
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
-def _is_its_turn(k, item, share):
-    """Returns whether the k-th variant runs: of a table, one of `share` in each row and column; of a list, one of each `share`.
+def _behind_the_share(found):
+    """Lists the variants of one test that are not in the share that runs."""
+    marker = found[0].get_closest_marker("share")
+    share = marker.args[0] if marker else next((share for fewest, share in SHARES if len(found) >= fewest), None)
+    if share is None:
+        return []
+    marks = list(found[0].iter_markers("parametrize"))
+    if len(marks) == 1:
+        return [item for k, item in enumerate(found) if not _is_its_turn(k, share)]
+    lengths = [len(mark.args[1]) for mark in marks]
+    if not marker and max(lengths) * share <= len(found) and len(found) == math.prod(lengths):  # each value of each list comes once, or more often: that is enough
+        chosen = {found[sum(k % n * math.prod(lengths[:j]) for j, n in enumerate(lengths))] for k in range(max(lengths))}
+    else:
+        chosen = {item for k, item in enumerate(found) if (k // lengths[-1] + k % lengths[-1]) % share == 0}  # in each row and column of the table
+    return [item for item in found if item not in chosen]
 
-    In a list, the sum of the digits of k decides (for two: the sequence of Thue and Morse), so that the choice has no period.
+
+def _is_its_turn(k, share):
+    """Returns whether the k-th variant of a list runs: one of each `share` does.
+
+    The sum of the digits of k decides (for two: the sequence of Thue and Morse), so that the choice has no period.
     """
-    lengths = [len(mark.args[1]) for mark in item.iter_markers("parametrize")]
-    if len(lengths) > 1:
-        return (k // lengths[-1] + k % lengths[-1]) % share == 0
     digits = 0
     while k:
         k, digit = divmod(k, share)

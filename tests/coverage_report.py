@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-from tests.without_tensorflow import ROOT
+from tests.cpython.compare import ROOT
 
 HEAD = """# What the transform has been tried on
 

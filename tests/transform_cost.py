@@ -12,9 +12,6 @@ import pyperf
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # pyperf's workers run this file as a script
 
-from tests import without_tensorflow  # noqa: E402
-
-without_tensorflow.install()
 from terra.location.location import begin_step, end_step  # noqa: E402
 from terra.transform import instrument  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""What is known of libraries: tables and predicates on Keras, tf_keras, NumPy and others.
+"""Knowledge of libraries: tables and predicates on Keras, tf_keras, NumPy and others.
 
 Nothing here looks at a running step. `framework_objects` tells the framework's own functions, layers, losses
 and other objects from those of the program, and classes that derive from them. `effect_free`

@@ -33,29 +33,29 @@ _OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "ma
 
 
 def follows_from_arguments(function):
-    """Whether what it gives without an operation follows from its arguments."""
+    """Returns whether what it gives without an operation follows from its arguments."""
     return function.__name__.removesuffix("_v2") in _WITHOUT_OPERATIONS
 
 
 def looks_at_values(function):
-    """Whether such a function may look at the values of tensors that it is given."""
+    """Returns whether such a function may look at the values of tensors that it is given."""
     if function.__name__ in _OF_TYPES:
         return False
     return function.__name__.startswith(("assert_", "is_")) or function.__name__.removesuffix("_v2") in ("get_static_value", "constant_value", "tensorshape")
 
 
 def is_setting(function):
-    """Whether it is a function without arguments that says how something is set."""
+    """Returns whether it is a function without arguments that says how something is set."""
     return function.__name__ in _SETTINGS.get(function.__module__, ()) and vars(sys.modules[function.__module__]).get(function.__name__) is function
 
 
 def is_scoped(function):
-    """Whether it is a method of the user's in a name scope, which means nothing for operations that run."""
+    """Returns whether it is a method of the user's in a name scope, which means nothing for operations that run."""
     return getattr(function, "__globals__", None) is _of_modules and hasattr(function, "__wrapped__")
 
 
 def only_calls(function):
-    """Whether all that it does is to look into structures, and to call the functions that it is given."""
+    """Returns whether all that it does is to look into structures, and to call the functions that it is given."""
     if function is tfi.tf.cond:
         return True
     name = function.__name__
@@ -63,21 +63,21 @@ def only_calls(function):
 
 
 def is_loop(function):
-    """Whether it is a loop, or `tf.ragged.map_flat_values`, which calls the functions that it is given."""
+    """Returns whether it is a loop, or `tf.ragged.map_flat_values`, which calls the functions that it is given."""
     name = function.__name__.removesuffix("_v2")
     return (name in _LOOPS and _is_in(function, name, tfi.tf, "ops")) or function is tfi.tf.ragged.map_flat_values
 
 
 def branches(function):
-    """Whether it calls one of the functions that it is given, depending on values."""
+    """Returns whether it calls one of the functions that it is given, depending on values."""
     return function is tfi.tf.switch_case or function is tfi.tf.case
 
 
 def vectorizes(function):
-    """Whether it makes a graph of the function that it is given, in which the framework's functions do not run."""
+    """Returns whether it makes a graph of the function that it is given, in which the framework's functions do not run."""
     return function is tfi.tf.vectorized_map
 
 
 def _is_in(function, name, space, of_keras):
-    """Whether a namespace of TensorFlow's, or one of Keras', has the function under its name."""
+    """Returns whether a namespace of TensorFlow's, or one of Keras', has the function under its name."""
     return any(getattr(place, name, None) is function for place in (space, getattr(sys.modules.get("keras"), of_keras, None)))

@@ -1,4 +1,5 @@
-"""Functions of Python's own library that change nothing that a program could notice, and see nothing that a program keeps in objects: they may be called once more."""
+"""Functions of Python's own library that change nothing that a program could notice, and see nothing that a program keeps in objects: they may be
+called once more."""
 
 import inspect
 import math

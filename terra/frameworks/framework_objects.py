@@ -1,4 +1,4 @@
-"""What is the framework's own: its functions, layers, losses and other objects, and classes that derive from them."""
+"""Recognises what is the framework's own: its functions, layers, losses and other objects, and classes that derive from them."""
 
 import weakref
 from types import FunctionType
@@ -31,7 +31,7 @@ def stock_package(module):
 
 
 def is_stock_object(callee):
-    """Whether `callee` is a layer, model or loss of Keras' own; or a metric of Keras 3's, whose call is an update and its result."""
+    """Returns whether `callee` is a layer, model or loss of Keras' own; or a metric of Keras 3's, whose call is an update and its result."""
     kind = type(callee)
     known = _callable_kinds.get(kind)
     if known is None:
@@ -42,20 +42,21 @@ def is_stock_object(callee):
 
 
 def may_do_nothing(owner):
-    """Whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that scales no loss,
-    the metrics of a model that has none."""
+    """Returns whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that
+    scales no loss, the metrics of a model that has none."""
     return is_stock_object(owner) or is_derived_object(owner) or stock_package(type(owner).__module__) in ("optimizers", "trainers")
 
 
 def is_stock_function(callee):
-    """Whether `callee` is an object that stands for a function: a schedule, a regularizer, an initializer, a constraint of Keras' own; or a `tf.function`."""
+    """Returns whether `callee` is an object that stands for a function: a schedule, a regularizer, an initializer, a constraint of Keras' own; or a
+    `tf.function`."""
     module = type(callee).__module__
     return type(callee) is tfi.PolymorphicFunction or (
         stock_package(module) in _FUNCTION_PACKAGES and (".optimizers." not in module or ".schedules." in module))
 
 
 def is_derived_object(callee):
-    """Whether `callee` is a layer, model or loss of a class of the user's, whose `__call__` is the framework's."""
+    """Returns whether `callee` is a layer, model or loss of a class of the user's, whose `__call__` is the framework's."""
     kind = type(callee)
     known = _derived_kinds.get(kind)
     if known is None:
@@ -71,7 +72,7 @@ def package_of_base(kind):
 
 
 def is_stock_kind(kind):
-    """Whether a class is Keras' own, or derives from one."""
+    """Returns whether a class is Keras' own, or derives from one."""
     known = _stock_kinds.get(kind)
     if known is None:
         known = _stock_kinds[kind] = any(stock_package(cls.__module__) is not None for cls in kind.__mro__)
@@ -79,7 +80,7 @@ def is_stock_kind(kind):
 
 
 def is_seed_generator(kind):
-    """Whether it is the class of Keras' generators of seeds, each of which has a variable."""
+    """Returns whether it is the class of Keras' generators of seeds, each of which has a variable."""
     return kind.__module__ == "keras.src.random.seed_generator"
 
 
@@ -110,7 +111,7 @@ def is_frameworks_own(function):
 
 
 def is_foreign(value):
-    """Whether an entry of a class of the framework's is somebody else's function."""
+    """Returns whether an entry of a class of the framework's is somebody else's function."""
     if isinstance(value, property):
         return any(is_foreign(function) for function in (value.fget, value.fset) if function is not None)
     value = getattr(value, "__func__", value)

@@ -95,51 +95,51 @@ def call_context():
 
 
 def is_of_tf_keras(kind):
-    """Whether a class is tf_keras' own."""
+    """Returns whether a class is tf_keras' own."""
     return kind.__module__.startswith("tf_keras.")
 
 
 def is_of_keras(kind):
-    """Whether a class is Keras 3's own."""
+    """Returns whether a class is Keras 3's own."""
     return kind.__module__.startswith("keras.")
 
 
 def is_loss(function):
-    """Whether a function is one of Keras 3's losses."""
+    """Returns whether a function is one of Keras 3's losses."""
     return function.__module__.startswith("keras.src.losses.")
 
 
 def is_embedding(layer):
-    """Whether an object is a stock layer that is given indices."""
+    """Returns whether an object is a stock layer that is given indices."""
     return type(layer).__name__ == "Embedding" and framework_objects.is_stock_object(layer)
 
 
 def scales_losses(optimizer):
-    """Whether an optimizer is a stock one that scales losses."""
+    """Returns whether an optimizer is a stock one that scales losses."""
     return type(optimizer).__module__ == LOSS_SCALING and type(optimizer).__name__ == "LossScaleOptimizer"
 
 
 def is_plain_policy(policy):
-    """Whether a dtype policy is neither one of quantized layers nor of a class of the program's."""
+    """Returns whether a dtype policy is neither one of quantized layers nor of a class of the program's."""
     return type(policy).__module__ == DTYPE_POLICIES and type(policy).__name__ in ("DTypePolicy", "FloatDTypePolicy")
 
 
 def is_cell(kind):
-    """Whether a class, by its name, is one of cells of RNN layers."""
+    """Returns whether a class, by its name, is one of cells of RNN layers."""
     return kind.__name__.endswith("Cell")
 
 
 def is_node(kind):
-    """Whether a class, by its name, is that of the nodes of functional models."""
+    """Returns whether a class, by its name, is that of the nodes of functional models."""
     return kind.__name__ == "Node"
 
 
 def is_symbolic(kind):
-    """Whether a class, by its name, is that of Keras 3's symbolic tensors."""
+    """Returns whether a class, by its name, is that of Keras 3's symbolic tensors."""
     return kind.__name__ == "KerasTensor"
 
 
 def tells_of_metrics():
-    """Whether this Keras makes numbers of its metrics at the end of its own steps, by `pythonify_logs`."""
+    """Returns whether this Keras makes numbers of its metrics at the end of its own steps, by `pythonify_logs`."""
     method = getattr(getattr(sys.modules.get(TRAINER), "Trainer", None), "get_metrics_result", None)
     return "pythonify_logs" in getattr(getattr(method, "__code__", None), "co_names", ())

@@ -20,10 +20,10 @@ def package_of(module):
 
 
 def is_scoped_by_sonnet(function):
-    """Whether Sonnet has put a method into the name scope of its module."""
+    """Returns whether Sonnet has put a method into the name scope of its module."""
     return function.__globals__.get("__name__") == SONNET_UTILS
 
 
 def is_decorated(kind):
-    """Whether a class is one of wrapt's, of decorated functions."""
+    """Returns whether a class is one of wrapt's, of decorated functions."""
     return package_of(kind.__module__) == "wrapt"

@@ -1,4 +1,4 @@
-"""What methods of Python's own lists, dicts, sets and strings do, by name."""
+"""Tables of methods of Python's own lists, dicts, sets and strings: which read, write or run the program's code, by name."""
 
 # Methods that change their object.
 MUTATORS = frozenset("append extend insert pop remove clear sort reverse add discard update setdefault popitem "

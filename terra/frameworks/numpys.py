@@ -7,15 +7,15 @@ RankWarning = (np.exceptions if hasattr(getattr(np, "exceptions", None), "RankWa
 
 
 def is_own(kind):
-    """Whether a class is one of numbers, or of their types, of NumPy's own or of ml_dtypes."""
+    """Returns whether a class is one of numbers, or of their types, of NumPy's own or of ml_dtypes."""
     return issubclass(kind, (np.generic, np.dtype)) and not issubclass(kind, np.void) and kind.__module__.split(".", 1)[0] in ("numpy", "ml_dtypes")
 
 
 def is_number(kind):
-    """Whether a class is one of NumPy's own of numbers or truth values."""
+    """Returns whether a class is one of NumPy's own of numbers or truth values."""
     return issubclass(kind, (np.number, np.bool_)) and kind.__module__ == "numpy"
 
 
 def is_scalar(kind):
-    """Whether a class is one of NumPy's own of scalars, texts and dates included."""
+    """Returns whether a class is one of NumPy's own of scalars, texts and dates included."""
     return issubclass(kind, np.generic) and kind.__module__ == "numpy"

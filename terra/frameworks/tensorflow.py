@@ -32,10 +32,10 @@ ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])  # methods of vari
 
 
 def is_of(package, module):
-    """Whether a module, by its name, is in a package."""
+    """Returns whether a module, by its name, is in a package."""
     return type(module) is str and (module == package or module.startswith(package + "."))
 
 
 def is_tensorflows(function):
-    """Whether a Python function is defined in TensorFlow."""
+    """Returns whether a Python function is defined in TensorFlow."""
     return is_of("tensorflow", function.__globals__["__name__"])

@@ -82,7 +82,7 @@ def assign_cases(graph: TraceGraph) -> list[SwitchCase]:
 
 
 class Selects(Sequence):
-    """What crossing one edge selects, without a list of it: skip in the switch-cases from `first` to before `last`, then
+    """The choices that crossing one edge selects, as a sequence that holds no list of them: skip in the switch-cases from `first` to before `last`, then
     `choice` in `last` (None: nothing more)."""
 
     __slots__ = ("_skips", "first", "last", "choice")
@@ -108,7 +108,7 @@ _SHORT = 16  # up to so many selections of one edge are a plain tuple, which is 
 
 
 def select_table(switch_cases: list[SwitchCase]) -> dict[tuple[Node, Node], Sequence[tuple[int, int]]]:
-    """What crossing an edge selects: `(switch-case, choice)` pairs in order, an immutable sequence.
+    """Gives, for each edge, the choices that crossing it selects: `(switch-case, choice)` pairs in order, an immutable sequence.
 
     Edges that select nothing (those inside a basic block, or in switch-cases without a choice) have no entry.  An edge
     selects skip in each switch-case between the blocks that it joins; an edge to `end`, in all later ones.

@@ -55,7 +55,7 @@ class Matching:
         return path, gained
 
     def _hints(self) -> tuple[list[Optional[Node]], list[Optional[Node]]]:
-        """What the operations after `path` probably are, and which certain node each of them has next behind it.
+        """Guesses the nodes of the operations after `path`; gives them, and for each operation the certain node that comes next behind it.
 
         Certain is a node that alone has its key (an update names its variable).  It gives away the nodes that make its
         inputs, these their own, and so on; likewise those that use its outputs.
@@ -209,7 +209,7 @@ class Matching:
         return True
 
     def _worthwhile(self, position, anchor, node) -> bool:
-        """Whether to rejoin at `node`: not if it skips known nodes that the next operations of the trace would match,
+        """Returns whether to rejoin at `node`: not if it skips known nodes that the next operations of the trace would match,
         unless as many match behind it."""
         gain = 0
         skipped = []
@@ -239,7 +239,7 @@ class Matching:
         return sum(other in ancestors for other in skipped) <= gain
 
     def _learn(self, node) -> Optional[list[Optional[Source]]]:
-        """What `node` has to learn to be the next node of the trace on `path` (per slot the new source or None); None
+        """Gives what `node` has to learn to be the next node of the trace on `path` (per slot the new source or None); None
         if the latest-source rule, or the walk of some trace, would become wrong."""
         path, when, sources = self.path, self.when, self.mapped[-1]
         if len(sources) != len(node.slots):
@@ -274,7 +274,7 @@ class Matching:
     # a node: those that it is on), and as paths visit nodes in topological order, "executed latest" is "greatest order".
 
     def _draws(self, node, slot, producer) -> bool:
-        """Whether a merged path through `node` would take the value of `producer` if it were a source of `slot`."""
+        """Returns whether a merged path through `node` would take the value of `producer` if it were a source of `slot`."""
         drawn = node.paths & producer.paths
         for other, _ in slot if drawn else ():
             if other.order > producer.order:
@@ -282,7 +282,7 @@ class Matching:
         return drawn != 0
 
     def _draws_from(self, rival, before, slots) -> bool:
-        """Whether a merged path that goes from `before` to `rival` would fit a sibling of it with these slots."""
+        """Returns whether a merged path that goes from `before` to `rival` would fit a sibling of it with these slots."""
         fitting = before.paths & rival.paths
         if len(slots) != len(rival.slots):
             return False

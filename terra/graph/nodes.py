@@ -1,4 +1,4 @@
-"""What a TraceGraph is made of: operations of traces, and the nodes that stand for them."""
+"""The parts of a TraceGraph: operations of traces, and the nodes that stand for them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Source = tuple[Node, int]  # (producer, output index)
 
 
 def gives(slots, sources, when, before=None) -> bool:
-    """Whether the latest-source rule gives exactly `sources` to `slots` on a path that executed `when` (restricted to
+    """Returns whether the latest-source rule gives exactly `sources` to `slots` on a path that executed `when` (restricted to
     numbers less than `before`)."""
     if len(slots) != len(sources):
         return False

@@ -34,12 +34,12 @@ ON_INTEGERS = frozenset(["Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateD
 
 
 def may_not_fit(op_type, n_inputs):
-    """Whether an operation may fail because the shape of one of its inputs is not known."""
+    """Returns whether an operation may fail because the shape of one of its inputs is not known."""
     return n_inputs > 1 or op_type in _NEEDS_SHAPE
 
 
 def is_harmless(op_type, kinds, of_floats=False):
-    """Whether an operation cannot fail, given `kinds` of its inputs (the `kinds` of its trace event). The shapes of all of them must be known.
+    """Returns whether an operation cannot fail, given `kinds` of its inputs (the `kinds` of its trace event). The shapes of all of them must be known.
 
     of_floats: whether its first input is of a type of floating-point numbers.
     """

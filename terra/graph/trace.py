@@ -21,7 +21,7 @@ MOST_VALUES = 3  # of integers that a traced function was given, after which the
 
 
 def is_value(key):
-    """Whether a shape key tells the value of an input, (dtype enum, shape, bytes), and not only its shape."""
+    """Returns whether a shape key tells the value of an input, (dtype enum, shape, bytes), and not only its shape."""
     return type(key) is tuple and len(key) == 3 and type(key[2]) is bytes
 
 
@@ -38,8 +38,9 @@ class RawEvent:
     """One event of a step as it was executed.
 
     refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
-    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it depends on
-    data. line: `file.py:12`, for events that no instrumented call site need be near to. enums: the dtype enums of its inputs, if another call is to be compared with it.
+    (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it
+    depends on data. line: `file.py:12`, for events that no instrumented call site need be near to. enums: the dtype enums of its inputs, if another
+    call is to be compared with it.
     """
 
     __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line", "enums")
@@ -92,7 +93,7 @@ class NodePayload:
 
 
 def is_relaxed(relaxed, signature, occurrence, k):
-    """Whether a constant is taken as a fed value."""
+    """Returns whether a constant is taken as a fed value."""
     return (signature, occurrence, k) in relaxed or (signature, None, k) in relaxed
 
 
@@ -107,7 +108,7 @@ def _numbered(events):
 
 
 def _is_function_of_values(event):
-    """Whether the output shapes may follow from the values of inputs, in a way that no shape function tells."""
+    """Returns whether the output shapes may follow from the values of inputs, in a way that no shape function tells."""
     return event.info.schema.is_function and any(map(is_value, event.shape_key))
 
 

@@ -137,7 +137,7 @@ class Location:
         return place and (place.filename, place.lineno)
 
     def line(self):
-        """The same as messages name it, `file.py:12`."""
+        """The place in the source, as messages name it (`file.py:12`); None if it is not known."""
         place = _sites.get(self.id)
         return place and str(place)
 
@@ -239,7 +239,7 @@ def set_resolver(resolve):
 
 
 def target_at(there, callee):
-    """What to call at a location in place of `callee`, as an instrumented call site there would."""
+    """Returns the function to call at a location in place of `callee`: the one that an instrumented call site there would call."""
     return there.target if callee is there.callee else _resolve(there, callee)
 
 
@@ -299,7 +299,7 @@ class Cursor:
         return map(Each(self, self.current.loop(loop_id)).advance, iterable)
 
     def each_lazily(self, loop_id, iterable):
-        """The same for generator expressions, whose items are produced wherever the consumer happens to be."""
+        """Does what `each` does for generator expressions, whose items are produced wherever the consumer happens to be."""
         return map(LazyEach(tls, loop_id).advance, iterable)
 
     def outermost(self, loop_id, iterable):

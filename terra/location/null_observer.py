@@ -1,4 +1,4 @@
-"""What the observed form of a function shows its operands to while nobody observes: everything is given back as it is."""
+"""Stands in for the observer while nobody observes: the observed form of a function shows it its operands, and everything is given back as it is."""
 
 import operator
 import sys

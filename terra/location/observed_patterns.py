@@ -1,5 +1,5 @@
-"""What the observer makes of the patterns of `match`: it takes the subject apart as the interpreter does (PEP 634), and notes what that looks at. What stands in for it while nobody
-observes takes it apart in the same way."""
+"""The patterns of `match`, observed: the subject is taken apart as the interpreter does it (PEP 634), and what that looks at is noted. The object
+that stands in while nobody observes takes it apart in the same way."""
 
 import collections.abc
 
@@ -11,7 +11,8 @@ class Patterns:
     """The part of the Observer for patterns. Each gives a tuple of what the inner patterns are to match, or None."""
 
     def sequence(self, it, before, after, wanted):
-        """So many items at the start and the end of a sequence, and in the middle, if `wanted`, a list of the others: None of those if `wanted` is false, and there must be none if it is None."""
+        """So many items at the start and the end of a sequence, and in the middle, if `wanted`, a list of the others: None of those if `wanted` is
+        false, and there must be none if it is None."""
         self._asks_kind(it, collections.abc.Sequence)
         match it:
             case [*_]:
@@ -27,7 +28,7 @@ class Patterns:
         return tuple(items) if wanted is None else (*items[:before], self.fresh(items[before:count - after]), *items[count - after:])
 
     def mapped(self, it, keys, rest):
-        """What a mapping has for the keys and, if asked for the `rest`, a dict of all else."""
+        """Returns what a mapping has for the keys and, if asked for the `rest`, a dict of all else."""
         self._asks_kind(it, collections.abc.Mapping)
         match it:
             case {}:

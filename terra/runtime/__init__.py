@@ -1,4 +1,4 @@
-"""What runs when a step runs. Rooms, lowest first; one imports only what stands above it in this list:
+"""The code that runs when a step runs. Rooms, lowest first; one imports only what stands above it in this list:
 
 * `interpreter`: frames, tracebacks, profile functions.
 * `tensors`: the tensor that Python holds, and what is known of it without its value.

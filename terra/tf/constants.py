@@ -24,7 +24,7 @@ def const_key(x, enum, shape):
 
 
 def value_key(e):
-    """The same of an eager tensor, whatever it is."""
+    """Returns `const_key` of an eager tensor, whatever it is."""
     return const_key(e, e._datatype_enum(), e._shape_tuple())
 
 
@@ -37,7 +37,7 @@ def is_small_constant(enum, shape):
 
 
 def known_to_host(runner, x):
-    """What identifies the value of a tensor that was fed, if operations on it may run on the host at once (see `host_values.host_static`); else None."""
+    """Returns a key for the value of a tensor that was fed, if operations on it may run on the host at once (see `host_values.host_static`); else None."""
     if type(x) is not tfi.EagerTensor or runner.step.is_data(x):
         return None
     enum, shape = x._datatype_enum(), x._shape_tuple()

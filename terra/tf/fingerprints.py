@@ -1,7 +1,8 @@
-"""What a traced function computes, whatever it, its operations and the functions that it calls happen to be named, and in whatever order they were made.
+"""Fingerprints of traced functions: two are equal if the functions compute alike, whatever it, its operations and the functions that it calls happen
+to be named, and in whatever order they were made.
 
-TensorFlow traces some functions at each call: those of `tape.jacobian` and the gradients through them. It gives them new names, and puts operations that do not depend on each other into an
-order that depends on sets. They are one operation all the same.
+TensorFlow traces some functions at each call: those of `tape.jacobian` and the gradients through them. It gives them new names, and puts operations
+that do not depend on each other into an order that depends on sets. They are one operation all the same.
 """
 
 import collections
@@ -80,7 +81,7 @@ def _is_user_specified_name(name):
 
 
 def _attributes(attrs, depth, is_left_out=_is_hint):
-    """What the attributes say that matters; of functions, what they compute."""
+    """Lists what the attributes say that matters; of functions, what they compute."""
     found = []
     for name in sorted(attrs):
         if is_left_out(name):

@@ -1,4 +1,5 @@
-"""Threads that make and compile graphs. They are kept for the next work: TensorFlow looks up the kernels of each type of operation anew in every thread, some 15 ms for a graph."""
+"""Threads that make and compile graphs. They are kept for the next work: TensorFlow looks up the kernels of each type of operation anew in every
+thread, some 15 ms for a graph."""
 
 import queue
 import threading

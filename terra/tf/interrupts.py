@@ -26,7 +26,7 @@ def hold():
 
 
 def is_held(handler):
-    """Whether a handler of SIGINT is the one that only notes."""
+    """Returns whether a handler of SIGINT is the one that only notes."""
     return handler is _note
 
 

@@ -1,9 +1,10 @@
-"""What an operation outside of the steps may touch, and so whether it has to wait for the steps in flight.
+"""Tells what an operation outside of the steps may touch, and so whether it has to wait for the steps in flight.
 
 An update of a variable meets a graph that uses the same variable, and no other. Iterators, tables and queues are never part of a graph; moving an
-iterator meets one only if the graph and the input pipeline share state. A `tf.data` pipeline is told by its parts: the datasets that it is made of, their functions, and what these capture. A variable that a function captures is looked for among
-the arguments of the graphs in flight. Where Python code runs in the pipeline (`from_generator`, `py_function`), or anything else that cannot be looked
-into, it may touch all that there is. What cannot be told waits.
+iterator meets one only if the graph and the input pipeline share state. A `tf.data` pipeline is told by its parts: the datasets that it is made of,
+their functions, and what these capture. A variable that a function captures is looked for among the arguments of the graphs in flight. Where Python
+code runs in the pipeline (`from_generator`, `py_function`), or anything else that cannot be looked into, it may touch all that there is. What cannot
+be told waits.
 """
 
 from terra.tf import private_names as tfi
@@ -41,7 +42,7 @@ class _CannotTell(Exception):
 
 
 def reach_of(inputs):
-    """The `Reach` of the pipeline behind the iterator among `inputs`; None if it cannot be told."""
+    """Returns the `Reach` of the pipeline behind the iterator among `inputs`; None if it cannot be told."""
     iterator = inputs[-1]  # MakeIterator has its dataset first
     try:
         return iterator._terra_reach
@@ -50,7 +51,7 @@ def reach_of(inputs):
 
 
 def reach_of_iterator(iterator):
-    """The same of an iterator of `tf.data`."""
+    """Returns the `Reach` of the pipeline behind an iterator of `tf.data`, as Python has it; None if it cannot be told."""
     resource = iterator._iterator_resource
     try:
         return resource._terra_reach
@@ -131,7 +132,7 @@ def _is_variable(handle):
 
 
 def must_wait(op, inputs, flights):
-    """Whether operation `op`, which is given a resource or a variable, may meet a step in flight."""
+    """Returns whether operation `op`, which is given a resource or a variable, may meet a step in flight."""
     if op in PIPELINE_OPS:
         reach = reach_of(inputs)
         if reach is None:

@@ -180,7 +180,7 @@ class Schema:
         return known
 
     def is_imperative(self, attrs):
-        """Whether a call with these attributes, as they are passed, runs imperatively."""
+        """Returns whether a call with these attributes, as they are passed, runs imperatively."""
         return self.category == HOST or (self.name in RECURRENT and bool(dict(zip(attrs[::2], attrs[1::2])).get("dropout")))
 
     @property
@@ -194,7 +194,7 @@ class Schema:
         return self.category == RANDOM or self.name in CHECKS
 
     def tells_apart(self, attrs):
-        """Whether calls with other attributes than these are told apart by comparing them."""
+        """Returns whether calls with other attributes than these are told apart by comparing them."""
         return not self.varies and not (self.has_floats and attrs is not None and any(type(x) is float and x == 0 for x in attrs))  # 0.0 == -0.0
 
     @property
@@ -223,7 +223,7 @@ class Schema:
 
 
 def _shape_needs_value(name, arg, k, signature):
-    """Whether the value of this input (an axis, a size, a shape) can decide the shape of the op's outputs."""
+    """Returns whether the value of this input (an axis, a size, a shape) can decide the shape of the op's outputs."""
     if name in _VALUE_DECIDES:
         return True
     if k in _INDEX_DATA.get(name, ()) or arg.name in _DATA_NAMES:
@@ -325,7 +325,8 @@ _MOST_CALLS = 1000  # ways to call one op that are remembered
 
 
 def op_info(schema, attr_pairs, device):
-    """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes; nor is the message of a check)."""
+    """The interned OpInfo for attributes given as a flat tuple name, value, ... (seeds of random ops are values, not attributes; nor is the message
+    of a check)."""
     key = (attr_pairs, device) if not schema.has_floats else (attr_pairs, device, repr(attr_pairs))
     try:
         info = schema.infos.get(key)

@@ -107,7 +107,7 @@ except (ImportError, AttributeError) as missing:
 
 
 def xla_ops():
-    """What knows XLA's kernels, or None in a build without XLA. (The first import registers them, which takes a while.)"""
+    """Returns the module that knows XLA's kernels; None in a build without XLA. (The first import registers them, which takes a while.)"""
     try:
         from tensorflow.python.util import pywrap_xla_ops
     except ImportError:
@@ -116,7 +116,7 @@ def xla_ops():
 
 
 def in_replica():
-    """Whether this is a thread on which a MirroredStrategy runs a replica: it waits for the main thread in the middle, which goes on with what the replica computed."""
+    """Returns whether this is a thread on which a MirroredStrategy runs a replica: it waits for the main thread in the middle, which goes on with what the replica computed."""
     return isinstance(threading.current_thread(), _ReplicaThread)
 
 
@@ -128,12 +128,12 @@ def ctx():
 
 
 def has_started():
-    """Whether TensorFlow has made its threads: a process that is forked before has its own."""
+    """Returns whether TensorFlow has made its threads: a process that is forked before has its own."""
     return context.context()._context_handle is not None
 
 
 def context_handle():
-    """What the C entry points take as their context."""
+    """Returns the handle that the C entry points take as their context."""
     return context.context()._context_handle or ctx()._context_handle  # a step may be the first to use it
 
 
@@ -144,7 +144,7 @@ def device_name():
 
 
 def executing_eagerly():
-    """Whether operations of this thread run eagerly, not into a graph that is being built."""
+    """Returns whether operations of this thread run eagerly, not into a graph that is being built."""
     c = context._context
     return c is None or c._thread_local_data.is_eager
 
@@ -216,7 +216,7 @@ def flush_zeros_cache():
 
 
 def global_seed():
-    """What `tf.random.set_seed` has set, or None."""
+    """Returns the seed that `tf.random.set_seed` has set, or None."""
     return context.global_seed()
 
 
@@ -231,7 +231,7 @@ def seed_state():
 
 
 def set_seed_state(state):
-    """Have the seeds drawn again that were drawn since `seed_state` gave this."""
+    """Goes back to the state that `seed_state` gave: the seeds that were drawn since are drawn again."""
     context.context()._rng.setstate(state)
 
 
@@ -265,7 +265,7 @@ def note_drawn_seeds(noted):
 
 
 def slices_like_numpy():
-    """Whether indexing follows numpy's rules, not TensorFlow's."""
+    """Returns whether indexing follows numpy's rules, not TensorFlow's."""
     return ops._numpy_style_slicing
 
 
@@ -275,22 +275,22 @@ def eager_constant(value, dtype):
 
 
 def promotes():
-    """Whether operands of different types are brought to one, as `experimental_enable_numpy_behavior` wants it."""
+    """Returns whether operands of different types are brought to one, as `experimental_enable_numpy_behavior` wants it."""
     return ops.is_auto_dtype_conversion_enabled() or ops.is_numpy_style_type_promotion()
 
 
 def callbacks():
-    """What looks at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does: a list, always the same one."""
+    """Returns the functions that look at each operation of the calling thread, as `tf.debugging.enable_check_numerics` does: always the same list."""
     return context.context().op_callbacks
 
 
 def has_callbacks():
-    """Whether there is such a thing."""
+    """Returns whether there is such a thing."""
     return bool(callbacks())
 
 
 def executes_asynchronously():
-    """Whether eager operations of the calling thread run on an asynchronous executor of the user's."""
+    """Returns whether eager operations of the calling thread run on an asynchronous executor of the user's."""
     handle = _executor_of_thread(context_handle())
     try:
         return _executor_is_async(handle)
@@ -309,7 +309,7 @@ _look_up = object.__getattribute__
 
 
 def is_variable(x):
-    """Whether `x` is a variable of TensorFlow or of Keras 3."""
+    """Returns whether `x` is a variable of TensorFlow or of Keras 3."""
     if issubclass(type(x), tf.Variable):
         return True
     try:
@@ -328,7 +328,7 @@ def has_custom_gradient(x):
 
 
 def set_custom_gradient(x, function):
-    """Have `x`, which `tf.custom_gradient` has made, be made of `function`."""
+    """Puts `function` in the place of the one that `x` was made of, by `tf.custom_gradient`."""
     x._f = function
 
 
@@ -346,18 +346,18 @@ def recomputed(function):
 
 
 def recomputing(function, other):
-    """What `tf.recompute_grad` would have made of the function `other`."""
+    """Makes what `tf.recompute_grad` would have made of the function `other`."""
     cells = [types.CellType(other) if name == "f" else cell for name, cell in zip(function.__code__.co_freevars, function.__closure__)]
     return types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells))
 
 
 def is_to_be_used(kind):
-    """Whether this is the class of what TensorFlow puts round a result to tell whether it is used."""
+    """Returns whether this is the class of what TensorFlow puts round a result to tell whether it is used."""
     return kind.__name__ == "ShouldUseWrapper"
 
 
 def is_used(x):
-    """Whether such an object was used."""
+    """Returns whether such an object was used."""
     return x._tf_should_use_helper._sated
 
 
@@ -366,12 +366,12 @@ _PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_in
 
 
 def is_composite(kind):
-    """Whether objects of this class are made of tensors, as `composite_parts` tells."""
+    """Returns whether objects of this class are made of tensors, as `composite_parts` tells."""
     return kind in _PARTS
 
 
 def composite_parts(x):
-    """What a sparse or ragged tensor, or a gradient in slices, is made of: tensors, None, and further such objects; and for a sparse one its static shape."""
+    """Lists the parts of a sparse or ragged tensor, or a gradient in slices: tensors, None, and further such objects; and for a sparse one its static shape."""
     parts = [getattr(x, name) for name in _PARTS[type(x)]]
     if type(x) is tf.SparseTensor:
         parts.append(x._dense_shape_default)

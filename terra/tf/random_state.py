@@ -12,14 +12,15 @@ _known = None, None  # what was in memory when NumPy last told its generator's s
 
 
 def random_state():
-    """What draws of Python's and NumPy's own generators change."""
+    """Returns the state that draws of Python's and NumPy's own generators change."""
     return random.getstate(), _state_of_numpys()
 
 
 def _state_of_numpys():
-    """What `np.random.get_state` tells, which takes it 40 us: a look into memory shows whether it would tell the same.
+    """Returns what `np.random.get_state` does, which takes it 40 us: a look into memory shows whether it would tell the same.
 
-    Not so while the second one of a pair of normal numbers is kept for the next draw, which changes nothing there. That one begins to be kept only in a draw that does, or in a `set_state`.
+    Not so while the second one of a pair of normal numbers is kept for the next draw, which changes nothing there. That one begins to be kept only in
+    a draw that does, or in a `set_state`.
     """
     global _known
     generator = np.random.get_bit_generator()

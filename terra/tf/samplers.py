@@ -12,7 +12,7 @@ MOST_SAMPLED = 1024  # for so many, Python takes about as long as the kernel, wh
 
 
 def can_draw(attrs):
-    """Whether `candidates` finds what a sampler with these attributes draws, and does not take long.
+    """Returns whether `candidates` finds what a sampler with these attributes draws, and does not take long.
 
     Where a large part of the classes is to be drawn, the last of them take many tries.
     """

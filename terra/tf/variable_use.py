@@ -1,4 +1,4 @@
-"""What operations, and functions of TensorFlow's, do to variables and other state."""
+"""Tells what operations, and functions of TensorFlow's, do to variables and other state."""
 
 from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
@@ -43,7 +43,7 @@ def reachable_functions(fdef):
 
 
 def function_effects(fdef, depth=0):
-    """What a traced function touches: a tuple with, for each argument, None, "read" or "write" if it is a resource.
+    """Finds what a traced function touches: a tuple with, for each argument, None, "read" or "write" if it is a resource.
 
     Returns () for a pure function, and None if it does anything that must stay imperative (I/O, random state, tables, iterators).
     """
@@ -100,7 +100,7 @@ _READS = _READS_IN_FUNCTIONS | {"VarIsInitializedOp", "VarHandleOp"}
 
 
 def may_write(name, fdef, depth=0):
-    """Whether op `name`, or a function that it calls, may update a variable."""
+    """Returns whether op `name`, or a function that it calls, may update a variable."""
     if fdef is None:
         return name not in _READS
     if depth > 32:

@@ -1,4 +1,5 @@
-"""Versions of dicts, lengths of lists and sets, classes of objects, read from memory: whether thousands of attributes have changed, without looking at one of them.
+"""Versions of dicts, lengths of lists and sets, classes of objects, read from memory: whether thousands of attributes have changed, without looking
+at one of them.
 
 CPython 3.10 to 3.12 keep in each dict a number that is new after each change (`ma_version_tag`, PEP 509), which no Python function gives. It lies behind
 the object's head and the number of items. Comparing attributes one by one costs a step 0.1 to 0.3 ms, most of it for cache misses, one after the
@@ -47,7 +48,7 @@ def word_at(address):
 
 
 def _dicts_work():
-    """Whether the numbers behave: they change with each kind of change, and with nothing else."""
+    """Returns whether the numbers behave: they change with each kind of change, and with nothing else."""
     if not (3, 10) <= sys.version_info[:2] <= (3, 12):
         return False
 
@@ -77,7 +78,7 @@ def _dicts_work():
 
 
 def _lists_work():
-    """Whether the length of a list or set is where it is expected to be, whatever is done to it."""
+    """Returns whether the length of a list or set is where it is expected to be, whatever is done to it."""
     class DerivedList(list):
         pass
 
@@ -98,7 +99,7 @@ def _lists_work():
 
 
 def _headers_work():
-    """Whether the class of an object, and the dict of its attributes, are where they are expected to be, and nothing else changes these words."""
+    """Returns whether the class of an object, and the dict of its attributes, are where they are expected to be, and nothing else changes these words."""
     class Thing:
         pass
 

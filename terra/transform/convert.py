@@ -48,7 +48,8 @@ class Form(NamedTuple):
 
 
 class Decision:
-    """What happens to the functions of one code object: `factory` makes their instrumented forms, if there is one; `outer` made that of a function which they are made in."""
+    """The decision on the functions of one code object: `factory` makes their instrumented forms, if there is one; `outer` made that of a function
+    which they are made in."""
 
     __slots__ = ("code", "factory", "reason", "is_instrumented", "only_forced", "outer")
 
@@ -157,7 +158,8 @@ def own_code(code):
 
 
 def own_codes(code):
-    """What the user wrote, of which `code` may be the instrumented or observed form, or a function within one: several where they have the same name, line and parameters."""
+    """Lists the user's own code objects of which `code` may be the instrumented or observed form, or a function within one: several where they have
+    the same name, line and parameters."""
     factory = _around.get(id(code))
     if factory is None:
         return [code]
@@ -269,7 +271,7 @@ def _make_observable(function, instrumented):
 
 
 def _is_observed_only(function):
-    """Whether it is a function of a library, unless the program has said that this is not to be changed."""
+    """Returns whether it is a function of a library, unless the program has said that this is not to be changed."""
     name = function.__globals__.get("__name__")
     return libraries.package_of(name) in libraries.UNINSTRUMENTED or not policy.is_excluded(name)
 
@@ -285,7 +287,7 @@ def _wrapper_form(function):
 
 
 def resolve(there, callee):
-    """What a call site calls in place of `callee`; see `location.set_resolver`. Ordered by what is frequent."""
+    """Returns what a call site calls in place of `callee`; see `location.set_resolver`. Ordered by what is frequent."""
     kind = type(callee)
     if kind is FunctionType:
         if id(callee.__code__) in _plain:
@@ -364,7 +366,8 @@ def _class_form(cls):
 
 
 def _cached_form(cached):
-    """What ``functools.lru_cache`` made: the cache must stay the one that the user sees, so its function changes its code."""
+    """Instruments what ``functools.lru_cache`` made, in place, and gives it back: the cache must stay the one that the user sees, so its function
+    changes its code."""
     function = cached.__wrapped__
     if type(function) is FunctionType:
         form = function_form(function)

@@ -18,7 +18,7 @@ def found():
 
 
 def look():
-    """The same, after looking at all of them."""
+    """Looks at all functions with a form, gives those new ones that were changed, and returns what `found` does."""
     global _found
     changed = []
     for kept in convert.forms, convert.asked_for:

@@ -1,4 +1,4 @@
-"""What is the user's code? Everything but libraries.
+"""Decides what is the user's code: everything but libraries.
 
 A function belongs to a library if its module's name begins with a known prefix or its file lies in the standard library or
 in site-packages. `configure` changes that by module prefix; the longest prefix that matches decides.
@@ -73,7 +73,7 @@ _MARKERS = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep
 
 
 def _decided(name):
-    """What was said of the module `name`, or of a package that it is in: whether it is the user's; None if nothing was."""
+    """Returns what was said of the module `name`, or of a package that it is in: whether it is the user's; None if nothing was."""
     prefix = name or ""
     while prefix:
         decision = settings.prefixes.get(prefix)

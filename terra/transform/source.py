@@ -81,7 +81,7 @@ class _File:
             self._collect(child, inside)
 
     def holds(self, code):
-        """Whether the file, as it is, compiles to a function like this one on the same line."""
+        """Returns whether the file, as it is, compiles to a function like this one on the same line."""
         if self._codes is None:
             self._codes = {}
             try:
@@ -93,7 +93,7 @@ class _File:
         return any(_alike(found, code) for found in self._codes.get((code.co_name, code.co_firstlineno), ()))
 
     def code_of_lambda(self, node):
-        """What Python compiles a lambda of the file to, at another line; None if it does not compile it (a constant condition)."""
+        """Returns the code that Python compiles a lambda of the file to, at another line; None if it does not compile it (a constant condition)."""
         if self._lambdas is None:
             tree = self._parse()  # another one, since it is changed
             far, places, self._lambdas = self.text.count("\n") + 2, [], {}
@@ -179,7 +179,7 @@ def codes_within(code):
 
 
 def _alike(a, b):
-    """Whether two code objects do the same, wherever they are."""
+    """Returns whether two code objects do the same, wherever they are."""
     if type(a) is not types.CodeType or type(b) is not types.CodeType:
         return type(a) is type(b) and repr(a) == repr(b)  # 0.0 is not -0.0
     return (a.co_code, a.co_names, a.co_varnames, a.co_freevars, a.co_cellvars, a.co_flags & _SHAPE_OF_CODE) == (
@@ -193,12 +193,12 @@ def find(function):
 
 
 def has_changed(filename):
-    """Whether the file was found to have been edited: what was compiled of it is perhaps no longer there."""
+    """Returns whether the file was found to have been edited: what was compiled of it is perhaps no longer there."""
     return filename in _changed
 
 
 def says(code, module_globals):
-    """Whether the file of a function, as it is now, compiles to this code."""
+    """Returns whether the file of a function, as it is now, compiles to this code."""
     try:
         return _parsed(code.co_filename, module_globals).holds(code)
     except NoSource:
@@ -206,7 +206,8 @@ def says(code, module_globals):
 
 
 def _is_trusted(code, module_globals):
-    """Whether the file need not be compiled to know that it says what runs: of a library, it is as it was when this process began, and so is what is no file."""
+    """Returns whether the file need not be compiled to know that it says what runs: of a library, it is as it was when this process began, and so is
+    what is no file."""
     try:
         status = os.stat(code.co_filename)
     except OSError:
@@ -217,7 +218,7 @@ def _is_trusted(code, module_globals):
 
 
 def find_code(code, module_globals):
-    """The same of the function that has this code, and was defined in a module with these globals.
+    """Finds the source of the function that has this code, and was defined in a module with these globals.
 
     The file may have been edited after Python has read it, and an import hook may have compiled something else than what is there.
     """

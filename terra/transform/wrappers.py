@@ -17,7 +17,7 @@ _exchanged = {}  # id(function) -> (weak reference to it, its own code, that of 
 
 
 def is_wrapper(function):
-    """Whether it names the function that it is around, as ``functools.wraps`` has it."""
+    """Returns whether it names the function that it is around, as ``functools.wraps`` has it."""
     return "__wrapped__" in getattr(function, "__dict__", ())
 
 

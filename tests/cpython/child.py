@@ -14,12 +14,9 @@ import tempfile
 import types
 import unittest
 
-from tests import without_tensorflow
-
-without_tensorflow.install()
-from terra import transform  # noqa: E402
-from terra.location.location import ROOT, Cursor, begin_step, end_step, tls  # noqa: E402
-from terra.transform import convert  # noqa: E402
+from terra import transform
+from terra.location.location import ROOT, Cursor, begin_step, end_step, tls
+from terra.transform import convert
 
 
 class Result(unittest.TestResult):

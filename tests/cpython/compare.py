@@ -7,9 +7,9 @@ import sys
 import tempfile
 import time
 
-from tests.without_tensorflow import ROOT
-
 from .expected import EXPECTED
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class Comparison:

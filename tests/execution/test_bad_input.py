@@ -2,14 +2,13 @@
 import asyncio
 import functools
 import inspect
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 import terra
+from tests import forks
 
 ORIGINAL = pywrap_tfe.TFE_Py_FastPathExecute
 
@@ -253,7 +252,7 @@ def test_a_step_inside_a_tf_function_is_part_of_its_graph():
 
 # ------------------------------------------------------------------------------------- unsupported TensorFlow
 
-def test_an_unsupported_tensorflow():
+def test_an_unsupported_tensorflow(tmp_path):
     """One part or another of it is missing."""
     missing = [("tensorflow.python.pywrap_tfe", "TFE_Py_RecordGradient"), ("tensorflow.python.framework.ops", "_EagerTensorBase")]
     code = f"""
@@ -270,7 +269,8 @@ for name, part in {missing!r}:
             print(type(error).__name__, error)
     setattr(module, part, kept)
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=100)
+    with forks.Interpreters(tmp_path, "import tensorflow") as interpreters:
+        done = interpreters.run(code)
     lines = [line for line in done.stdout.splitlines() if line]
     assert len(lines) == 4 and lines[0] == lines[1] and lines[2] == lines[3], done.stdout + done.stderr[-500:]
     for line, (_, part) in zip(lines[::2], missing):

@@ -5,8 +5,6 @@ Each program updates a variable behind so much work that whoever does not wait f
 
 import pathlib
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -17,6 +15,7 @@ import tensorflow as tf
 
 import terra
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
+from tests import forks
 
 ROOT = pathlib.Path(__file__).parents[2]
 BIG = tf.random.stateless_uniform([400, 400], [1, 2]) / 200.0
@@ -293,7 +292,7 @@ def test_another_thread_replays_a_failed_step(next_is):
     assert step.stats().coexecuted_steps >= 4
 
 
-def test_an_executor_of_the_users():
+def test_an_executor_of_the_users(tmp_path):
     """Eager operations that TensorFlow queues elsewhere have no order with ours: steps run imperatively, and Terra says so."""
     code = """
         import logging
@@ -319,6 +318,7 @@ def test_an_executor_of_the_users():
         assert float(v) == expected + 6.0
         assert step.stats().coexecuted_steps >= 3, step.stats()
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, cwd=ROOT)
+    with forks.Interpreters(tmp_path, "import tensorflow", ROOT) as interpreters:
+        done = interpreters.run(textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("TensorFlow executes asynchronously on this thread") == 1, done.stderr

@@ -5,14 +5,11 @@ import gc
 import io
 import logging
 import os
-import pathlib
 import runpy
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
-import time
 import types
 
 import keras
@@ -942,8 +939,8 @@ if sys.argv[1] != "eager":
 def test_the_first_graph_is_dispatched_in_a_scope_of_tensorflows(tmp_path, monkeypatch):
     """Its executor goes away with the scope."""
     (tmp_path / "train.py").write_text(FIRST_IN_A_SCOPE)
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(terra.__file__).parents[1])}
-    ours = subprocess.run([sys.executable, "train.py", "terra"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    with forks.Interpreters(tmp_path, "import runpy, sys, tensorflow") as interpreters:
+        ours = interpreters.run_script(tmp_path / "train.py", "terra")
     monkeypatch.setattr(sys, "argv", ["train.py", "eager"])
     with contextlib.redirect_stdout(io.StringIO()) as eager:
         runpy.run_path(str(tmp_path / "train.py"))

@@ -26,15 +26,24 @@ def python(directory, *words):
 
 
 @pytest.fixture(scope="module")
-def terra_run(tmp_path_factory):
-    """`python -m terra run` in a directory, in a fork: for programs that do not mind how their interpreter was started."""
-    with forks.Interpreters(tmp_path_factory.mktemp("interpreters"), "import os, runpy, sys, tensorflow") as interpreters:
-        def run(directory, *words):
-            return interpreters.run(
-                f"os.chdir({str(directory)!r})\nsys.path[0], sys.argv[:] = os.getcwd(), {['terra', 'run', *words]!r}\n"
-                "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
+def interpreters(tmp_path_factory):
+    with forks.Interpreters(tmp_path_factory.mktemp("interpreters"), "import os, runpy, sys, tensorflow") as made:
+        yield made
 
-        yield run
+
+@pytest.fixture(scope="module")
+def terra_run(interpreters):
+    """`python -m terra run` in a directory, in a fork: for programs that do not mind how their interpreter was started."""
+    return lambda directory, *words: interpreters.run(
+        f"os.chdir({str(directory)!r})\nsys.path[0], sys.argv[:] = os.getcwd(), {['terra', 'run', *words]!r}\n"
+        "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
+
+
+@pytest.fixture(scope="module")
+def plain_run(interpreters):
+    """`python` in a directory, likewise."""
+    return lambda directory, *words: interpreters.run(
+        f"os.chdir({str(directory)!r})\nsys.path[0], sys.argv[:] = os.getcwd(), {[*words]!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')")
 
 
 OPTIONS = ("--stats", "--wait-for-graph")
@@ -112,11 +121,12 @@ def test_a_script_finds_everything_as_under_python(tmp_path):
             main()
     ''')
     (tmp_path / "project" / "data.txt").write_text("1 2\n3 4\n5 6\n")
-    words = "project/train.py", "--steps", "90", "--stats"
+    path = "./project/../project/train.py"
+    words = path, "--steps", "90", "--stats"
     plain, run = python(tmp_path, *words), python(tmp_path, "-m", "terra", "run", *OPTIONS, *words)
     assert (plain.returncode, run.returncode) == (3, 3), run.stderr
     assert run.stdout == plain.stdout
-    assert len(plain.stdout.splitlines()) == 92
+    assert len(plain.stdout.splitlines()) == 92 and path in plain.stdout  # the file's name is as it was given
     assert coexecuted_steps(run) >= 5
     assert "Net.step" in run.stderr
 
@@ -145,7 +155,7 @@ def test_a_package_with_relative_imports(tmp_path, monkeypatch, terra_run):
     assert coexecuted_steps(run) >= 5
 
 
-def test_a_traceback_shows_the_script_s_lines_only_where_it_can(tmp_path):
+def test_a_traceback_shows_the_script_s_lines_only_where_it_can(tmp_path, terra_run):
     write(tmp_path, train='''
         import tensorflow as tf
 
@@ -169,7 +179,7 @@ def test_a_traceback_shows_the_script_s_lines_only_where_it_can(tmp_path):
     ''')
     with contextlib.redirect_stdout(io.StringIO()) as plain, pytest.raises(ValueError) as raised:
         runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
-    run = python(tmp_path, "-m", "terra", "run", "--stats", "--explain", "--wait-for-graph", "train.py")
+    run = terra_run(tmp_path, "--stats", "--explain", "--wait-for-graph", "train.py")
     assert run.returncode == 1 and run.stdout == plain.getvalue()
     shown, expected = re.compile(r'File ".*train\.py"'), "".join(traceback.format_exception(raised.value)).splitlines()
     expected = [line for line in expected if shown.search(line)]
@@ -518,7 +528,7 @@ def test_functions_made_anew_are_steps_from_their_first_call_on(tmp_path, terra_
     assert rows == {"fold.<locals>.train (5 functions)": 29, "the block at folds.py:8": 1}, run.stderr
 
 
-def test_what_the_script_logs_is_its_own_matter(tmp_path, terra_run):
+def test_what_the_script_logs_is_its_own_matter(tmp_path, terra_run, plain_run):
     """Fallbacks are told to nobody who has not asked Terra's own logger for them; that can still be asked."""
     write(tmp_path, train='''
         import logging, sys
@@ -544,27 +554,5 @@ def test_what_the_script_logs_is_its_own_matter(tmp_path, terra_run):
     ''')
     run = terra_run(tmp_path, *OPTIONS, "train.py")
     assert run.returncode == 0 and coexecuted_steps(run) >= 20
-    assert run.stdout == python(tmp_path, "train.py").stdout and run.stdout.startswith("INFO:root:v = ")
+    assert run.stdout == plain_run(tmp_path, "train.py").stdout and run.stdout.startswith("INFO:root:v = ")
     assert " fell back: " in terra_run(tmp_path, *OPTIONS, "train.py", "asked").stdout
-
-
-def test_the_name_of_the_file_is_as_it_was_given(tmp_path, terra_run):
-    path = "./sub/../train.py"
-    (tmp_path / "sub").mkdir()
-    write(tmp_path, train='''
-        import sys
-        import tensorflow as tf
-
-        v = tf.Variable(1.0)
-
-        def train(x):
-            with tf.GradientTape() as tape:
-                loss = (v * x - 3.0) ** 2
-            v.assign_sub(0.01 * tape.gradient(loss, v))
-            return float(loss)
-
-        print(__file__, sys.argv, sys.path[0], [train(2.0) for _ in range(20)])
-    ''')
-    run = terra_run(tmp_path, *OPTIONS, path)
-    assert run.stdout == python(tmp_path, path).stdout and path in run.stdout
-    assert coexecuted_steps(run) >= 14

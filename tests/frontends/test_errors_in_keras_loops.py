@@ -1,6 +1,5 @@
 """Batches that fail in Keras' loops raise what they raise eagerly, also where Keras' own code swallows what a late read raises; and the program's callbacks do not run behind it."""
 
-import subprocess
 import sys
 
 import keras
@@ -10,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 import terra
+from tests import forks
 
 BATCHES, BATCH = 12, 8
 LOOPS = ["fit", "fit with validation", "evaluate", "predict"]
@@ -113,7 +113,8 @@ for call in (lambda: model.fit(x, y, batch_size=8, shuffle=False, verbose=1), la
 def test_under_run(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
-    ran = subprocess.run([sys.executable, "-m", "terra", "run", str(path)], capture_output=True, text=True, check=False)
+    with forks.Interpreters(tmp_path, "import runpy, sys, tensorflow") as interpreters:
+        ran = interpreters.run_script(path, options=[])
     assert [line for line in ran.stdout.splitlines() if "Error" in line or "no error" in line] == ["InvalidArgumentError True 23"] * 3, ran.stderr[-2000:]
     assert ran.returncode == 0
 

@@ -271,7 +271,7 @@ def under_both(interpreters, path, *options):
     return plain, ours, found
 
 
-@pytest.mark.parametrize("name, options", [*[(name, ()) for name in SCRIPTS], ("module", ("--verify",)), ("best", ("--verify",))])
+@pytest.mark.parametrize("name, options", [*[(name, ()) for name in SCRIPTS], ("best", ("--verify",)), ("module", ("--verify",))])
 def test_loops(name, options, interpreters, tmp_path):
     path = tmp_path / f"{name}.py"
     path.write_text(HEAD + SCRIPTS[name])

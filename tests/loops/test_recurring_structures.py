@@ -412,6 +412,7 @@ def test_any_order(data):
     assert stats.steps == stats.tracing_steps + stats.coexecuted_steps + stats.imperative_steps
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("cls", test_loops.PROGRAMS, ids=lambda cls: cls.__name__)
 def test_programs_in_pieces(cls, monkeypatch):
     """The programs of tests/loops/test_varying_loops.py; their inputs take turns."""

@@ -850,7 +850,7 @@ def test_shapes_along_a_known_path_are_no_fallback():
     assert stats.graphs == 1 and stats.fallbacks == 0 and stats.coexecuted_steps >= 12, stats
 
 
-@pytest.mark.parametrize("loops, reads", [("auto", False), ("auto", True), ("unroll", False)])
+@pytest.mark.parametrize("loops, reads", [("auto", True), ("unroll", False), *[("auto", False)] * ALL])
 def test_branches_in_each_iteration(loops, reads):
     """Scheduled sampling: paths multiply with each iteration, until the loop is rolled."""
     def run_with(wrap):

@@ -1,4 +1,4 @@
-"""What a skeleton and its graph tell each other: feeds, selects, fetches."""
+"""Feeds, selects and fetches: how a skeleton and its graph talk to each other."""
 
 from terra.graph.trace import CHECK, FETCH
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
@@ -46,7 +46,7 @@ class Channels:
         self.step.counts.feeds += 1
 
     def position(self):
-        """What `go_back` wants to know of where a jump begins."""
+        """Returns the state at the beginning of a jump, for `go_back`."""
         return len(self.chosen), self.path, len(self.fed), self.step.counts.feeds, self.step.counts.fetches
 
     def go_back(self, place, feeds):
@@ -146,7 +146,7 @@ class Channels:
             self.note_deferred(object(), key, None)
 
     def _is_of(self, node, tensor):
-        """Whether a fetch is that of this tensor."""
+        """Returns whether a fetch is that of this tensor."""
         slot = node.slots[0]
         return slot.key is tensor._key or (slot.multi is not None and self.latest.get(slot.multi) is tensor._key)
 

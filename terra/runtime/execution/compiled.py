@@ -5,8 +5,8 @@ XLA compiles a function when it first runs with inputs of some shapes, and the s
 1. when a program has proved to be in use, a helper thread writes its compiled form and a *probe*: the ordinary form that also returns what would go into
    the clusters;
 2. a step with shapes that were not compiled yet runs the probe, and the helper thread calls each cluster alone with the values that it gave. XLA's cache is
-   kept by function and shapes, so the step that calls the cluster later finds it compiled. Clusters are pure: nothing happens by these calls. A form that XLA compiles as a
-   whole needs no probe: it is called with the step's arguments, and variables of its own in place of the program's;
+   kept by function and shapes, so the step that calls the cluster later finds it compiled. Clusters are pure: nothing happens by these calls. A form
+   that XLA compiles as a whole needs no probe: it is called with the step's arguments, and variables of its own in place of the program's;
 3. each cluster is compiled for two orders of its operations (`xla_order.py`), and the one in which it is faster stays;
 4. once compiled, both forms take turns for some steps, and the faster one stays (`trial.py`).
 
@@ -149,7 +149,7 @@ class Compiled:
         return ordinary
 
     def started(self, outputs):
-        """What the function that `choose` named gives."""
+        """Takes note of the outputs of the function that `choose` named: a probe's own come after the program's."""
         if self._probe is not None and self._probe[1] is None:
             self._probe[1] = outputs[self.program.generated.n_outputs:]
 
@@ -162,7 +162,7 @@ class Compiled:
 
     @staticmethod
     def _key(args, varying):
-        """What XLA compiles for: the shapes of arguments and fed values, and the values that decide shapes."""
+        """Returns what a compiled form is made for: the shapes of arguments and fed values, and the values that decide shapes."""
         pending = {}
         for flight in list(GRAPH_RUNNER.flights):
             for t in getattr(flight.record, "survivors", ()):
@@ -180,7 +180,7 @@ class Compiled:
         return tuple(key)
 
     def _find_varying(self, constants):
-        """What `_key` looks at, for each argument: (its number, the channel it comes by or None, whether its value decides shapes)."""
+        """Lists the arguments that `_key` looks at: (its number, the channel it comes by or None, whether its value decides shapes)."""
         varying = []
         for k, (spec, name) in enumerate(zip(self.program.generated.arg_specs, self._arg_names)):
             if spec[0] == "queue":
@@ -251,7 +251,7 @@ class Compiled:
         return args, own
 
     def _compile(self, key, handles):
-        """Have XLA compile each cluster for the values that a probe gave, or the whole for a step's arguments."""
+        """Makes XLA compile each cluster for the values that a probe gave, or the whole for a step's arguments."""
         form, states, _ = self._current
         try:
             for handle in handles:
@@ -313,7 +313,7 @@ class Compiled:
 
 
 def compile_cluster(cluster, inputs, attrs):
-    """Have XLA compile a cluster for inputs of these shapes; the first time for both orders, of which the faster one is kept."""
+    """Makes XLA compile a cluster for inputs of these shapes; the first time in both orders, of which the faster one is kept."""
     start = time.perf_counter()
     run_alone(cluster, cluster.ways[0], inputs, attrs)
     if len(cluster.ways) == 1 or time.perf_counter() - start > PATIENCE:

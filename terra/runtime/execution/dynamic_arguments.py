@@ -1,7 +1,9 @@
-"""Sizes of a step's arguments that vary are left unknown, as sizes that depend on data are: those of sparse and ragged tensors, and with `reduce_retracing` all.
+"""Sizes of a step's arguments that vary are left unknown, as sizes that depend on data are: those of sparse and ragged tensors, and with
+`reduce_retracing` all.
 
-The framework's code looks at shapes, so what is recorded of it holds for one combination of them. An argument with sizes that have varied is given to the step's
-code as the result of an operation that passes its value on and tells only its other sizes: all that follows is then recorded once (see `open_shapes`).
+The framework's code looks at shapes, so what is recorded of it holds for one combination of them. An argument with sizes that have varied is given to
+the step's code as the result of an operation that passes its value on and tells only its other sizes: all that follows is then recorded once (see
+`open_shapes`).
 """
 
 from operator import is_

@@ -42,7 +42,8 @@ def has_done(outputs):
 
 
 class Queue:
-    """A channel: a TensorFlow FIFO queue of one or several tensors at a time, whose dequeue in the graph blocks no thread. Kept for the life of its graph, and drained."""
+    """A channel: a TensorFlow FIFO queue of one or several tensors at a time, whose dequeue in the graph blocks no thread. Kept for the life of its
+    graph, and drained."""
 
     __slots__ = ("ref", "enums", "_queue", "_put", "_get")
 
@@ -222,7 +223,8 @@ class GraphRunner:
         return outputs
 
     def start(self, program, args, form, counts, attrs=None):
-        """Dispatch a program's function or, if Python is going to wait for it at once, run it. Returns (its outputs' handles, its cancellation manager, seconds that running it took)."""
+        """Dispatch a program's function or, if Python is going to wait for it at once, run it. Returns (its outputs' handles, its cancellation
+        manager, seconds that running it took)."""
         manager = tfi.new_cancellation_manager()
         if self.flights:
             counts.waited_at_once = 0
@@ -253,7 +255,7 @@ class GraphRunner:
         return left
 
     def forget_dispatched(self):
-        """What was run since the last launch is done, and no flight."""
+        """Forgets what was run since the last launch: it is done, and no flight."""
         self._dispatched = []
 
     @property
@@ -325,7 +327,8 @@ class GraphRunner:
 
     def _recover(self, failed):
         """A kernel failed: nothing of the step was committed. Replay it as eager execution would run it. If it raises, what this thread has dispatched
-        behind it is dropped: eagerly, the thread would not have come there. Otherwise that is replayed, and what other threads have dispatched is in any case."""
+        behind it is dropped: eagerly, the thread would not have come there. Otherwise that is replayed, and what other threads have dispatched is in
+        any case."""
         cause = self.executors.wait()
         self.failures += 1
         log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
@@ -361,7 +364,7 @@ class GraphRunner:
         self.flights.appendleft(failed)
 
     def has_raised(self, error):
-        """Whether this is the error of a step in flight."""
+        """Returns whether this is the error of a step in flight."""
         return error is self._raised()
 
     def cancel(self, manager):

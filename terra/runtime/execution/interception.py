@@ -65,7 +65,7 @@ def leave_all_alone():
 
 
 def _may_use_variables(op, values):
-    """Whether an operation may use variables."""
+    """Returns whether an operation may use variables."""
     if touches_variables(values):
         return True
     schema = opschema.get_schema(op.decode() if type(op) is bytes else op)
@@ -73,7 +73,7 @@ def _may_use_variables(op, values):
 
 
 def touches_variables(values):
-    """Whether one of these inputs is, or may hold, a variable."""
+    """Returns whether one of these inputs is, or may hold, a variable."""
     for x in values:
         t = type(x)
         if t is EagerTensor:

@@ -17,7 +17,7 @@ _MOST_OWNERS = 32  # objects of which calls are recorded at one place
 
 
 class InputSlot:
-    """What the skeleton expects at one flat input of a node."""
+    """One flat input of a node, as the skeleton expects it."""
 
     __slots__ = ("kind", "key", "multi", "const", "const_obj", "arg", "handle", "feed", "enum", "needs_value", "const_shape_key", "py_type",
                  "py_value")
@@ -136,7 +136,7 @@ class Program:
         self.deferred = form
 
     def set_conditional(self, form):
-        """The same of those that branch on what they compute."""
+        """Takes the form of the graph that branches on what it computes, and notes where its fetches and conditions are."""
         self._note_fetched(form)
         for node, place in form.conditions.items() if form else ():
             self._fetches[node].condition = place
@@ -160,7 +160,7 @@ class Program:
         return self._may_fail
 
     def forget_records(self):
-        """What fast-forward has recorded does not hold any more."""
+        """Drops all that fast-forward has recorded: it does not hold any more."""
         self.call_sites.clear()
         self.owners.clear()
         self.unskippable.clear()
@@ -184,7 +184,7 @@ class Program:
         return failures if counts else 0
 
     def may_have_owner(self, place):
-        """Whether calls of one more object are recorded at a place."""
+        """Returns whether calls of one more object are recorded at a place."""
         return self.owners.get((place[0], place[1], place[3]), ()) is not None
 
     def add_owner(self, place):
@@ -280,7 +280,7 @@ class Program:
 
 
 def _unclear(successors):
-    """Whether two of these nodes are the same operation at the same place, one with a constant where the other has a value."""
+    """Returns whether two of these nodes are the same operation at the same place, one with a constant where the other has a value."""
     seen = {}
     for node in successors:
         constants = tuple(slot.kind is CONST for slot in node.slots)

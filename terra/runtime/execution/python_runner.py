@@ -219,7 +219,7 @@ class PythonRunner(Channels, Completion):
         return self.step.mode is self
 
     def conflicts(self, schema, inputs):
-        """Whether an imperative op on these variables must not run now: the graph still has to update them, or has to read what the op overwrites."""
+        """Returns whether an imperative op on these variables must not run now: the graph still has to update them, or has to read what the op overwrites."""
         touched = {id(getattr(y, "handle", y)) for x in inputs for y in (x if type(x) is list or type(x) is tuple else (x,))}
         if not self.late and not touched.isdisjoint(self.step.new_handles):
             return True
@@ -243,7 +243,7 @@ class PythonRunner(Channels, Completion):
             self.fed_by_key[key] = x
 
     def fed_signature(self):
-        """What was fed so far, with its shapes."""
+        """Returns a tuple that tells what was fed so far, with its shapes."""
         signature = self._fed_signature
         for key, shape, tensor in islice(self.fed.values(), len(signature) // 3, None):
             signature += (key, shape, known_to_host(self, tensor))
@@ -391,7 +391,7 @@ class PythonRunner(Channels, Completion):
         return None
 
     def _from_outside(self, x):
-        """Whether the tracing phase would speculate that `x` is constant if it is small enough."""
+        """Returns whether the tracing phase would speculate that `x` is constant if it is small enough."""
         if type(x) is TerraTensor:
             if x._owner is self or not self.computed_by_value:
                 return False

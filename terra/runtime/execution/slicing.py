@@ -1,10 +1,11 @@
 """`x[:, t]` in a step, without TensorFlow's Python for it.
 
-Indexing by Python numbers costs some 80 us in TensorFlow, nearly all for packing begin, end and strides into tensors; a loop over time does it once in each iteration. While a
-step runs, an index of plain ints, slices, `...` and None goes straight to the StridedSlice operation, with the constants made here. Everything else, and whatever
-is no step's, is left to TensorFlow.
+Indexing by Python numbers costs some 80 us in TensorFlow, nearly all for packing begin, end and strides into tensors; a loop over time does it once
+in each iteration. While a step runs, an index of plain ints, slices, `...` and None goes straight to the StridedSlice operation, with the constants
+made here. Everything else, and whatever is no step's, is left to TensorFlow.
 
-Slices of variables are taken in the same way. TensorFlow attaches a function to them that assigns to that part of the variable; here it is an object that fast-forward knows.
+Slices of variables are taken in the same way. TensorFlow attaches a function to them that assigns to that part of the variable; here it is an object
+that fast-forward knows.
 """
 
 from threading import get_ident
@@ -105,7 +106,7 @@ class Assign:
 
 
 def is_plain(spec):
-    """Whether `slice_of` knows how to take such a slice of a variable."""
+    """Returns whether `slice_of` knows how to take such a slice of a variable."""
     parsed = _parse(spec)
     return parsed is not None and bool(parsed[0]) and not tfi.slices_like_numpy()
 

@@ -20,7 +20,7 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 
 
 class Counts:
-    """What a step counts."""
+    """The numbers that a step counts."""
 
     __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps", "verified_calls", "verified_graphs")
 
@@ -87,8 +87,8 @@ class Step:
         self.device = tfi.device_name()
 
     def fails(self, error):
-        """An operation before the one at hand turns out to have failed: eagerly, the program would not have come here. Should it take the error for another one's and
-        catch it (as `float(x)` in a `try` statement), then it is raised again, by its next operation or at the step's end."""
+        """An operation before the one at hand turns out to have failed: eagerly, the program would not have come here. Should it take the error for
+        another one's and catch it (as `float(x)` in a `try` statement), then it is raised again, by its next operation or at the step's end."""
 
         def fail(*args):
             raise error
@@ -122,11 +122,11 @@ class Step:
         return self.function.step_code, 0
 
     def takes_tensors(self):
-        """Whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
+        """Returns whether the arrays that code of the framework's is given are to be converted beforehand: in traced steps as in co-executed ones."""
         return self.skips and self.is_running_here() and not self.paused and tfi.executing_eagerly()
 
     def varies(self, array):
-        """Whether the step was given an array, or a residual call gave it: it may be another one each time."""
+        """Returns whether the step was given an array, or a residual call gave it: it may be another one each time."""
         return id(array) in self.arrays or (self.shown is not None and array in self.shown)
 
     def as_data(self, array):
@@ -156,7 +156,7 @@ class Step:
         return tensor
 
     def is_data(self, x):
-        """Whether a tensor is to be taken for another one in each step, though Python holds it."""
+        """Returns whether a tensor is to be taken for another one in each step, though Python holds it."""
         return id(x) in self.data
 
     def note_indices(self, x):
@@ -183,16 +183,18 @@ class Step:
         return self._args_signature
 
     def shapes(self):
-        """What stands for the types and shapes of the step's arguments."""
+        """A key for the types and shapes of the step's arguments."""
         if self._shapes is None:
             self._shapes = *self.args_signature(), *[(x.dtype, x.shape) for x in self.arrays.values()]
         return self._shapes
 
     def seeded(self, schema, inputs, attrs):
-        """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and a replay must draw the same.
+        """The attributes of a stateful random op; where no seed is set anywhere, with one drawn for this call: any stream will do, but the graph and
+        a replay must draw the same.
 
-        None if it must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only seeds that were drawn for this one op
-        (never the user's own) have a stateless twin. So must one that shuffles many rows, or nobody knows how many, and one that samples many candidates.
+        None if it must run imperatively: an eager kernel with the same seeds goes on in its stream when it is used again, so only seeds that were
+        drawn for this one op (never the user's own) have a stateless twin. So must one that shuffles many rows, or nobody knows how many, and one
+        that samples many candidates.
         """
         if schema.name == opschema.SHUFFLE and rows_of(inputs[0]) is None:
             return None
@@ -217,7 +219,7 @@ class Step:
         return tfi.seed_state(), set(self.drawn_seeds)
 
     def put_back(self, seeds, drawn):
-        """Have the seeds drawn again that were drawn since: the attributes `drawn` of random operations have them."""
+        """Takes back the seeds that were drawn since, so that they are drawn again: the attributes `drawn` of random operations have them."""
         state, known = seeds
         self.drawn_seeds &= known
         if state is not None:
@@ -234,7 +236,7 @@ class Step:
             self.new_handles[id(outputs[0])] = outputs[0]
 
     def touches_variables(self, schema, flat):
-        """Whether an imperative-only op works on variables (not on a queue, a table, or an iterator whose pipeline uses none)."""
+        """Returns whether an imperative-only op works on variables (not on a queue, a table, or an iterator whose pipeline uses none)."""
         if schema.name in iterators.PIPELINE_OPS:
             reach = iterators.reach_of(flat)
             if reach is None or reach:

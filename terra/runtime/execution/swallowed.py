@@ -1,7 +1,8 @@
 """Errors of failed steps that come late: how they are remembered, and those that the framework's own code has met in a read, and may have swallowed.
 
 Eagerly the operation itself would have raised, before that code. So such an error stays pending until the program has seen it: it is raised again where control
-comes back to the program's code, in a function that the framework calls or behind the framework's call, and by whatever uses a variable or starts a step before that.
+comes back to the program's code, in a function that the framework calls or behind the framework's call, and by whatever uses a variable or starts a
+step before that.
 """
 
 import sys
@@ -95,7 +96,7 @@ class Swallowed:
 
 
 def _comes_to_the_program(frame, event):
-    """Whether the program's code runs next: a function of its own that the framework calls, or that has called the framework."""
+    """Returns whether the program's code runs next: a function of its own that the framework calls, or that has called the framework."""
     if event == "call":
         return frames.is_users(frame)
     if event != "return" or frames.is_users(frame) or ours.is_ours(frame) or frame.f_back is None:

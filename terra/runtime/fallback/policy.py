@@ -56,7 +56,7 @@ class Policy:
         self._went_well += 1
 
     def took(self, coexecuted, seconds):
-        """What a step took, in either way; co-execution that does not pay is given up."""
+        """Notes how long a step took, in either way; co-execution that does not pay is given up."""
         ours, imperative = self._coexecuted_times, self._imperative_times
         if not coexecuted:
             imperative.append(seconds)
@@ -87,11 +87,11 @@ class Policy:
         self._is_far = len(ours) == SAMPLES and len(imperative) > 1 and statistics.median(ours) < FAR * min(imperative)
 
     def _takes_longer(self, times):
-        """Whether co-executed steps take so many times as long, in the median and in the mean: they need not all do the same."""
+        """Returns whether co-executed steps take so many times as long, in the median and in the mean: they need not all do the same."""
         return all(of(self._coexecuted_times) > times * of(self._imperative_times) for of in (statistics.median, statistics.mean))
 
     def wants_sample(self):
-        """Whether the next step should run imperatively to have something to compare with."""
+        """Returns whether the next step should run imperatively to have something to compare with."""
         wanted = not self._is_far and len(self._coexecuted_times) == SAMPLES and len(self._imperative_times) < FEW_SAMPLES
         self._asked = self._asked or wanted
         return wanted

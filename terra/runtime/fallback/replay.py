@@ -81,7 +81,7 @@ def destroy(handles):
 
 
 class StepRecord:
-    """What is needed to run a dispatched step again imperatively, should one of its kernels fail."""
+    """All that it takes to run a dispatched step again imperatively, should one of its kernels fail."""
 
     __slots__ = ("log", "arguments", "survivors", "undo", "queues", "temporary", "before")
 

@@ -43,7 +43,7 @@ class Commits:
             self._note_access(scope, [(v, False)], self._set(scope, note.indices, indices, index_enum, [noted]))
 
     def _note_of(self, key, kind, *args):
-        """What is noted for undoing an update: all forms of a graph use the same variables for it."""
+        """Returns what is noted for undoing an update, which it makes the first time: all forms of a graph use the same variables for it."""
         note = self.store.notes.get(key)
         if note is None:
             note = self.store.notes[key] = kind(*args)
@@ -120,7 +120,7 @@ class Commits:
             scope.order[v] = (name, ()) if writes else (last_write, (*reads, name))
 
     def _can_run_behind(self, node, starts, accesses):
-        """Whether an operation can run behind the barrier, see `in_place_updates.find`: it cannot fail there."""
+        """Returns whether an operation can run behind the barrier, see `in_place_updates.find`: it cannot fail there."""
         if accesses is not None:
             return (starts or self.forgiving) and in_place_updates.is_sure(node, accesses, self.is_open(node))
         return node.payload.event.info.category != opschema.RANDOM and self._is_harmless(node)
@@ -177,7 +177,7 @@ class Commits:
 
 
 def _assign(builder, handle, ref, enum, label, controls):
-    """Have a variable hold another value; returns the name of the operation."""
+    """Assigns another value to a variable; returns the name of the operation."""
     name = builder.node("AssignVariableOp", [handle, ref], {"dtype": dtype(enum), "validate_shape": attr(False)}, label, controls)
     builder.must(name)
     return name

@@ -25,7 +25,8 @@ class FeedGroup:
 
 
 def group_feeds(block, feeds):
-    """Have feeds of a straight line of nodes come together if they lie close to each other: each message costs both sides as much as some operations. What Python reads comes between.
+    """Joins feeds of a straight line of nodes that lie close to each other: each message costs both sides as much as some operations. What Python
+    reads comes between.
 
     feeds: {(node, input): Feed}.
     """

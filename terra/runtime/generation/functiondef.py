@@ -124,8 +124,8 @@ class FunctionBuilder:
     def may_fail(self, harmless, results, checks=()):
         """(nodes that may fail, nodes that must run and that no other such node reads): names.
 
-        Nodes named in `nonfailing_ops`, and constants, cannot fail, and need not run if nobody reads them; nor need those in `checks`, which may fail even if they are
-        named there. results: names of nodes that are read from outside.
+        Nodes named in `nonfailing_ops`, and constants, cannot fail, and need not run if nobody reads them; nor need those in `checks`, which may fail
+        even if they are named there. results: names of nodes that are read from outside.
         """
         outside = collections.Counter(results)
         readers = outside.copy()

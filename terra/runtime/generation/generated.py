@@ -1,4 +1,4 @@
-"""What the generation of a graph gives: its functions, and what Python must know to call them."""
+"""The result of generating a graph: its functions, and what Python must know to call them."""
 
 CHECK_FAILED = "a check of a compiled operation failed"  # what the error says then
 

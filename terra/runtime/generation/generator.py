@@ -12,7 +12,8 @@ becomes a Case operation with one function for each case, driven by Case Select.
 
 In all forms the new value of a variable is forwarded to later reads, and the variables are assigned last, behind a barrier that all other operations
 that may fail have passed: a failing kernel leaves every variable as it was. Updates that cannot be forwarded (fused optimizer kernels, scatter updates, nested
-functions that write) run behind the barrier too, with all that depends on them, if none of that can fail (see `in_place_updates`); else they keep their place, and what they overwrite is noted before (see `fallback.undo`).
+functions that write) run behind the barrier too, with all that depends on them, if none of that can fail (see `in_place_updates`); else they keep
+their place, and what they overwrite is noted before (see `fallback.undo`).
 """
 
 import itertools
@@ -49,7 +50,8 @@ _function_numbers = itertools.count()
 class GraphGenerator(Commits):
     """Generates one form of the graph.
 
-    new_queue(enums): makes a channel for values of these types, which it takes together; it is only called for the early form. deferred: whether fetches are outputs, else the late form has none; conditional: whether it has conditions.
+    new_queue(enums): makes a channel for values of these types, which it takes together; it is only called for the early form. deferred: whether
+    fetches are outputs, else the late form has none; conditional: whether it has conditions.
     optimize: results need not be bitwise those of eager execution. compiled: XLA may compile parts of the graph. fixed: those operations {node: its shapes}
     for whose shapes alone the graph may be right; all, with the shapes that they had so far, if it is empty; none if it is None.
     """
@@ -209,7 +211,7 @@ class GraphGenerator(Commits):
             scope.env[key] = outputs[k]
 
     def _is_harmless(self, node):
-        """Whether nothing that the operation is written as can fail."""
+        """Returns whether nothing that the operation is written as can fail."""
         info, kinds = node.payload.event.info, node.payload.kinds
         if not self.forgiving or info.device:
             return False
@@ -227,7 +229,7 @@ class GraphGenerator(Commits):
         return node.payload.event, *[source.payload.event for slot in node.slots for source, _ in slot]
 
     def has_open_shape(self, event):
-        """Whether the shapes of an operation's outputs may depend on data."""
+        """Returns whether the shapes of an operation's outputs may depend on data."""
         return event.signature in self.store.dynamic or event.has_open_shape
 
     def is_open(self, node):
@@ -295,7 +297,7 @@ class GraphGenerator(Commits):
         scope.last_fetch = name
 
     def _check_conditions(self, scope):
-        """Have the form with conditions fail where what Python would look at is not what is expected."""
+        """Makes the form with conditions fail where what Python would look at is not what is expected."""
         known, values = self.out.conditions, []
         first = len(known)
         for node, ref in scope.conditions:
@@ -346,7 +348,7 @@ class GraphGenerator(Commits):
                 self.out.open_refs.add(top.env[key])
 
     def _keep_unread(self, scope, unread):
-        """Have somebody read what only the program's errors need. (Branches are inlined before grappler looks at what a function must do.)"""
+        """Adds readers for what only the program's errors need. (Branches are inlined before grappler looks at what a function must do.)"""
         for name in unread:
             if name in scope.made:
                 ref, enum = scope.made[name]

@@ -1,4 +1,5 @@
-"""How a graph function is registered: in which order its nodes come, which decides what TensorFlow's executor runs first, and which of them it computes beforehand."""
+"""How a graph function is registered: in which order its nodes come, which decides what TensorFlow's executor runs first, and which of them it
+computes beforehand."""
 
 from terra.runtime.generation.functiondef import node_of
 from terra.tf import private_names as tfi
@@ -20,7 +21,8 @@ def to_register(fdef):
 
 
 def keep_unfolded(nodes):
-    """Have operations on constants computed where eager execution computes them: TensorFlow would do so once, on the CPU, whose last bits may be others. nodes: in a topological order."""
+    """Makes operations on constants run where eager execution runs them: TensorFlow would run them once, on the CPU, whose last bits may be others.
+    nodes: in a topological order."""
     folded = set()
     for node in nodes:
         values = [node_of(ref) for ref in node.input if not ref.startswith("^")]
@@ -35,8 +37,8 @@ def keep_unfolded(nodes):
 def sort_shortest_first(fdef):
     """Order the nodes, so far in a topological order, by the number of operations that are still to come after them, the fewest first.
 
-    When an operation is done, the executor goes through those that read it in the order of their nodes: it hands them to other threads, all but the last expensive
-    one, which it runs at once. That should be the one that the most have to wait for.
+    When an operation is done, the executor goes through those that read it in the order of their nodes: it hands them to other threads, all but the
+    last expensive one, which it runs at once. That should be the one that the most have to wait for.
     """
     after = {}
     for node in reversed(fdef.node_def):

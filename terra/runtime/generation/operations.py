@@ -120,7 +120,8 @@ class Operations:
         return [f"{name}:{ref}" for ref in info.output_refs]
 
     def _called(self, fdef, config, refs):
-        """The name of the function to call: where eager execution has grappler rewrite it, that must happen here too, or last bits differ. It does if the call is not inlined.
+        """The name of the function to call: where eager execution has grappler rewrite it, that must happen here too, or last bits differ. It does if
+        the call is not inlined.
 
         Grappler must know of variables what it knows there.
         """

@@ -1,8 +1,9 @@
-"""Conditions: what Python would look at in a step that is expected to branch as an earlier one did. The graph is told, of each value, which ones lead that way, and fails, before anything is
-updated, if it is none of these.
+"""Conditions: what Python would look at in a step that is expected to branch as an earlier one did. The graph is told, of each value, which ones lead
+that way, and fails, before anything is updated, if it is none of these.
 
-All are compared as integers. The bits of floating-point numbers, but for the sign, are in the order of the numbers, and unlike these they are not rounded: TensorFlow's kernels take numbers
-close to zero (subnormal ones) for zero, where Python does not. Each function of the graph, the top one and the branches, checks what is computed in it.
+All are compared as integers. The bits of floating-point numbers, but for the sign, are in the order of the numbers, and unlike these they are not
+rounded: TensorFlow's kernels take numbers close to zero (subnormal ones) for zero, where Python does not. Each function of the graph, the top one and
+    the branches, checks what is computed in it.
 """
 
 import math
@@ -24,7 +25,7 @@ ANYTHING = -1 << 63, (1 << 63) - 1
 
 
 class Within(NamedTuple):
-    """What a number is expected to be: not below, and not above. It may not be NaN."""
+    """The range that a number is expected to be in: not below `low`, and not above `high`. It may not be NaN."""
 
     low: float
     high: float
@@ -35,7 +36,7 @@ class Within(NamedTuple):
 
 
 def is_condition(node):
-    """Whether a fetch is of a scalar on which programs branch."""
+    """Returns whether a fetch is of a scalar on which programs branch."""
     return all(
         out >= 0 and source.payload.event.out_shapes[out] == () and source.payload.event.out_enums[out] in _TYPES
         for source, out in node.slots[0])
@@ -65,7 +66,8 @@ def _ordered(number):
 
 
 def check(builder, told, first, values):
-    """Have a function fail unless its values, [(ref, dtype enum)], are within what `told`, the ref of the vector of lowest and highest integers in turn, says from the place of the `first` one on."""
+    """Makes a function fail unless its values, [(ref, dtype enum)], are within what `told`, the ref of the vector of lowest and highest integers in
+    turn, says from the place of the `first` one on."""
     n, of_integers = len(values), {"T": dtype(INT64)}
 
     def node(op, refs, attrs, output):

@@ -1,8 +1,8 @@
 """Undoing updates of variables in their place, after a graph has failed, or was cancelled, before its barrier.
 
-The graph itself notes what such an update is about to overwrite, in variables of Terra's own, and empties these behind the barrier, where nothing can fail any more. (The supplement of the
-paper checkpoints variables before each step; that would have to wait for the step before.) Of a scattered update it notes the rows, of all others the whole value: TensorFlow shares the
-buffer, and copies it when something is written into it.
+The graph itself notes what such an update is about to overwrite, in variables of Terra's own, and empties these behind the barrier, where nothing can
+fail any more. (The supplement of the paper checkpoints variables before each step; that would have to wait for the step before.) Of a scattered
+update it notes the rows, of all others the whole value: TensorFlow shares the buffer, and copies it when something is written into it.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ _EMPTY = (0,) * 7  # the shape of what a variable holds that has nothing to undo
 
 
 def empty(enum):
-    """What is assigned to a variable that has nothing to undo, as an array."""
+    """Returns the array that is assigned to a variable which has nothing to undo."""
     return np.zeros(_EMPTY, tfi.dtypes.as_dtype(enum).as_numpy_dtype)
 
 
@@ -23,7 +23,7 @@ def _new_variable(enum, device="CPU:0"):
 
 
 def read(handle, enum):
-    """What a variable holds: a tensor that shares its buffer, which is copied on write."""
+    """Reads a variable; gives a tensor that shares its buffer, which is copied on write."""
     return _execute("ReadVariableOp", [handle], ("dtype", enum), 1)[0]
 
 
@@ -36,7 +36,7 @@ def _execute(op, inputs, attrs, n_outputs=0):
 
 
 def _take(handle, enum):
-    """What one of these variables holds, which holds nothing from now on; None if it does not hold anything."""
+    """Takes the value out of one of these variables, which holds nothing from now on; None if it does not hold anything."""
     value = read(handle, enum)
     if value._shape_tuple() == _EMPTY:
         return None

@@ -17,15 +17,16 @@ NEW_VALUE = 1_000_000  # output numbers from here on stand for the forwarded new
 class Accesses:
     """The accesses of a graph's nodes (`order`, topological) to variables.
 
-    A variable is the id of its handle, or (node, input) where the step's own new one is fed. *Raw* ones are accessed by operations that need the variable itself; the values of the others
-    are forwarded.
+    A variable is the id of its handle, or (node, input) where the step's own new one is fed. *Raw* ones are accessed by operations that need the
+    variable itself; the values of the others are forwarded.
 
-    access: {node: [(input, variable, how)]}. written: the variables that something writes. enums: {variable: dtype enum}. behind: nodes that run behind the barrier, updates of raw variables
-    and what follows from them. in_place: the raw variables that are updated before it. whole: those of them whose values must be kept as a whole, and not by rows. slots: an `ExtraSlot` for
-    each variable whose value is forwarded. checks: what is checked before the barrier.
+    access: {node: [(input, variable, how)]}. written: the variables that something writes. enums: {variable: dtype enum}. behind: nodes that run
+        behind the barrier, updates of raw variables
+    and what follows from them. in_place: the raw variables that are updated before it. whole: those of them whose values must be kept as a whole, and
+    not by rows. slots: an `ExtraSlot` for each variable whose value is forwarded. checks: what is checked before the barrier.
 
-    can_run(node, starts): whether an operation can run behind the barrier, as far as its kind goes; `starts`: as one that updates a raw variable. is_open(node): whether shapes of its inputs depend on
-    data.
+    can_run(node, starts): whether an operation can run behind the barrier, as far as its kind goes; `starts`: as one that updates a raw variable.
+    is_open(node): whether shapes of its inputs depend on data.
     """
 
     def __init__(self, order, switch_cases, handles, can_run, is_open):
@@ -99,7 +100,8 @@ class Accesses:
 
 
 def _skips_philox(site):
-    """Whether a RngReadAndSkip is simple arithmetic on a Philox generator's state: all numbers are known, and so few are skipped that its own carry is right."""
+    """Returns whether a RngReadAndSkip is simple arithmetic on a Philox generator's state: all numbers are known, and so few are skipped that its own
+    carry is right."""
     state, algorithm, delta = site.kinds
     if state[0] != RESOURCE or algorithm[0] != CONST or delta[0] != CONST or shape_of_variable(state[1]) != [3]:
         return False

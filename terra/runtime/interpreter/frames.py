@@ -38,7 +38,7 @@ class _Code(dict):
 
 
 def is_users(frame):
-    """Whether a frame runs the user's code, not a library's."""
+    """Returns whether a frame runs the user's code, not a library's."""
     return _look_up(frame) is not None
 
 
@@ -98,7 +98,7 @@ class FrameCursor:
 
 
 def is_frameworks_frame(frame):
-    """Whether a frame runs code of TensorFlow's or Keras'."""
+    """Returns whether a frame runs code of TensorFlow's or Keras'."""
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.partition(".")[0] in tfi.FRAMEWORKS
 
@@ -111,7 +111,7 @@ def around_ours(frame):
 
 
 def is_local(frame, name):
-    """Whether the code that a frame runs has a variable of its own, or of a function around it, by this name."""
+    """Returns whether the code that a frame runs has a variable of its own, or of a function around it, by this name."""
     code = frame.f_code
     return name in code.co_varnames or name in code.co_cellvars or name in code.co_freevars
 
@@ -133,7 +133,7 @@ _looking = {}  # id of a code object -> (it, whether it may look at the frame th
 
 
 def looks_at_frames(code):
-    """Whether a function may want to know who has called it: it must not find us."""
+    """Returns whether a function may want to know who has called it: it must not find us."""
     known = _looking.get(id(code))
     if known is None:
         known = _looking[id(code)] = code, any(not _FRAMES.isdisjoint(c.co_names) for c in source.codes_within(code))

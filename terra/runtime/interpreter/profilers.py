@@ -1,8 +1,10 @@
 """Calls that are watched while a profiler of the program's is at work.
 
-A call is watched by a profile function (`sys.setprofile`), of which a thread has one. One that is written in Python is called from ours. Of those written in C, cProfile
-(up to Python 3.11; from then on it needs none) and pyinstrument are suspended for as long as the call takes, which is once or a few times in a program, and go on where they
-were: they count its time as that of this module. Other ones can be neither called nor taken up again: beside them no call is watched, and the program is told so, once.
+A call is watched by a profile function (`sys.setprofile`), of which a thread has one. One that is written in Python is called from ours. Of those
+written in C, cProfile (up to Python 3.11; from then on it needs none) and pyinstrument are suspended for as long as the call takes, which is once or
+a few times in a program, and go on where they
+were: they count its time as that of this module. Other ones can be neither called nor taken up again: beside them no call is watched, and the program
+    is told so, once.
 """
 
 import cProfile
@@ -20,7 +22,7 @@ _told = []  # names of the profilers beside which no call can be watched
 
 
 def can_watch():
-    """Whether a call can be watched on this thread: if a profiler must not be suspended, that is said once."""
+    """Returns whether a call can be watched on this thread: if a profiler must not be suspended, that is said once."""
     outer = sys.getprofile()
     if outer is None or callable(outer) or isinstance(outer, _C_PROFILE) or _pyinstruments(outer) is not None:
         return True
@@ -38,7 +40,7 @@ def in_the_way():
 
 
 def is_watching(profile):
-    """Whether this profile function is one of ours."""
+    """Returns whether this profile function is one of ours."""
     return any(profile is own for own in list(_own))
 
 
@@ -67,7 +69,7 @@ def watched(call, own):
 
 
 def _pyinstruments(profile):
-    """What samples the stack of this thread for pyinstrument, if `profile` is its profile function, and can be taken up again; else None."""
+    """Returns the sampler of pyinstrument on this thread if `profile` is its profile function, and it can be taken up again; else None."""
     module = sys.modules.get(libraries.PYINSTRUMENT_SAMPLER)
     if module is None or libraries.package_of(type(profile).__module__) != libraries.PYINSTRUMENT:
         return None
@@ -76,6 +78,6 @@ def _pyinstruments(profile):
 
 
 def _take_up(sampler):
-    """Have it set its profile function again, as it was."""
+    """Makes the sampler set its profile function again, as it was."""
     sampler.current_sampling_interval = None
     sampler._update()

@@ -191,5 +191,5 @@ def _places_results(plan, mode, results, origin):
 
 
 def is_constant(x, step):
-    """Whether a small tensor was made by Python from shapes and attributes, and so is the same each time on this path."""
+    """Returns whether a small tensor was made by Python from shapes and attributes, and so is the same each time on this path."""
     return type(x) is EagerTensor and not step.is_data(x) and x._num_elements() <= SMALL

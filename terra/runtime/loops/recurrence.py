@@ -52,7 +52,7 @@ class Recurrence:
         return [k for k, gradient in zip(sources, tape.gradient(outputs, [given[k] for k in sources])) if gradient is not None]
 
     def holds(self):
-        """Whether the layer has not changed since the first call."""
+        """Returns whether the layer has not changed since the first call."""
         return self._guard is not None and self._guard.holds()
 
     def _operation(self, name, n_outputs):
@@ -158,7 +158,7 @@ class Recurrence:
 
 
 def _is_pure(fdef):
-    """Whether a function does nothing that its operation would not do as eager execution does: random numbers, checks, printing."""
+    """Returns whether a function does nothing that its operation would not do as eager execution does: random numbers, checks, printing."""
     functions = variable_use.reachable_functions(fdef).values()
     return not fdef.signature.is_stateful and not any(node.op in variable_use.CHECKS for f in functions for node in f.node_def)
 

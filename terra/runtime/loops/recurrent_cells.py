@@ -33,7 +33,7 @@ def cells_of(cell):
 
 
 def held_masks(cells):
-    """What the layer has drawn for its loop: for each cell what it holds by the names in `keras.DROPOUT_MASKS`."""
+    """Lists what the layer has drawn for its loop: for each cell what it holds by the names in `keras.DROPOUT_MASKS`."""
     return [vars(cell).get(name) for cell in cells for name in keras.DROPOUT_MASKS]
 
 

@@ -1,8 +1,8 @@
 """The loop over time of a stock RNN layer as one operation.
 
-Where sequences have many lengths, a recurrent layer that is unrolled gives the step another path for each of them. Its loop reads nothing but tensors, and calls nothing
-but its cell: so all of it can be a function of TensorFlow's, with a While operation in it, that takes sequences of any length. To the step that is one operation, its
-gradient is another one, and one path and one graph do for all lengths.
+Where sequences have many lengths, a recurrent layer that is unrolled gives the step another path for each of them. Its loop reads nothing but
+tensors, and calls nothing but its cell: so all of it can be a function of TensorFlow's, with a While operation in it, that takes sequences of any
+length. To the step that is one operation, its gradient is another one, and one path and one graph do for all lengths.
 
 What the gradient needs of the loop are lists of tensors, one for each time step. Where only some paths of a step have the loop, or steps are in segments, these
 cannot be handed on: then the gradient's function computes the loop again. Values are eager's, gradients are summed in another order.
@@ -32,7 +32,7 @@ _PLAIN = (bool, int, type(None))
 
 
 def replace():
-    """Have Keras' layers ask here first, and have its functions tell what is known of shapes."""
+    """Replaces the loop of Keras' recurrent layers by the one here, and has its functions tell what is known of shapes."""
     replacements.replace_in(keras.BACKEND, rnn=_in_one)
     known_shapes.replace()
 
@@ -81,7 +81,8 @@ def _without_sizes(step):
 
 
 def _varies(step, step_function, inputs):
-    """Whether the sequences that a layer was given here in the steps of a function have had so many lengths that unrolling its loop is a loss, or one that is left unknown."""
+    """Returns whether the sequences that a layer was given here in the steps of a function have had so many lengths that unrolling its loop is a
+    loss, or one that is left unknown."""
     with _without_sizes(step):
         if not _has_shape(inputs):
             return False
@@ -174,7 +175,8 @@ class _Impossible:
 
 
 def _nothing_else(layer, cells):
-    """Whether a loop runs nothing but stock cells: no layers as activations (with losses, with moving averages), no methods that somebody has put into their classes."""
+    """Returns whether a loop runs nothing but stock cells: no layers as activations (with losses, with moving averages), no methods that somebody has
+    put into their classes."""
     parts = list(layer.cell._flatten_layers())
     if any(part.activity_regularizer is not None for part in parts) or {id(part) for part in parts if not hasattr(part, "cells")} != set(map(id, cells)):
         return False
@@ -188,6 +190,7 @@ def _has_shape(x):
 
 
 def _spec(x, batch, is_sequence):
-    """What is known of a tensor in all steps: not the length, if it is of a sequence. (With the batch known, gradients are simpler.)"""
+    """Returns what is known of a tensor in all steps, as a TensorSpec: not the length, if it is of a sequence. (With the batch known, gradients are
+    simpler.)"""
     free = [batch, None] if is_sequence else [batch]
     return tfi.tf.TensorSpec(free + x.shape.as_list()[len(free):], x.dtype)

@@ -1,12 +1,13 @@
 """Gradients of rolled steps, segment by segment.
 
-`tape.gradient` goes through the composites of a tape (`terra.runtime.loops.segment_tape`) backwards. The backward pass of one composite is a segment of its own: the first time TensorFlow's tape and
-gradient functions issue its operations, which are traced, and make a graph; from then on a `BackwardPlan` says which tensors go into that graph and what comes out, and the backward
-pass of one iteration of a loop is one dispatch, whatever the number of its operations. A plan holds for one path through the forward segment, its shapes, which of its inputs are
-watched, which of its outputs have a gradient, and the values that gradient functions read.
+`tape.gradient` goes through the composites of a tape (`terra.runtime.loops.segment_tape`) backwards. The backward pass of one composite is a segment
+of its own: the first time TensorFlow's tape and gradient functions issue its operations, which are traced, and make a graph; from then on a
+`BackwardPlan` says which tensors go into that graph and what comes out, and the backward pass of one iteration of a loop is one dispatch, whatever
+the number of its operations. A plan holds for one path through the forward segment, its shapes, which of its inputs are watched, which of its outputs
+have a gradient, and the values that gradient functions read.
 
-A value that is used by several operations of one segment, and behind it, gets its gradients summed segment by segment, where TensorFlow's tape has one sum of all: the
-last bits may differ from eager execution there, as they do for tf.function's While.
+A value that is used by several operations of one segment, and behind it, gets its gradients summed segment by segment, where TensorFlow's tape has
+one sum of all: the last bits may differ from eager execution there, as they do for tf.function's While.
 """
 
 from terra.runtime.loops.piece_plans import is_constant, make_plan
@@ -22,7 +23,7 @@ MOST_SUMMED_INSIDE = 4  # gradients of one value that a backward segment sums it
 
 
 def gradient(tapes, lazy, *args):
-    """What TFE_Py_TapeGradient gives, for a lazy tape of a rolled step."""
+    """Does what TFE_Py_TapeGradient does, for a lazy tape of a rolled step."""
     return _Backward(tapes, lazy).run(*args)
 
 
@@ -66,7 +67,7 @@ class _Backward:
         return results
 
     def _forward(self):
-        """What is watched, and through which composites it goes: for each of them which tensors from outside are."""
+        """Finds what is watched, and through which composites it goes: gives for each of them which tensors from outside are."""
         lazy = self.lazy
         watched = set()
         if lazy.watches_variables:
@@ -136,7 +137,7 @@ class _Backward:
             gradients[uid] = [result]
 
     def _kind(self, gradient):
-        """What plans tell a gradient by."""
+        """Returns what plans tell a gradient by."""
         return "ones" if id(gradient) in self.ones else type(gradient)
 
     def _shorten(self, uid):
@@ -284,7 +285,7 @@ def _data(x):
 
 
 def _values(path, composite):
-    """What the gradient functions read of the tensors from outside."""
+    """Returns what the gradient functions read of the tensors from outside, as bytes."""
     return tuple([real(composite.fed[k])._numpy_internal().tobytes() for k in path.read])
 
 

@@ -34,10 +34,10 @@ def variadic(op):
 
 
 class _InSegment:
-    """What is common to both modes: an operation of another region ends the segment, one that stands alone runs between two."""
+    """The base of both modes: an operation of another region ends the segment, one that stands alone runs between two."""
 
     def _elsewhere(self):
-        """Whether the operation at hand belongs to another segment."""
+        """Returns whether the operation at hand belongs to another segment."""
         step = self.step
         if step.mode is not self:
             return True

@@ -1,8 +1,8 @@
-"""What the gradient tapes of a rolled step are told, bundled segment by segment.
+"""The records for the gradient tapes of a rolled step, bundled segment by segment.
 
-While a step runs in segments, what a gradient tape would record is kept, as in `lazy_tape`; when a segment ends, its operations become one `SegmentRecord`. Gradients are taken
-composite by composite (`terra.runtime.loops.segment_gradient`). Tapes that this does not cover (nested ones, those on which Python functions were recorded or that are asked while they
-record) are told all operations, and TensorFlow's own tape does the work.
+While a step runs in segments, what a gradient tape would record is kept, as in `lazy_tape`; when a segment ends, its operations become one
+`SegmentRecord`. Gradients are taken composite by composite (`terra.runtime.loops.segment_gradient`). Tapes that this does not cover (nested ones,
+those on which Python functions were recorded or that are asked while they record) are told all operations, and TensorFlow's own tape does the work.
 """
 
 from terra.runtime.fallback.replay import execute_again, unrecorded
@@ -34,7 +34,7 @@ class SegmentLazyTape(LazyTape):
 
 
 class SegmentRecord:
-    """What one segment did, as far as a tape is concerned."""
+    """One segment, as far as a tape is concerned."""
 
     __slots__ = ("records", "path", "fed", "held", "log", "outputs", "segment")
 
@@ -210,7 +210,7 @@ class SegmentTapes(Tapes):
 
 
 def is_static(mode):
-    """Whether no shape depends on data."""
+    """Returns whether no shape depends on data."""
     return all(type(shape) is tuple for node, _, _ in mode.log for shapes in node.shapes.values() for shape in shapes)
 
 

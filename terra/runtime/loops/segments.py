@@ -1,14 +1,17 @@
 """Segments: how a step whose loops run another number of times each time, or branch anew in each iteration, or that recurses over data, is co-executed.
 
-A loop with one trip count is unrolled in the step's own graph. Once the count has varied, the step is *rolled*: it is cut into segments where an iteration of such a
-loop, or a recursive call, begins or ends, and where Python reads a value. Each segment has a TraceGraph of its own (all iterations of a loop are traces of the same
-one, with its branches, feeds and constants) and a graph of its own, in the late form; a nested loop is segments again. Python, which decides anyway whether the loop
-goes on, dispatches the body's graph once for each iteration on the asynchronous executor: 6 us of Python, some 20 us on the executor. So nothing but the code decides
-how many graphs there are: not trip counts, not the shapes of trees, not the number of elements that a list has after the loop.
+A loop with one trip count is unrolled in the step's own graph. Once the count has varied, the step is *rolled*: it is cut into segments where an
+iteration of such a loop, or a recursive call, begins or ends, and where Python reads a value. Each segment has a TraceGraph of its own (all
+iterations of a loop are traces of the same one, with its branches, feeds and constants) and a graph of its own, in the late form; a nested loop is
+segments again. Python, which decides anyway whether the loop goes on, dispatches the body's graph once for each iteration on the asynchronous
+executor: 6 us of Python, some 20 us on the executor. So nothing but the code decides how many graphs there are: not trip counts, not the shapes of
+    trees, not the number of elements that a list has after the loop.
 
-It differs from the supplement, where a loop node becomes a While operation whose predicate is a Case Select for each iteration. Segments need no such channel, no
-accumulators (values of all iterations are plain tensors, which Python keeps in its lists), allow any recursion, and a segment that leaves the known paths is replayed
-alone: what the step did before it stays done, since segments are dispatched in program order. The gradients of rolled steps are in `terra.runtime.loops.segment_gradient`.
+It differs from the supplement, where a loop node becomes a While operation whose predicate is a Case Select for each iteration. Segments need no such
+channel, no accumulators (values of all iterations are plain tensors, which Python keeps in its lists), allow any recursion, and a segment that leaves
+the known paths is replayed
+alone: what the step did before it stays done, since segments are dispatched in program order. The gradients of rolled steps are in
+    `terra.runtime.loops.segment_gradient`.
 
 Operations on lists whose length varies (a stack over all iterations, the sum of their gradients) run on their own between the segments.
 """
@@ -244,7 +247,7 @@ class SegmentedStep(Step):
     # -- operations on their own -----------------------------------------------------------------------------------------------
 
     def stands_alone(self, schema, op, inputs, attrs):
-        """Whether an operation with lists runs on its own: their lengths vary at this place, or they hold values of many earlier segments."""
+        """Returns whether an operation with lists runs on its own: their lengths vary at this place, or they hold values of many earlier segments."""
         mode = self.mode
         if self.one_region:
             return False

@@ -1,7 +1,8 @@
 """Objects that live as long as another one which does not show them: the co-executed functions of an instance, which are not among its attributes.
 
-Such a function refers to its instance, and nothing may keep the two but each other. So they are a cycle while the garbage collector looks, and only then: the function is put among the instance's
-attributes when a collection begins that looks at it, and taken out again when the collection has ended. In between, this table holds it.
+Such a function refers to its instance, and nothing may keep the two but each other. So they are a cycle while the garbage collector looks, and only
+then: the function is put among the instance's attributes when a collection begins that looks at it, and taken out again when the collection has
+    ended. In between, this table holds it.
 """
 
 import gc

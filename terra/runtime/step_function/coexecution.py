@@ -46,7 +46,7 @@ framework_loops.replace()
 
 
 class Coexecuted(AsWritten):
-    """What `terra.coexecute` returns: call it like the function it wraps.
+    """The callable that `terra.coexecute` returns: call it like the function it wraps.
 
     It holds what its parts share: the options, the traces (`store`), the program made of them, the segments of rolled steps, the policy.
     Its parts do the work: `lifecycle` begins and ends steps, `traces` merges what was traced, `generation` makes programs of that, `rolling` cuts loops,
@@ -157,7 +157,7 @@ class Coexecuted(AsWritten):
                 signal_handlers.put_back(held)
 
     def _runs_in_replica(self):
-        """Whether a distribution strategy calls it on a replica's thread."""
+        """Returns whether a distribution strategy calls it on a replica's thread."""
         return tfi.in_replica() and self.warn_once(
             "runs imperatively, because a distribution strategy runs it as a replica, on a thread of its own; without `strategy.run` it is co-executed.")
 
@@ -231,7 +231,7 @@ class Coexecuted(AsWritten):
     step_code = one_step.__code__  # of the frame around the code of a step
 
     def _is_guarded(self):
-        """Whether the program would catch the failure of this very step."""
+        """Returns whether the program would catch the failure of this very step."""
         if self.program is not None and not self.program.may_fail:
             return False
         return catching.around_step(frames.around_ours(sys._getframe(2)))
@@ -257,15 +257,16 @@ class Coexecuted(AsWritten):
         return self._python
 
     def _as_part(self, look=True):
-        """What is called where another step, or an imperative one, or a graph that either makes, calls this one."""
+        """Returns the function that is called where another step, or an imperative one, or a graph that either makes, calls this one."""
         return self.current(look) if tfi.executing_eagerly() else self._for_graph()
 
     def _for_graph(self):
-        """What is called while a graph is made: AutoGraph's form of the function, if AutoGraph has converted what calls this one."""
+        """Returns the function that is called while a graph is made: AutoGraph's form of the function, if AutoGraph has converted what calls this one."""
         return scopes.converted(self.__wrapped__) if scopes.is_autographs(frames.around_ours(sys._getframe(1))) else self.__wrapped__
 
     def note_coexecuted(self, program, form, path, shapes, single_threaded, general, lacks_form):
-        """A step with arguments of these shapes was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its `general` one; `lacks_form`: whether another form is due."""
+        """A step with arguments of these shapes was co-executed along `path`, by a form of the graph of `program` or, for other shapes, by its
+        `general` one; `lacks_form`: whether another form is due."""
         self._stats.coexecuted_steps += 1
         self._stats.single_threaded_steps += single_threaded
         self.was_edited = False
@@ -302,7 +303,7 @@ class Coexecuted(AsWritten):
 
     @property
     def compiled(self):
-        """What `jit_compile` has made of the program in use, or why that was given up; None without it."""
+        """The compiled form of the program in use (`jit_compile`), or why that was given up; None without it."""
         of_program = None if self.program is None else self.program.compiled
         return of_program if of_program is not None or self.generation.given_up is None else self.generation.given_up[0]
 

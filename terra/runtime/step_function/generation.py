@@ -31,7 +31,7 @@ _REFUSED = errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError
 
 
 class Generation:
-    """What makes the programs of one step function."""
+    """Makes the programs of one step function, on a helper thread."""
 
     def __init__(self, function):
         self._function = function
@@ -191,18 +191,18 @@ class Generation:
         return self._function.options.jit_compile and self.given_up is None and self._function.segments is None
 
     def _compiles(self):
-        """Whether XLA may compile what is generated now."""
+        """Returns whether XLA may compile what is generated now."""
         function = self._function
         return function.options.jit_compile and (self.given_up is None or len(function.store.graph.nodes) >= GROWN * self.given_up[1])
 
     # -- other forms -----------------------------------------------------------------------------------------------------------
 
     def lacks_form(self, program):
-        """Whether another form of this program's graph is due."""
+        """Returns whether another form of this program's graph is due."""
         return self._lacks_early_form(program) or self._lacks_deferred_form(program) or self._lacks_conditional_form(program) or self._function.single_threaded.lacks_attrs(program)
 
     def _lacks_early_form(self, program):
-        """Whether the early one is: it is compared with the better way to run the late one."""
+        """Returns whether the early one is: it is compared with the better way to run the late one."""
         return self._function.early_start.lacks_form(program) and self._function.single_threaded.is_decided()
 
     def _lacks_deferred_form(self, program):
@@ -255,7 +255,7 @@ class Generation:
         return True
 
     def _make_single_threaded(self, program, *forms):
-        """Have the runtime build the program's functions, or those of these forms, for one thread, if that is possible."""
+        """Makes the runtime build the program's functions, or those of these forms, for one thread, if that is possible."""
         single_threaded = self._function.single_threaded
         forms, program.single_threaded_attrs = forms or [form for form in {program.late_form, program.conditional} if form], None
         if any(calls_functions(form.fdefs[-1]) for form in forms):
@@ -272,7 +272,7 @@ class Generation:
 
     @staticmethod
     def _instantiate(program, form=None, name=None, n_outputs=None, attrs=None):
-        """Have the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
+        """Makes the runtime build the function of a form of the program's graph, or another one with the arguments of that form."""
         form = form or program.generated
         args = []
         for spec in form.arg_specs:
@@ -298,7 +298,8 @@ class Generation:
         return [*self.retired, *([] if program is None else [program])]
 
     def remove_retired(self):
-        """Remove the functions of programs that are used no more, once the steps in flight have landed (some may use them): that is waited for, which is as rare as new graphs are."""
+        """Remove the functions of programs that are used no more, once the steps in flight have landed (some may use them): that is waited for, which
+        is as rare as new graphs are."""
         busy = [program for program in self.retired if program.compiled is not None and program.compiled.busy]
         if len(busy) == len(self.retired):
             return

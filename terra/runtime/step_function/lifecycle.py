@@ -102,13 +102,13 @@ class Lifecycle:
         return step
 
     def _cannot_be_ordered(self):
-        """Whether the program's own eager operations are queued on another executor than ours, where they could be overtaken."""
+        """Returns whether the program's own eager operations are queued on another executor than ours, where they could be overtaken."""
         return tfi.executes_asynchronously() and self._function.warn_once(
             "runs imperatively, because TensorFlow executes asynchronously on this thread; leave that off (see "
             "tf.config.experimental.set_synchronous_execution): co-executed steps are asynchronous anyway.")
 
     def _is_looked_at(self):
-        """Whether each operation is to be shown to somebody, which a graph does not do."""
+        """Returns whether each operation is to be shown to somebody, which a graph does not do."""
         return tfi.has_callbacks() and self._function.warn_once(
             "runs imperatively as long as TensorFlow shows each operation to a callback, which tf.debugging.enable_check_numerics, say, has asked for.")
 

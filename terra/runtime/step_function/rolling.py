@@ -16,7 +16,7 @@ FEW_TREES = 2  # traces with recursion that are merged before steps are cut into
 
 
 class Rolling:
-    """What is known of the loops of one step function."""
+    """Knowledge of the loops of one step function: which are rolled."""
 
     def __init__(self, function):
         self._function = function
@@ -30,7 +30,7 @@ class Rolling:
             self._trip_counts.setdefault(key, set()).add(count)
 
     def is_loss(self, counts, at_once=False):
-        """Whether unrolling a loop that ran so many times is a loss."""
+        """Returns whether unrolling a loop that ran so many times is a loss."""
         return len(counts) > 1 and (at_once or self._function.options.loops == "roll" or len(counts) > 2 or max(counts) > FEW_ITERATIONS)
 
     def _varying(self, at_once=False):

@@ -1,13 +1,13 @@
 """Recurring structures: steps that are cut into segments, but whose arguments come again and again in the same shapes.
 
-A rolled step needs no new graph for a new tree or a new length, and pays for that with Python's work between the segments. Where the same structure recurs, epoch after
-epoch, a graph of its own for the whole step is faster: it is what unrolling the loops for this one structure gives, and its Python is skipped where that
-is possible. So each structure that has taken the same path through the segments several times gets an unrolled function of its own, as long as tracing and
-generating those takes no more than a part of the time that the program runs, and their number is bounded. Once it is known what such functions cost and save, the next
-structure gets one when it has come so often that one can be expected to pay for itself.
+A rolled step needs no new graph for a new tree or a new length, and pays for that with Python's work between the segments. Where the same structure
+recurs, epoch after epoch, a graph of its own for the whole step is faster: it is what unrolling the loops for this one structure gives, and its
+Python is skipped where that is possible. So each structure that has taken the same path through the segments several times gets an unrolled function
+of its own, as long as tracing and generating those takes no more than a part of the time that the program runs, and their number is bounded. Once it
+is known what such functions cost and save, the next structure gets one when it has come so often that one can be expected to pay for itself.
 
-The key that stands for a structure only chooses which of the functions runs a step. It need not be right: what such a function assumes is checked as in any other,
-and one that falls back again and again is given up.
+The key that stands for a structure only chooses which of the functions runs a step. It need not be right: what such a function assumes is checked as
+in any other, and one that falls back again and again is given up.
 """
 
 import math
@@ -41,8 +41,8 @@ _BY_VALUE = frozenset([int, float, bool, str, bytes, type(None)])
 
 
 def structure_key(args, kwargs):
-    """What stands for the arguments: shapes of tensors and arrays, also of those that an object holds, values of plain Python objects, the identity of all others.
-    None if they have too many parts."""
+    """Makes a key of the arguments: shapes of tensors and arrays, also of those that an object holds, values of plain Python objects, the identity of
+    all others. None if they have too many parts."""
     parts, todo = [], [kwargs, args]
     while todo:
         value = todo.pop()
@@ -113,7 +113,7 @@ class SpecialisationPolicy(Policy):
 
 
 class _Seen:
-    """What is known of a structure whose steps run in segments."""
+    """Notes on a structure whose steps run in segments."""
 
     __slots__ = ("path", "times", "graphs", "changes", "shortest", "total")
 
@@ -164,7 +164,8 @@ class StructureSpecialisation:
         return function
 
     def _pays(self, seen):
-        """Whether there is time for another function, steps of the structures that have functions became shorter, as far as is known, and so much that one will pay for itself for this structure."""
+        """Returns whether there is time for another function, steps of the structures that have functions became shorter, as far as is known, and so
+        much that one will pay for itself for this structure."""
         known = [f.policy for f in self.functions.values() if f is not None and f.policy.steps >= _ENOUGH_STEPS]
         ours, in_pieces = sum(p.shortest for p in known), sum(p.shortest_in_pieces for p in known)
         if self._spent > self._took * (self.share if 2 * ours <= in_pieces else self.share / 2):

@@ -1,4 +1,5 @@
-"""The functions for single structures of arguments: each runs the steps of its structure in place of the function that is rolled (see `structure_specialisation`)."""
+"""The functions for single structures of arguments: each runs the steps of its structure in place of the function that is rolled (see
+`structure_specialisation`)."""
 
 import dataclasses
 import time
@@ -50,7 +51,7 @@ class Structures:
         return made
 
     def _relaxed(self):
-        """What tells whether an input of an operation is known not to be constant, wherever in the loops that is."""
+        """Returns a function that tells whether an input of an operation is known not to be constant, wherever in the loops that is."""
         of = self._function.segments
         if of is None:
             known = {(signature, k) for signature, _, k in self._function.store.relaxed}

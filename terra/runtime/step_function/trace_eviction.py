@@ -1,14 +1,14 @@
 """Trace eviction: which traces of a step function nobody needs any more.
 
-One that goes on with other variables (the next model of a cross-validation, of a search) needs none of those before. Merged with the new ones they would make a graph
-that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the old variables come back (models that take turns),
-they were needed: from then on all traces are merged. So it is with a few new variables that just take the places of others (metrics that are made for each epoch). Where they come with new operations, all are merged until `max_traces` is
-reached.
+One that goes on with other variables (the next model of a cross-validation, of a search) needs none of those before. Merged with the new ones they
+would make a graph that branches at each variable, hold the old model in memory, and use up `max_traces`. So they are forgotten. Where the old
+variables come back (models that take turns), they were needed: from then on all traces are merged. So it is with a few new variables that just take
+the places of others (metrics that are made for each epoch). Where they come with new operations, all are merged until `max_traces` is reached.
 
-Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, with arguments of the
-same shapes (the last batch of an epoch may be smaller), the next ones are traced anew, and the graph that is made of these traces alone, without branches, with more
-constants, replaces the old one. Should another path be taken after all, that is one more fallback, and next time it takes more steps. Steps in segments become whole
-again in the same way, once their loops no longer vary.
+Training has phases, too: the first step, a warm-up, some epochs with a part of the model frozen. Once many steps in a row have taken one path, with
+arguments of the same shapes (the last batch of an epoch may be smaller), the next ones are traced anew, and the graph that is made of these traces
+alone, without branches, with more constants, replaces the old one. Should another path be taken after all, that is one more fallback, and next time
+it takes more steps. Steps in segments become whole again in the same way, once their loops no longer vary.
 """
 
 from terra.graph.trace import RESOURCE
@@ -20,7 +20,7 @@ _MOST_TRACED = 4  # steps, for a graph of that path alone
 
 
 class TraceEviction:
-    """What one step function has forgotten."""
+    """Decides when one step function forgets traces, and remembers what it has forgotten."""
 
     def __init__(self):
         self.takes_turns = False  # whether variables that were forgotten have come back
@@ -43,7 +43,7 @@ class TraceEviction:
         self._path = None
 
     def narrow(self):
-        """Have the next steps traced."""
+        """Asks for the next steps to be traced."""
         self.narrowed += 1
         self._path, self._to_trace = None, _MOST_TRACED
 
@@ -53,7 +53,7 @@ class TraceEviction:
         return self._to_trace > 0
 
     def traces(self):
-        """The same of the step that begins, which is counted."""
+        """Returns whether the step that begins is to be traced; counts it if so."""
         if not self._to_trace:
             return False
         self._to_trace -= 1
@@ -64,7 +64,8 @@ class TraceEviction:
         self._to_trace = 0
 
     def is_due(self, store, raw, is_full):
-        """Whether what is in the TraceStore is to be forgotten: most variables of the new trace `raw` are others; or some, and they have taken the places of others, or the store `is_full`."""
+        """Returns whether what is in the TraceStore is to be forgotten: most variables of the new trace `raw` are others; or some, and they have
+        taken the places of others, or the store `is_full`."""
         if self.takes_turns:
             return False
         known = store.resources()
@@ -85,7 +86,7 @@ class TraceEviction:
 
 
 def _are_in_places_of_others(before, after, used):
-    """Whether a trace does what the one before did, but for variables that are used no more; `used`: those of the new one, by id."""
+    """Returns whether a trace does what the one before did, but for variables that are used no more; `used`: those of the new one, by id."""
     if before is None or len(before.events) != len(after.events):
         return False
     places = {}

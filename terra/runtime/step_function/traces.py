@@ -1,4 +1,4 @@
-"""What a step function learns from the steps that are traced, and when it forgets that again (`trace_eviction` tells which traces nobody needs any more)."""
+"""Merges the steps that are traced into what a step function knows, and forgets that again (`trace_eviction` tells which traces nobody needs any more)."""
 
 import logging
 

@@ -40,7 +40,7 @@ class TapeRecord:
         self.function = function
 
     def mapped(self, inside, outside):
-        """The same record, with its inputs and the tensors of the function, and its outputs, replaced by what these functions give."""
+        """Returns a copy of the record whose inputs and tensors of the function are mapped by `inside`, and whose outputs are by `outside`."""
         inputs, outputs, tensors = list(map(inside, self.inputs)), list(map(outside, self.outputs)), list(map(inside, self.tensors))
         return TapeRecord(self.op, inputs, outputs, self.parts, tensors, self.signature)
 
@@ -64,7 +64,7 @@ def record(runner, op, outputs, inputs, function):
 
 
 def _identity(runner, x):
-    """What tells a tensor from others in all steps that took the same path."""
+    """Returns what tells a tensor from others in all steps that took the same path."""
     if type(x) is TerraTensor and x._owner is runner:
         return x._key
     argument = runner.step.args.get(id(x))
@@ -143,7 +143,7 @@ def _take_apart(value, tensors, found, depth):
 
 
 def _is_frameworks(function):
-    """Whether the code is the framework's, and leaves the variables of the functions around it alone."""
+    """Returns whether the code is the framework's, and leaves the variables of the functions around it alone."""
     module = function.__globals__.get("__name__", "")
     return (module.split(".", 1)[0] in tfi.FRAMEWORKS or policy.is_pure(module)) and not vars(function) and not _assigns_outside(function.__code__)
 

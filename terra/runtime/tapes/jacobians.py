@@ -1,7 +1,9 @@
-"""`tape.jacobian`, `tape.batch_jacobian` and `tf.vectorized_map`: TensorFlow makes a function of its own at each call of these, which takes it tens of milliseconds.
+"""`tape.jacobian`, `tape.batch_jacobian` and `tf.vectorized_map`: TensorFlow makes a function of its own at each call of these, which takes it tens
+of milliseconds.
 
 The call can be skipped as that of `tape.gradient` is (see `fast_forward`), if the function is the same at each step. It would not be: it holds small
-eager tensors that it uses, activations among them, as constants. In a step they are its inputs instead, all but small integers that were not given to the step: they may be shapes.
+eager tensors that it uses, activations among them, as constants. In a step they are its inputs instead, all but small integers that were not given to
+the step: they may be shapes.
 """
 
 import threading
@@ -33,7 +35,7 @@ _capture_as_const = tfi.EagerTensorBase._capture_as_const
 
 
 def _captured(tensor, name):
-    """What a function that is traced holds in place of an eager tensor; None: an input."""
+    """Returns what a function that is traced holds in place of an eager tensor; None: an input."""
     if inside.depth and not _may_be_shape(tensor, inside.step):
         return None
     return _capture_as_const(tensor, name)
@@ -46,10 +48,10 @@ def _may_be_shape(tensor, step):
 
 
 def is_generated(code):
-    """Whether it is what AutoGraph makes of TensorFlow's own code."""
+    """Returns whether it is what AutoGraph makes of TensorFlow's own code."""
     return inside.depth > 0 and "__autograph_generated_file" in code.co_filename
 
 
 def install():
-    """Have such functions hold as little as possible."""
+    """Makes such functions hold as few constants as possible."""
     tfi.EagerTensorBase._capture_as_const = _captured

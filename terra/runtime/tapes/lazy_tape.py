@@ -58,7 +58,7 @@ class Tapes:
         self.recording = lazies[0] if lazies else None
 
     def may_join(self):
-        """Whether one more tape may record lazily now."""
+        """Returns whether one more tape may record lazily now."""
         return self.several if self.open else tfi.tape_set_is_empty()
 
     def begun(self, tape, watches_variables):
@@ -101,7 +101,7 @@ class Tapes:
         self.accessed += record.accessed
 
     def state(self, differentiates=False):
-        """What must not change while a call is recorded that is to be skipped; differentiates: the tapes may be told of functions of the program's."""
+        """Lists what must not change while a call is recorded that is to be skipped; differentiates: the tapes may be told of functions of the program's."""
         return [x for lazy in self.open for x in (lazy, differentiates or lazy.opaque, len(lazy.events))]
 
     def of(self, tape):
@@ -175,18 +175,18 @@ class Tapes:
         lazy.events.append((name, self.owner.node, ById(thing)))
 
     def told(self, lazy):
-        """What was done with a tape explicitly, and where: comparable with other steps."""
+        """Returns what was done with a tape explicitly, and where, in a form that can be compared with other steps."""
         return tuple([(*event[:-1], self._identity(event[-1].thing)) if type(event[-1]) is ById else event for event in lazy.events])
 
     def _identity(self, thing):
-        """What tells a tensor that is watched from others, in all steps that took the same path; a variable, or what was not used, tells itself."""
+        """Returns what tells a tensor that is watched from others, in all steps that took the same path; a variable, or what was not used, tells itself."""
         if type(thing) is TerraTensor and thing._owner is self.owner:
             return thing._key
         argument, known = self.step.args.get(id(thing)), self.owner.fed.get(id(thing))
         return argument[0] if argument is not None else known[0] if known is not None else ById(thing)
 
     def gradient(self, lazy, tape, *args):
-        """What `tape.gradient` asks of the tape itself."""
+        """Computes the gradients that `tape.gradient` asks the tape for, after telling it what is still pending."""
         if lazy is not None:
             self.flush(lazy)
         return tfi.tape_originals["TFE_Py_TapeGradient"](tape, *args)

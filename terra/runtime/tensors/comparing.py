@@ -1,4 +1,4 @@
-"""What calls are compared by: plain values, objects themselves, the masks that Keras attaches to tensors."""
+"""Compares calls: by plain values, objects themselves, the masks that Keras attaches to tensors."""
 
 SCALARS = frozenset([int, float, bool, str, type(None), bytes])
 

@@ -1,4 +1,4 @@
-"""What the graph is fed for a stateful random operation, so that it draws the numbers which eager execution would have drawn with the same seeds."""
+"""The feeds for a stateful random operation: with them the graph draws the numbers which eager execution would have drawn with the same seeds."""
 
 import functools
 
@@ -25,7 +25,7 @@ def seed_enum(op_type):
 
 
 def seed_tensor(op_type, attrs, rows=None):
-    """What a graph is fed for the seeds among the attributes of a stateful random op.
+    """Makes the tensor that a graph is fed for the seeds among the attributes of a stateful random op.
 
     uint64 [key, counter's lower half, its upper half], or the two words of a seed; for one that shuffles so many rows, their order, int32; for one that
     samples candidates, these and the number of tries, int64.

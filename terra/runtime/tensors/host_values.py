@@ -1,4 +1,4 @@
-"""What the host knows without running anything on data: shapes that are static, and arithmetic on small integers that Python itself has made."""
+"""Values that the host knows without running anything on data: shapes that are static, and arithmetic on small integers that Python itself has made."""
 
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import private_names as tfi
@@ -35,7 +35,7 @@ def host_static(schema, op, flat, owner):
 
 
 def has_varying_shape(schema, x):
-    """Whether the operation is given a variable, by its handle `x`, whose values may have different shapes."""
+    """Returns whether the operation is given a variable, by its handle `x`, whose values may have different shapes."""
     return schema.category == opschema.VARIABLE and type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and shape_of_variable(x) is None
 
 
@@ -85,7 +85,8 @@ def static_shape(op, flat, attrs, fast):
 
 
 def recorded_shape(schema, op, inputs, flat, attrs, record):
-    """The same by the fast path, told to the tapes: no gradient goes through it, but eager tapes take it into account in the order of what they add up."""
+    """Computes a shape as `static_shape` does, by the fast path, and tells the tapes: no gradient goes through it, but eager tapes take it into
+    account in the order of what they add up."""
     result = static_shape(op, flat, attrs, True)
     if not tfi.tape_set_is_empty():
         record(op, list(flat), attrs + schema.inferred_attrs(inputs), result if type(result) is list else [result])

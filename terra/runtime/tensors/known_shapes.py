@@ -1,4 +1,4 @@
-"""What is known of the shape of a result of the framework's, beyond what its last operation tells.
+"""Learns more of the shape of a result of the framework's than its last operation tells.
 
 Keras writes products of tensors as a product of matrices and reshapes that; where one of its sizes is not known, the reshaping hides the others. And
 TensorFlow fills a shape with ones, which is one tensor for the operation.
@@ -13,7 +13,7 @@ from terra.tf.private import replacements
 
 
 def replace():
-    """Have Keras' `einsum` and `reshape` tell, and TensorFlow's `ones_like`."""
+    """Replaces Keras' `einsum` and `reshape`, and TensorFlow's `ones_like`, by ones that tell what they know of their results' shapes."""
     replacements.replace_in(keras.BACKEND_NUMPY, einsum=_einsum, reshape=_reshape)
     replacements.replace_ones_like(_ones_like)
 
@@ -57,7 +57,7 @@ def _einsum(original):
 
 
 def _common(sizes):
-    """What size a result has where those of the factors are these, None for one that is not known; None if that cannot be told: a size of 1 fits any."""
+    """Returns the size of a result where those of the factors are these (None for one that is not known); None if that cannot be told: a size of 1 fits any."""
     known = set(sizes) - {None, 1}
     return known.pop() if len(known) == 1 else 1 if sizes == {1} else None
 

@@ -34,55 +34,56 @@ def add_tapes(kind, methods):
 
 
 def is_tapes(kind):
-    """Whether it is a class of gradient tapes."""
+    """Returns whether it is a class of gradient tapes."""
     return any(kind is x for x in _tapes)
 
 
 def tapes_own(method):
-    """What to call in a step in place of a method of a tape."""
+    """Returns the function to call in a step in place of a method of a tape."""
     return _tape_methods.get(method, method)
 
 
 def is_frameworks_function(function):
-    """Whether a Python function is TensorFlow's or Keras' own."""
+    """Returns whether a Python function is TensorFlow's or Keras' own."""
     space = getattr(function, "__globals__", None)
     return space is not None and str(space.get("__name__")).split(".", 1)[0] in tfi.FRAMEWORKS
 
 
 def is_description(kind):
-    """Whether its objects say of which types something is, and no more."""
+    """Returns whether its objects say of which types something is, and no more."""
     return kind.__module__ == "typing"
 
 
 def defined(kind, name):
-    """What the class `kind` has as `name`, or None, found without running any code."""
+    """Returns what the class `kind` has as `name`, or None, without running any code."""
     return next((cls.__dict__[name] for cls in kind.__mro__ if name in cls.__dict__), None)
 
 
 def is_librarys(cls):
-    """Whether a class is the framework's own."""
+    """Returns whether a class is the framework's own."""
     return cls.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
 
 
 def is_librarys_container(kind):
-    """Whether it is a class of the framework's of lists or dicts, as those of a layer are."""
+    """Returns whether it is a class of the framework's of lists or dicts, as those of a layer are."""
     return issubclass(kind, (list, dict)) and is_librarys(kind)
 
 
 def is_output(value):
-    """Whether it is what models of a library that does nothing but compute give: a data class that is an ordered dict of its fields, too (Hugging Face's `ModelOutput`)."""
+    """Returns whether it is what models of a library that does nothing but compute give: a data class that is an ordered dict of its fields, too
+    (Hugging Face's `ModelOutput`)."""
     kind = type(value)
     return issubclass(kind, collections.OrderedDict) and type(kind) is type and policy.is_pure(kind.__module__) and all(
         vars(value).get(name, vars) is x for name, x in collections.OrderedDict.items(value))
 
 
 def plain(container):
-    """What such a container holds, as a list or dict."""
+    """Copies such a container to a plain list or dict."""
     return dict(container) if isinstance(container, dict) else list(container)
 
 
 def is_c_class(cls):
-    """Whether nothing can be changed of a class: it is made in C."""
+    """Returns whether nothing can be changed of a class: it is made in C."""
     return not cls.__flags__ & 1 << 9 or bool(cls.__flags__ & 1 << 8)
 
 
@@ -96,7 +97,7 @@ _LOOKUPS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__n
 
 
 def is_like_builtin(kind):
-    """Whether it is a class that derives from list or dict, and is searched as these are."""
+    """Returns whether it is a class that derives from list or dict, and is searched as these are."""
     if kind is collections.OrderedDict or kind is collections.defaultdict:  # (a key that is not there is put into the latter, which guards will find changed)
         return True
     base = next((base for base in (dict, list) if issubclass(kind, base)), None)
@@ -108,12 +109,12 @@ def is_like_builtin(kind):
 
 
 def is_field(value):
-    """Whether a class has `value` to give an item of a named tuple."""
+    """Returns whether a class has `value` to give an item of a named tuple."""
     return type(value) is _FIELD and _FIELD is not property
 
 
 def is_named_tuple(kind):
-    """Whether `kind` is a class of named tuples that are searched as all tuples are."""
+    """Returns whether `kind` is a class of named tuples that are searched as all tuples are."""
     return issubclass(kind, tuple) and type(kind) is type and type(defined(kind, "_fields")) is tuple and not any(
         not _OF_TUPLES.isdisjoint(vars(cls)) for cls in kind.__mro__ if cls is not tuple and cls is not object)
 
@@ -122,7 +123,7 @@ _OF_INIT = ("_dflt_", "_type_", "_HAS_DEFAULT_FACTORY", "MISSING", "__dataclass_
 
 
 def is_record(kind):
-    """Whether it is a data class of which instances are made, and looked into, without any code of the user's."""
+    """Returns whether it is a data class of which instances are made, and looked into, without any code of the user's."""
     if type(kind) is not type or type(vars(kind).get("__dataclass_fields__")) is not dict or any(
             "__dataclass_fields__" not in vars(cls) or "__slots__" in vars(cls) for cls in kind.__mro__[:-1]):
         return False
@@ -138,7 +139,7 @@ def is_record(kind):
 
 
 def makes_named_tuples(kind):
-    """Whether such a class makes its tuples as `collections.namedtuple` does."""
+    """Returns whether such a class makes its tuples as `collections.namedtuple` does."""
     new = defined(kind, "__new__")
     new = getattr(new, "__func__", new)
     return type(new) is FunctionType and new.__globals__.get("__name__", "").startswith("namedtuple_") and new.__globals__.get("__builtins__") == {}

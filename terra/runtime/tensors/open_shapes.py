@@ -1,7 +1,8 @@
 """Shapes that depend on data: what is known of them before Python reads them, and who gets to see that.
 
 In eager execution a tensor's shape is always known, so TensorFlow's Python asks for it freely; in a step it is a value of the graph's, for which Python would
-have to wait. Most of that code only wants to know the rank, or a size that is known anyway: it gets a shape that is read when somebody looks at an unknown size.
+have to wait. Most of that code only wants to know the rank, or a size that is known anyway: it gets a shape that is read when somebody looks at an
+unknown size.
 
 The functions that compute an operation's gradient are written for tf.function, too, and can do without sizes. While they run, tensors show what is known and
 no more, as symbolic tensors do: then the gradient of `tf.reduce_mean(tf.boolean_mask(x, mask))` reads nothing at all.
@@ -29,7 +30,7 @@ def shape_of(sizes):
 
 
 def is_shape(key):
-    """Whether it is a shape of known rank."""
+    """Returns whether it is a shape of known rank."""
     return type(key) is tuple or type(key) is PartialShape
 
 
@@ -88,7 +89,7 @@ def tensor_shape(dims):
 
 
 def shows_unknown_sizes():
-    """Whether unknown sizes are None now, and not read."""
+    """Returns whether unknown sizes are None now, and not read."""
     return bool(_showing) and get_ident() in _showing
 
 
@@ -103,14 +104,15 @@ def shown():
 
 
 def is_known_to_be(known, shape):
-    """Whether a tensor of which this is known has the `shape`, given as a TensorShape or a list, for sure."""
+    """Returns whether a tensor of which this is known has the `shape`, given as a TensorShape or a list, for sure."""
     if type(known) is not PartialShape or not (type(shape) is tfi.tensor_shape.TensorShape and shape.rank is not None or isinstance(shape, (list, tuple))):
         return False
     return len(known) == len(shape) and all(b is None or (type(b) is int and a == b) for a, b in zip(known, shape))
 
 
 def merged(known, other):
-    """What is known of a shape if both are: a tuple, or a PartialShape or None. (`known` is the PartialShape or None that was known before.)"""
+    """Joins two descriptions of one shape to all that is known of it: a tuple, or a PartialShape or None. (`known` is the PartialShape or None that
+    was known before.)"""
     if known is None or other is None or len(known) != len(other):
         return other if known is None else known
     return shape_of([b if a is None else a for a, b in zip(known, other)])

@@ -1,8 +1,8 @@
 """Output shapes of an operation without running anything, by TensorFlow's own shape functions.
 
 The skeleton knows the shapes that a node has had. For a new batch size or sequence length the operation is added to a scratch graph, whose C++ shape
-function answers in some 0.2 ms (an operation that keeps something of its own for its gradient is run once, instead); the answer is then remembered by the node. Where shapes depend on data, the tracing phase asks in the same way what Python
-knows of them, so that both phases know the same.
+function answers in some 0.2 ms (an operation that keeps something of its own for its gradient is run once, instead); the answer is then remembered by
+the node. Where shapes depend on data, the tracing phase asks in the same way what Python knows of them, so that both phases know the same.
 """
 
 import numpy as np
@@ -81,7 +81,7 @@ def output_shapes(info, enums, keys, handles, n_out):
 
 
 def _run(info, enums, keys, n_out):
-    """The same by running the operation, on zeros; the kernel, and so the shapes, follow from types and shapes."""
+    """Finds the output shapes by running the operation, on zeros; the kernel, and so the shapes, follow from types and shapes."""
     shapes = [key[1] if is_value(key) else key for key in keys]
     inputs = [tfi.eager_constant(np.zeros(shape, tfi.INTERN_DTYPES[enum].as_numpy_dtype), tfi.INTERN_DTYPES[enum]) for enum, shape in zip(enums, shapes, strict=True)]
     if info.op_type == "CudnnRNNV3":  # no sequence may be empty
@@ -95,12 +95,12 @@ def _run(info, enums, keys, n_out):
 
 
 def add_rule(op_type, rule):
-    """Have `rule(attributes, keys)` tell the output shapes of an operation, or None where it cannot (see `output_shapes`)."""
+    """Registers `rule(attributes, keys)`: it tells the output shapes of an operation, or None where it cannot (see `output_shapes`)."""
     _added[op_type] = rule
 
 
 def open_shapes(info, enums, keys, handles, seen, unreliable):
-    """What is known of output shapes that depend on data: as `output_shapes`. `seen`: for each output a shape that it has had.
+    """Returns what is known of output shapes that depend on data, in the form of `output_shapes`. `seen`: for each output a shape that it has had.
 
     unreliable: whether this operation gives other shapes for equal inputs than its shape function says.
     """

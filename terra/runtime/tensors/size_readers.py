@@ -1,9 +1,10 @@
 """Framework code that looks at all the sizes of a tensor, though what it does depends on none that is not known.
 
-Keras checks the input of each layer against a specification, looks for a bias that can be added as one, asks whether a convolution has left nothing over. Where a size
-depends on data, or is left unknown (see `dynamic_arguments`), each look would be a value that Python waits for. Here are those functions that can do without, each with the
-condition under which it can: then they see None in the place of the size, as symbolic tensors have it, and do what they would have done with any number there.
-Some conditions are not about what is known: then the graph computes whether they hold, and Python reads that, which is the same at each step.
+Keras checks the input of each layer against a specification, looks for a bias that can be added as one, asks whether a convolution has left nothing
+over. Where a size depends on data, or is left unknown (see `dynamic_arguments`), each look would be a value that Python waits for. Here are those
+functions that can do without, each with the condition under which it can: then they see None in the place of the size, as symbolic tensors have it,
+and do what they would have done with any number there. Some conditions are not about what is known: then the graph computes whether they hold, and
+Python reads that, which is the same at each step.
 
 Each function is known by its name, its file, and a fingerprint of its source: another version of it, which may do otherwise, reads.
 """
@@ -22,7 +23,7 @@ _last = threading.local()  # the tensors that were found to meet a condition, fo
 
 
 def seen_by(tensor, known, frame):
-    """What the code that iterates over the shape of a tensor is to see of it; None if it has to be read.
+    """Returns what the code that iterates over the shape of a tensor is to see of it; None if it has to be read.
 
     known: its sizes, None for those that are not known. frame: of TensorFlow's method, which that code has called.
     """
@@ -43,7 +44,7 @@ def item_seen_by(tensor, known, index, frame):
 
 
 def is_true_by(frame):
-    """Whether what the caller of `frame` tells of a tensor's shape is so for sure."""
+    """Returns whether what the caller of `frame` tells of a tensor's shape is so for sure."""
     reader = frame.f_back
     rule, last = _rule_of(reader.f_code), getattr(_last, "masked", None)
     return rule is _TELLS or (rule is _masked and last is not None and reader.f_locals["mask"]._id == last[1])  # else it has read sizes
@@ -139,7 +140,7 @@ def _unknown_sizes(tensor, known):
 
 
 def _is_met(name, tensors, condition):
-    """Whether the graph finds that these tensors meet a condition; code that looks at them several times asks once."""
+    """Returns whether the graph finds that these tensors meet a condition; code that looks at them several times asks once."""
     ids = tuple([x._id for x in tensors])
     if getattr(_last, name, None) != ids:
         if not bool(condition()):
@@ -156,7 +157,7 @@ def _standardised(tensor, known, reader):
 
 
 def passes(spec, known):
-    """Whether a tensor of which these sizes are known meets a layer's `InputSpec`, whatever the others are."""
+    """Returns whether a tensor of which these sizes are known meets a layer's `InputSpec`, whatever the others are."""
     rank = len(known)
     wanted = spec.shape
     if spec.dtype is not None:
@@ -317,7 +318,7 @@ def _paired(tensor, known, reader):
 
 
 def _as_many(a, b):
-    """Whether the first sizes of two tensors are equal."""
+    """Returns whether the first sizes of two tensors are equal."""
     return _is_met("as_many", (a, b), lambda: tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0]))
 
 

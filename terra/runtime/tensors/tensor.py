@@ -166,7 +166,7 @@ class TerraTensor(tfi.EagerTensorBase):
 TerraTensor.__name__ = EagerTensor.__name__
 
 def has_open_shape(x):
-    """Whether `x` is a tensor of a step whose shape depends on data."""
+    """Returns whether `x` is a tensor of a step whose shape depends on data."""
     return type(x) is TerraTensor and type(x._shp) is not tuple and x._owner is not None
 
 
@@ -208,7 +208,7 @@ def _constant_value(original):
 
 
 def _noise_shape(original):
-    """What `tf.nn.dropout` draws the shape of its mask with: it looks what numbers a tensor holds."""
+    """Makes the function that gives `tf.nn.dropout` the shape of its mask: the original looks what numbers a tensor holds."""
 
     @functools.wraps(original)
     def get_noise_shape(x, noise_shape):
@@ -292,7 +292,7 @@ _NUMBERS = frozenset([np.bool_, *(getattr(np, f"{sign}int{bits}") for sign in ("
 
 
 def holds_numbers(array):
-    """Whether TensorFlow has a type for what is in an array, and the array is known by that and its shape, but for its contents."""
+    """Returns whether TensorFlow has a type for what is in an array, and the array is known by that and its shape, but for its contents."""
     return array.dtype.type in _NUMBERS and array.dtype.isnative
 
 
@@ -316,12 +316,12 @@ def alias_of(x):
 
 
 def is_unread(x):
-    """Whether `x` was made of an array, and Python has not read its value since."""
+    """Returns whether `x` was made of an array, and Python has not read its value since."""
     return type(x) is TerraTensor and type(x._owner) is Noted and not x._owner.reads
 
 
 def _returned(x):
-    """What a `tf.py_function` returns in the place of the tensor `x`."""
+    """Makes the EagerTensor that a `tf.py_function` returns in the place of the tensor `x`."""
     if type(x) is TerraTensor:
         x = tfi.tf.identity(x)  # on the tapes that watch it, too
         if type(x) is TerraTensor:

@@ -36,7 +36,7 @@ _ANY_STATEMENT = _TRY, float("inf"), float("inf"), [None]  # one that catches ev
 
 
 def would_catch(step, schema, flat):
-    """Whether the operation of `step` that is issued now may fail because of a value among its flat inputs, where the program would catch that."""
+    """Returns whether the operation of `step` that is issued now may fail because of a value among its flat inputs, where the program would catch that."""
     return _may_fail(step, schema, flat) and _around_operation(step)
 
 
@@ -60,7 +60,7 @@ def _is_of_floats(x):
 
 
 def _around_operation(step):
-    """Whether an operation that is issued now runs inside of a statement, in the step, that would catch its failure."""
+    """Returns whether an operation that is issued now runs inside of a statement, in the step, that would catch its failure."""
     if step.guarded:
         return True
     stop, begun = step.began_in()
@@ -81,8 +81,8 @@ _DEEPEST_CALLER = 12  # frames between a step and Keras' function for one batch 
 
 
 def around_step(frame):
-    """Whether a step that is called from `frame`, by the user's code, or by Keras for one batch of it, is in a statement that would catch its failure, and in no
-    loop of another function inside of that."""
+    """Returns whether a step that is called from `frame`, by the user's code, or by Keras for one batch of it, is in a statement that would catch its
+    failure, and in no loop of another function inside of that."""
     if frame is not None and not frames.is_users(frame):
         if _is_unknown(frame):
             return True  # it may catch what it calls: unittest's `assertRaises`, a pool of threads, a decorator that tries again
@@ -91,7 +91,7 @@ def around_step(frame):
 
 
 def around_block(frame):
-    """The same for a tape's block in `frame`, with no loop at all inside of the statement."""
+    """Returns whether the program would catch an error of a tape's block in `frame`, with no loop at all inside of the statement."""
     return _is_caught_further_out(frame, _ALONE)
 
 
@@ -108,7 +108,7 @@ def _is_caught_further_out(frame, loops, by_unknown=False):
 
 
 def _is_unknown(frame):
-    """Whether a frame runs code that is neither the program's, nor the framework's, nor Terra's: it may catch what it calls."""
+    """Returns whether a frame runs code that is neither the program's, nor the framework's, nor Terra's: it may catch what it calls."""
     return not frames.is_users(frame) and not ours.is_ours(frame) and not frames.is_frameworks_frame(frame)
 
 
@@ -124,8 +124,8 @@ def _caller_of_batch(frame):
 
 
 def _is_caught(frame, begun=0, loops=_ANYWHERE):
-    """Whether what runs where a frame is would be caught by a statement behind the line `begun` of its function; None if the caller's statements may. Not by one
-    that has other loops round this place than `loops` says."""
+    """Returns whether what runs where a frame is would be caught by a statement behind the line `begun` of its function; None if the caller's
+    statements may. Not by one that has other loops round this place than `loops` says."""
     place = id(frame.f_code), frame.f_lasti, begun, loops
     known = _places.get(place)
     if known is None:
@@ -164,7 +164,7 @@ def _around(frame):
 
 
 def _has_handlers(code):
-    """Whether some statement of a function catches, or only cleans up: all that can be told if the file is another one now."""
+    """Returns whether some statement of a function catches, or only cleans up: all that can be told if the file is another one now."""
     if hasattr(code, "co_exceptiontable"):
         return bool(code.co_exceptiontable)
     return any(instruction.opname.startswith("SETUP_") for instruction in dis.get_instructions(code))  # Python 3.10
@@ -198,7 +198,7 @@ def _statements(lines):
 
 
 def _is_autographs(handler):
-    """Whether a handler is the one that AutoGraph puts round what returns: it does no more than to unset a flag of its own."""
+    """Returns whether a handler is the one that AutoGraph puts round what returns: it does no more than to unset a flag of its own."""
     if handler.type is not None or len(handler.body) != 2:
         return False
     flag, raises = handler.body
@@ -211,7 +211,7 @@ def _could_catch(caught, frame):
 
 
 def _is_failure(expression, frame):
-    """Whether an expression names a class of exceptions that the failure of a kernel may be of; True if it cannot be told."""
+    """Returns whether an expression names a class of exceptions that the failure of a kernel may be of; True if it cannot be told."""
     if type(expression) is managers.Manager:
         return expression.looks_at_errors(frame)
     if isinstance(expression, ast.Tuple):
@@ -225,7 +225,7 @@ def _is_failure(expression, frame):
 
 
 def _value(expression, frame):
-    """What a global name, or an attribute of a module, stands for; None if it is anything else."""
+    """Returns what a global name, or an attribute of a module, stands for; None if the expression is anything else."""
     if isinstance(expression, ast.Name):
         return None if frames.is_local(frame, expression.id) else frames.global_value(frame, expression.id)
     if isinstance(expression, ast.Attribute):

@@ -5,7 +5,7 @@ from terra.runtime.tensors.tensor import TerraTensor
 
 
 def is_repeated(tracer, noted, event, devices):
-    """Whether what was noted would become an event like this one; `devices`: whether there are several."""
+    """Returns whether what was noted would become an event like this one; `devices`: whether there are several."""
     schema, _, flat, attrs, device, location, eager, template = noted
     info, enums = event.info, event.enums
     if (
@@ -32,7 +32,7 @@ def is_repeated(tracer, noted, event, devices):
 
 
 def known_event(tracer, position, event):
-    """The same event of the trace before, if it is there."""
+    """Returns the event of the trace before that is equal to `event`, if it is there; else `event`."""
     if position < len(tracer.before):
         known = tracer.before[position]
         if (
@@ -46,7 +46,7 @@ def known_event(tracer, position, event):
 
 
 def is_same(a, b):
-    """Whether two references are to the same thing."""
+    """Returns whether two references are to the same thing."""
     if a[0] == CONST == b[0]:
         return a[1].oid == b[1].oid and a[1].key == b[1].key
     return a[1] is b[1] if a[0] == RESOURCE == b[0] else a[0] == b[0] and a == b

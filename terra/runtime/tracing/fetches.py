@@ -1,4 +1,4 @@
-"""What stands for the reads of values among the operations of a trace."""
+"""Reads of values, as they stand among the operations of a trace."""
 
 from terra.graph.trace import CHECK, FETCH
 from terra.tf import private_names as tfi

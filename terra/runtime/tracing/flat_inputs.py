@@ -1,4 +1,4 @@
-"""What is known of the flat inputs of an operation: types, handles, and which values decide shapes."""
+"""Looks at the flat inputs of an operation: types, handles, and which values decide shapes."""
 
 from terra.graph.trace import RESOURCE, is_value
 from terra.runtime.tensors.tensor import TerraTensor
@@ -15,12 +15,12 @@ def handles(refs, flat):
 
 
 def all_values_known(by_value, shape_key):
-    """Whether the values of all inputs are known that may decide about output shapes."""
+    """Returns whether the values of all inputs are known that may decide about output shapes."""
     return all(is_value(key) for key, flag in zip(shape_key, by_value) if flag)
 
 
 def computed_sizes(schema, flat):
-    """Whether an input whose value can decide output shapes was computed by a step."""
+    """Returns whether an input whose value can decide output shapes was computed by a step."""
     for x, by_value in zip(flat, schema.value_inputs):
         if by_value and type(x) is TerraTensor:
             return True

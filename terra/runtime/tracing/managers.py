@@ -1,7 +1,7 @@
 """Context managers of the program's that look at the error which ends their `with` statement: they catch it, or take something back.
 
-Which manager a statement has is told from what its expression names in the frame; nothing of the program's is called for it. Those of libraries only clean up, but for
-the few that `catching` knows by name.
+Which manager a statement has is told from what its expression names in the frame; nothing of the program's is called for it. Those of libraries only
+clean up, but for the few that `catching` knows by name.
 """
 
 import ast
@@ -29,7 +29,7 @@ class Manager:
         self._expression = expression
 
     def looks_at_errors(self, frame):
-        """Whether the manager that it makes, in this frame, is one of the program's and does something else if there is an error."""
+        """Returns whether the manager that it makes, in this frame, is one of the program's and does something else if there is an error."""
         called = isinstance(self._expression, ast.Call)
         value = _value(self._expression.func if called else self._expression, frame)
         if value is _MISSING:
@@ -47,7 +47,7 @@ class Manager:
 
 
 def _value(expression, frame):
-    """What a name, or an attribute of what one stands for, is; found without running code of the program's. `_MISSING` for anything else."""
+    """Returns what a name, or an attribute of what one stands for, is, without running code of the program's; `_MISSING` for anything else."""
     if isinstance(expression, ast.Name):
         if not frames.is_local(frame, expression.id):
             return frames.global_value(frame, expression.id, _MISSING)
@@ -63,7 +63,7 @@ def _value(expression, frame):
 
 
 def _exit_looks(cls):
-    """Whether the method of a class that ends a `with` statement is the program's, and uses what it is told of the error."""
+    """Returns whether the method of a class that ends a `with` statement is the program's, and uses what it is told of the error."""
     for name in _EXITS:
         method = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
         if type(method) is FunctionType and policy.is_user_module(method.__module__, method.__code__.co_filename):
@@ -76,7 +76,7 @@ def _exit_looks(cls):
 
 
 def _catches(code, module):
-    """Whether the code of a generator which `contextlib.contextmanager` was given is the program's, and has a statement that catches."""
+    """Returns whether the code of a generator which `contextlib.contextmanager` was given is the program's, and has a statement that catches."""
     if not policy.is_user_module(module, code.co_filename):
         return False
     try:

@@ -48,7 +48,8 @@ def nest_outputs(flat, template):
 
 
 def collect_args(structure, found, arrays):
-    """Map id -> index of the tensors among a step's arguments (tuples, lists, dicts, sparse and ragged tensors are looked into), and id -> array of the arrays of numbers.
+    """Map id -> index of the tensors among a step's arguments (tuples, lists, dicts, sparse and ragged tensors are looked into), and id -> array of
+    the arrays of numbers.
 
     Returns the sparse and ragged tensors, and what else is made of tensors.
     """

@@ -155,7 +155,7 @@ class Tracer:
             self.step.failed = schema.name
 
     def look_out(self, schema, flat, outs):
-        """Have the step wait for an operation, if that may fail and the program would catch it."""
+        """Makes the step wait for an operation, if that may fail and the program would catch it."""
         if catching.would_catch(self.step, schema, flat):
             for t in outs:
                 if t._enum in CHECK_INFOS:

@@ -1,3 +1,3 @@
-"""What Terra does with TensorFlow's private parts, by kind: `replacements`, `runtime_functions`, `datasets`, `symbolic` graphs, `scopes`, `hardware`. The
+"""Uses of TensorFlow's private parts, by kind: `replacements`, `runtime_functions`, `datasets`, `symbolic` graphs, `scopes`, `hardware`. The
 parts themselves are named in `terra.tf.private_names`.
 """

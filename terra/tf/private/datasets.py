@@ -24,7 +24,7 @@ def dataset_of_iterator(resource):
 
 
 def give_next(iterator, give):
-    """Have an iterator of `tf.data` give what `give()` gives (or raises) once, before its next element."""
+    """Makes an iterator of `tf.data` give what `give()` gives (or raises) once, before its next element."""
     methods = {name: vars(iterator).get(name) for name in ("_next_internal", "get_next_as_optional")}
 
     def once():

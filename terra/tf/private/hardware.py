@@ -8,7 +8,7 @@ from terra.tf import private_names as tfi
 
 @functools.lru_cache(maxsize=None)
 def has_one_device():
-    """Whether there is a single device, the CPU. (Once the first step runs, that does not change.)"""
+    """Returns whether there is a single device, the CPU. (Once the first step runs, that does not change.)"""
     return len(tfi.ctx().list_logical_devices()) == 1
 
 
@@ -18,7 +18,7 @@ def n_gpus():
 
 @functools.lru_cache(maxsize=None)
 def has_onednn():
-    """Whether graphs run oneDNN's kernels for x86 CPUs, which eager execution does not run for all operations."""
+    """Returns whether graphs run oneDNN's kernels for x86 CPUs, which eager execution does not run for all operations."""
     return tfi.pywrap_util_port.IsMklEnabled() and platform.machine() in ("x86_64", "AMD64") and not n_gpus()
 
 

@@ -46,7 +46,7 @@ def hooks_installed():
 
 
 def convert_returned_tensors(convert):
-    """Have what `tf.py_function`s return go through `convert`, after TensorFlow has made tensors of it: C++ code takes nothing but EagerTensors."""
+    """Passes what `tf.py_function`s return through `convert`, after TensorFlow has made tensors of it: C++ code takes nothing but EagerTensors."""
     tfi.EagerFunc._convert = lambda self, value, dtype: convert(_convert_returned(self, value, dtype))
 
 

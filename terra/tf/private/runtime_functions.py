@@ -63,7 +63,8 @@ def instantiate(name, args, attrs, n_outputs):
 def execute_function(name, inputs, n_outputs, n_recorded=0):
     """Call the function that the runtime knows by this name as an operation of eager execution.
 
-    Gradient tapes are told of an operation of this type with its first `n_recorded` outputs. The others are told as further inputs of it: its gradient gets them so.
+    Gradient tapes are told of an operation of this type with its first `n_recorded` outputs. The others are told as further inputs of it: its
+    gradient gets them so.
     """
     outputs = tfi.eager_execute.execute(name, n_outputs, inputs, (), tfi.context.context())
     if n_recorded and tfi.eager_execute.must_record_gradient():
@@ -79,7 +80,8 @@ def execute_graph(name, inputs, n_outputs):
 
 @contextlib.contextmanager
 def tracing_for_xla():
-    """What TensorFlow traces meanwhile is for XLA: lists that loops fill have a greatest length, and what decides on shapes is not handed on from loop to loop."""
+    """A context manager in which TensorFlow traces for XLA: lists that loops fill have a greatest length, and what decides on shapes is not handed on
+    from loop to loop."""
     xla = tfi.control_flow_ops.XLAControlFlowContext()
     xla.Enter()
     try:
@@ -89,10 +91,11 @@ def tracing_for_xla():
 
 
 def forward_and_backward(concrete):
-    """What TensorFlow makes of a concrete function for its gradient.
+    """Makes the functions that TensorFlow differentiates a concrete function by.
 
     Returns (name of a function that gives also what the gradient needs, the number of its outputs, name of the function for the gradient, how many
-    gradients of outputs that takes, after which come outputs of the first: the places of those, for each input the place of its gradient among the results or None).
+    gradients of outputs that takes, after which come outputs of the first: the places of those, for each input the place of its gradient among the
+    results or None).
     """
     forward, backward = concrete._delayed_rewrite_functions.forward_backward()
     given = concrete.graph.outputs  # with what the gradient needs
@@ -120,7 +123,7 @@ def call_config(optimize):
 
 @functools.lru_cache(maxsize=8)
 def has_grappler(config):
-    """Whether grappler rewrites a function that is called with this serialized ConfigProto."""
+    """Returns whether grappler rewrites a function that is called with this serialized ConfigProto."""
     return not tfi.config_pb2.ConfigProto.FromString(config or b"").graph_options.rewrite_options.disable_meta_optimizer
 
 

@@ -5,7 +5,7 @@ from terra.tf import private_names as tfi
 
 
 def is_autographs(frame):
-    """Whether a frame is that in which AutoGraph makes the calls of code that it has converted."""
+    """Returns whether a frame is that in which AutoGraph makes the calls of code that it has converted."""
     return frame.f_globals.get("__name__") == tfi.autograph_api.__name__
 
 

@@ -21,7 +21,7 @@ def handle_placeholder(handle):
 
 
 def handle_identity(handle):
-    """What the shape functions know of the variable behind `handle`."""
+    """Returns what the shape functions know of the variable behind `handle`, as bytes; None if that is nothing."""
     data = handle._handle_data
     return None if data is None else data.SerializeToString()
 
@@ -40,7 +40,7 @@ def registered_gradient(op):
 
 
 def is_not_differentiable(op):
-    """Whether TensorFlow knows that no gradient flows through operation `op`."""
+    """Returns whether TensorFlow knows that no gradient flows through operation `op`."""
     try:
         return tfi.ops.gradient_registry.lookup(op) is None
     except LookupError:  # it would say that there is none, should one be asked for

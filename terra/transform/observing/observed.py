@@ -1,12 +1,12 @@
 """The observed form of a function: its instrumented tree, with each operand shown to an observer before it is used.
 
-The observer (``tls.observer``, see `terra.runtime.fast_forward.purity.observer`) gives back what it is shown, so this form does what the instrumented one does, at the same
-executed locations. It runs a few times only, to find out whether the function does anything but compute:
+The observer (``tls.observer``, see `terra.runtime.fast_forward.purity.observer`) gives back what it is shown, so this form does what the instrumented
+one does, at the same executed locations. It runs a few times only, to find out whether the function does anything but compute:
 
     x = self.scale * x + b[0]       x = o.binary('Add', o.binary('Mult', o.owner(self, 'scale').scale, x), o.container(b)[0])
 
-Names are not shown: locals hold what was shown when it was made, and the globals and free variables of a code object are known without running it. But those are that the function
-sets as well, as `global` or `nonlocal` ones.
+Names are not shown: locals hold what was shown when it was made, and the globals and free variables of a code object are known without running it.
+But those are that the function sets as well, as `global` or `nonlocal` ones.
 """
 
 import gast
@@ -27,8 +27,9 @@ _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's hel
 
 
 class Observed(Assignments, MatchStatements, gast.NodeTransformer):
-    """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of the class around it, `freevars` are
-    those of its function. In the end, `shown` has the names that its functions declare `global`, or `nonlocal` of a function around the tree, and how: these are shown."""
+    """Visits one instrumented tree; `prefix` begins the names that the instrumenter added, `tls` is the one for the run-time, `class_name` that of
+    the class around it, `freevars` are those of its function. In the end, `shown` has the names that its functions declare `global`, or `nonlocal` of
+    a function around the tree, and how: these are shown."""
 
     def __init__(self, prefix, tls, class_name=None, freevars=()):
         self._freevars = freevars

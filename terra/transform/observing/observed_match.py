@@ -59,7 +59,7 @@ class MatchStatements:
         return [self._show("truth", compared)]
 
     def _value(self, node):
-        """What a value pattern, or a key, is compared with: a literal, or an attribute of something that has a name."""
+        """Returns the expression that a value pattern, or a key, is compared with: a literal, or an attribute of something that has a name."""
         return self.visit(node) if isinstance(node, gast.Attribute) else node
 
     def _of_MatchSingleton(self, pattern, held, names):

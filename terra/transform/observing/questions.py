@@ -29,7 +29,8 @@ class Questions:
         return self._asking("question", node, asked, found)
 
     def counted(self, node):
-        """A call that asks the observer about arithmetic with attributes, where it may know what a counter is: it gives a list with the result, or None. None if it is none."""
+        """A call that asks the observer about arithmetic with attributes, where it may know what a counter is: it gives a list with the result, or
+        None. None if it is none."""
         found = []
         return self._asking("counted", node, self._arithmetic(node, found), found)
 
@@ -44,7 +45,8 @@ class Questions:
             owners=gast.Tuple(owners, gast.Load()))
 
     def _place(self, node):
-        """(what of a named object is meant: None for itself, the name of an attribute, [key] of an item, [name, key] of an item of an attribute; the object's name)."""
+        """(what of a named object is meant: None for itself, the name of an attribute, [key] of an item, [name, key] of an item of an attribute; the
+        object's name)."""
         path = []
         if isinstance(node, gast.Name) and node.id in self._observed.shown:
             key, owner = self._observed.variable(node)
@@ -56,7 +58,8 @@ class Questions:
         return what, gast.Name(node.id, gast.Load(), None, None)
 
     def _arithmetic(self, node, found):
-        """A copy of an expression of numbers, names, and attributes and items of what has a name, in which `x0`, `x1` ... stand for these; None if it is another one."""
+        """A copy of an expression of numbers, names, and attributes and items of what has a name, in which `x0`, `x1` ... stand for these; None if it
+        is another one."""
         if isinstance(node, gast.Constant):
             return gast.Constant(node.value, None) if type(node.value) in (int, float) else None
         inner = node

@@ -10,7 +10,7 @@ class Unobservable(Exception):
 
 
 def is_of_integers(how, asked):
-    """Whether arithmetic with names may have small integers in the middle of it, of which only Python's own evaluation tells where they came from."""
+    """Returns whether arithmetic with names may have small integers in the middle of it, of which only Python's own evaluation tells where they came from."""
     kinds = (gast.FloorDiv, gast.Mod) if how == "counted" else gast.operator
     return any(isinstance(node, gast.BinOp) and isinstance(node.op, kinds) for node in gast.walk(asked))
 
@@ -25,7 +25,7 @@ def constant_key(node):
 
 
 def key_of(node):
-    """The same, or the variable that has it."""
+    """Returns the expression for a key of a subscript: that of a constant, or the variable that has it."""
     return gast.Name(node.id, gast.Load(), None, None) if isinstance(node, gast.Name) else constant_key(node)
 
 

@@ -1,4 +1,4 @@
-"""What the instrumenter asks about a tree before it changes it, and the scopes that it keeps while it does."""
+"""The questions that the instrumenter asks about a tree before it changes it, and the scopes that it keeps while it does."""
 
 import gast
 

@@ -134,7 +134,8 @@ def names_of(nodes, skipped=()):
 
 
 def bound_after(statements, bound, passes, unbound=None):
-    """The names that are sure to be bound after these statements, if those in `bound` are before; names that may be read before they are sure to be go to the set `unbound`.
+    """The names that are sure to be bound after these statements, if those in `bound` are before; names that may be read before they are sure to be
+    go to the set `unbound`.
 
     passes: whether what comes after a given `with` statement comes after all of its body.
     """
@@ -195,11 +196,12 @@ def bound_after(statements, bound, passes, unbound=None):
 
 
 def _after_all(ends):
-    """What is bound behind statements of which one list ran. ends: each list, and what is bound at its end, which those that leave never reach."""
+    """Returns the names that are bound behind statements of which one list ran. ends: each list, and what is bound at its end, which those that leave
+    never reach."""
     reached = [bound for statements, bound in ends if not always_leaves(statements)]
     return set.intersection(*(reached or [bound for _, bound in ends]))
 
 
 def always_leaves(statements):
-    """Whether control never reaches the end of these statements."""
+    """Returns whether control never reaches the end of these statements."""
     return any(isinstance(node, _LEAVING) for node in statements)

@@ -11,9 +11,10 @@
                                                       loss = block(model, x, y)
                                                       print(loss)
 
-So a script's main loop is treated like a step that was written as a function. What is read there of names that the loop changes, or that are local to the function, are arguments; what is
-bound there and may be read later, before it is bound again, is the result; the rest is local to the new function. That is done only where no program can tell: where each argument is sure to be bound
-before, and each result afterwards, no function looks at one of these names, or binds it, and control does not leave the statements but at their end. Else the loop stays as it is.
+So a script's main loop is treated like a step that was written as a function. What is read there of names that the loop changes, or that are local to
+the function, are arguments; what is bound there and may be read later, before it is bound again, is the result; the rest is local to the new
+function. That is done only where no program can tell: where each argument is sure to be bound before, and each result afterwards, no function looks
+at one of these names, or binds it, and control does not leave the statements but at their end. Else the loop stays as it is.
 """
 
 import ast
@@ -65,12 +66,12 @@ def outline(tree, is_main):
 
 
 def is_block(node):
-    """Whether it is a `with` statement with a tape."""
+    """Returns whether it is a `with` statement with a tape."""
     return isinstance(node, ast.With) and any(_is_tape(item.context_expr) for item in node.items)
 
 
 def _passes(node):
-    """Whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
+    """Returns whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
     return isinstance(node, ast.With) and all(_is_tape(item.context_expr) for item in node.items)
 
 
@@ -79,12 +80,12 @@ def _is_tape(node):
 
 
 def is_outlined(name):
-    """Whether this is the name of a function that was made of a block."""
+    """Returns whether this is the name of a function that was made of a block."""
     return name.startswith(_NAME.partition("{")[0])
 
 
 def _looks_at_names(node):
-    """Whether some code may look at a scope's names in a way that is not seen in the source."""
+    """Returns whether some code may look at a scope's names in a way that is not seen in the source."""
     if isinstance(node, ast.Name):
         return node.id in _LOOK_AT_NAMES
     if isinstance(node, ast.Attribute):
@@ -106,7 +107,7 @@ def _functions(node, around):
 
 
 def _is_outside_loops(node):
-    """Whether there is a block in a statement of a function that is in none of its loops: the function as a whole is the step then."""
+    """Returns whether there is a block in a statement of a function that is in none of its loops: the function as a whole is the step then."""
     if is_block(node):
         return True
     if isinstance(node, (*_LOOPS, *_FUNCTIONS, ast.ClassDef, ast.Lambda)):
@@ -115,7 +116,7 @@ def _is_outside_loops(node):
 
 
 class _Outliner:
-    """What makes functions of the blocks in the loops of one scope, a module's or a function's: they are appended to `made`.
+    """Makes functions of the blocks in the loops of one scope, a module's or a function's: they are appended to `made`.
 
     declared: the names that some function of the module declares.
     """
@@ -148,8 +149,8 @@ class _Outliner:
     def walk(self, statements, bound, loop=None, following=(), catching=()):
         """Look for blocks in a list of statements.
 
-        bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. following: what may run after them, as (statements, the
-        first of those). catching: the same of what may run after an exception that some statement round them has caught.
+        bound: the names that are sure to be bound before. loop: the outermost one of the scope that they are in. following: what may run after them,
+        as (statements, the first of those). catching: the same of what may run after an exception that some statement round them has caught.
         """
         k, before = 0, []  # what is bound before each of the statements
         while k < len(statements):
@@ -209,7 +210,8 @@ class _Outliner:
         return n
 
     def _function(self, region, at, bound, loop, following, catching):
-        """Make a function of these statements, of which that at `at` is the block, or of the first of them, which stay in `region`: the statement that calls it; None if they cannot be one."""
+        """Make a function of these statements, of which that at `at` is the block, or of the first of them, which stay in `region`: the statement
+        that calls it; None if they cannot be one."""
         if len(region) <= at:
             return None
         names, read_first = names_of(region), set()
@@ -261,7 +263,8 @@ class _Outliner:
 
 
 def _computes(statement):
-    """Whether a statement does nothing but call functions of TensorFlow's, and binds a name to the result: it may as well be part of the step that it stands before.
+    """Returns whether a statement does nothing but call functions of TensorFlow's, and binds a name to the result: it may as well be part of the step
+    that it stands before.
 
     Not one that fetches data, from an array, say: what it gets is better told from other tensors outside.
     """
@@ -294,7 +297,7 @@ def _bound_by(block):
 
 
 def _has_options(block):
-    """Whether a tape is given options of Terra's, which are those of its own steps."""
+    """Returns whether a tape is given options of Terra's, which are those of its own steps."""
     return any(keyword.arg not in _OF_TAPES for item in block.items if _is_tape(item.context_expr) for keyword in item.context_expr.keywords)
 
 
@@ -303,7 +306,7 @@ def _takes_from(node, names):
 
 
 def _leaves(node):
-    """Whether a `break` or `continue` in a statement is one of a loop around it."""
+    """Returns whether a `break` or `continue` in a statement is one of a loop around it."""
     if isinstance(node, (ast.Break, ast.Continue)):
         return True
     inside = node.orelse if isinstance(node, _LOOPS) else ast.iter_child_nodes(node)
@@ -311,7 +314,7 @@ def _leaves(node):
 
 
 def _fills(statement, names):
-    """Whether a statement puts something into a container that one of these names stands for."""
+    """Returns whether a statement puts something into a container that one of these names stands for."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
             held = node.func.value
@@ -365,6 +368,6 @@ def _is_empty(value):
 
 
 def _needs_class(node):
-    """Whether an expression means something else outside of its class."""
+    """Returns whether an expression means something else outside of its class."""
     name = getattr(node, "id", None) or getattr(node, "attr", None)
     return name is not None and (name in ("super", "__class__") or (name.startswith("__") and not name.endswith("__")))

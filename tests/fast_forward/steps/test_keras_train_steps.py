@@ -289,6 +289,7 @@ class LooksAtNumbers(keras.Sequential):
 WAYS = ["nowhere", "step", "calculates", "gives", "metrics", "metrics calculates", "metrics gives"]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("where, options", [(where, options) for k, where in enumerate(WAYS) for options in ({}, {"verify": True})[:2 - bool(k % 3)]], ids=str)
 def test_numbers_of_metrics_are_looked_at(where, options):
     def run(model):

@@ -477,7 +477,7 @@ def beside(name, x, array):
     }[name]()
 
 
-@pytest.mark.all_variants
+@pytest.mark.share(2)
 @pytest.mark.parametrize("how", ["argument", "float64", "drawn", "drawn, float64", "drawn mask"])
 @pytest.mark.parametrize("name", ["x + a", "a - x", "x * a", "a / x", "x @ a", "a @ x", "twice", "of a slice", "calculated", "power", "compared"])
 def test_beside_a_tensor_that_was_there_before(name, how):

@@ -12,7 +12,7 @@ NUMBERS = frozenset([int, float, bool])
 
 
 def has_constant(runner, slot, x):
-    """Whether a tensor from outside has the value of the constant that `slot` expects."""
+    """Returns whether a tensor from outside has the value of the constant that `slot` expects."""
     if type(x) is EagerTensor:  # (as `_from_outside` tells, without the call: numbers that are converted at each step come here)
         e = x
     elif type(x) is TerraTensor and x._owner is not runner and runner.computed_by_value:
@@ -29,7 +29,7 @@ def has_constant(runner, slot, x):
 
 
 def value_of_fed(runner, key, shape, x):
-    """What stands for the shape of a fed tensor whose value decides shapes: the value, if it is small."""
+    """Returns what stands for the shape of a fed tensor whose value decides shapes: the value, if it is small, else the shape."""
     if is_small_constant(key.node.payload.kinds[-1 - key.out][1], shape):
         shape = const_key(real(x), real(x)._datatype_enum(), shape)
         runner.by_value.append(shape)
@@ -57,7 +57,7 @@ def learn_numbers(runner, node):
 
 
 def speculated_alike(runner, node, flat):
-    """Whether a trace would have the inputs as constants and as fed values just where `node` has them."""
+    """Returns whether a trace would have the inputs as constants and as fed values just where `node` has them."""
     signature = (node.info.key, node.location)
     occurrence = sum(1 for other, _, _ in runner.log if other.info is node.info and other.location is node.location)
     for k, (x, slot) in enumerate(zip(flat, node.slots)):

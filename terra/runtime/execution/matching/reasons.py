@@ -29,7 +29,7 @@ def why(runner, info, flat):
 
 
 def node_name(runner):
-    """What was issued last."""
+    """Names what was issued last, for a message."""
     if runner.node is runner.program.start:
         return "the start of the step"
     if runner.node.category == opschema.FETCH:

@@ -16,7 +16,7 @@ PATIENCE = 1.0  # seconds, then the step's thread is taken to wait for this one,
 
 
 class View:
-    """What the hooks see of a step that other threads may change, in the place of the step itself."""
+    """Stands in the place of a step that other threads may change: the hooks see this instead."""
 
     open_ended = in_block = False
 
@@ -72,7 +72,8 @@ def running_step():
 
 
 def leave_graph(reason):
-    """Have the step that runs on the calling thread fall back, or end, if it is only open still: what follows must not need a graph. Returns the step that goes on, or None."""
+    """Makes the step that runs on the calling thread fall back, or end if it is only open still: what follows must not need a graph. Returns the step
+    that goes on, or None."""
     step = running_step()
     if step is None or step.thread != get_ident():
         return None

@@ -2,8 +2,9 @@
 
 Python runs a handler between any two bytecodes of the main thread: while an operation is being matched, say, or a graph dispatched. One that uses TensorFlow
 there (saves the model because the job is to end, reads a counter) would find a step half changed; one that raises would leave it so. During a step on the
-main thread, a handler that comes while Terra is at work is put off until the user's code, or the framework's that it called, goes on: by some milliseconds, as a
-rule. A handler that comes in between runs at once; its operations are no part of the step. SIGINT's default handler is the matter of `interrupts`.
+main thread, a handler that comes while Terra is at work is put off until the user's code, or the framework's that it called, goes on: by some
+milliseconds, as a rule. A handler that comes in between runs at once; its operations are no part of the step. SIGINT's default handler is the matter
+of `interrupts`.
 """
 
 import _signal
@@ -80,7 +81,7 @@ def _no_hurry():
 
 
 def is_ours(frame):
-    """Whether Terra is at work in a frame: in itself, or in what it called there, short of the user's code."""
+    """Returns whether Terra is at work in a frame: in itself, or in what it called there, short of the user's code."""
     if frame is not None and frame.f_code in _ANYWHERE:
         frame = frame.f_back
     while frame is not None and not frames.is_users(frame):

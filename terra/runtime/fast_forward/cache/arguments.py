@@ -30,7 +30,7 @@ def with_tensors(step, callee, args, kwargs):
 
 
 def holds_array(x):
-    """Whether an argument is an array, or a container with arrays in it."""
+    """Returns whether an argument is an array, or a container with arrays in it."""
     kind = type(x)
     return kind is np.ndarray or ((kind is list or kind is tuple) and np.ndarray in map(type, x)) or (kind is dict and np.ndarray in map(type, x.values()))
 
@@ -124,7 +124,7 @@ def describe(runner, value, found, keep, inputs):
 
 
 def holds_plain_only(value):
-    """Whether there is nothing but scalars, tensors and the like, in lists, tuples and dicts."""
+    """Returns whether there is nothing but scalars, tensors and the like, in lists, tuples and dicts."""
     kind = type(value)
     if kind is dict:
         return all(map(holds_plain_only, value.values()))

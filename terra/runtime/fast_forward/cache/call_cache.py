@@ -1,9 +1,9 @@
 """Fast-forward: skip framework code whose outcome is known (design: the light-weight imperative runtime).
 
 The skeleton pays for the framework's own Python, which in a Keras training step is nearly all of it: hundreds of small operations, the same ones at each
-step. So at an instrumented call site whose callee is framework code (a stock layer, model, loss, metric or optimizer, `tape.gradient`; in `fast_calls` functions and
-operators) the nodes that the call walked are recorded as a *record*. When the same call comes again at the same node of the program, the cursor jumps over the
-record, and the call is not entered.
+step. So at an instrumented call site whose callee is framework code (a stock layer, model, loss, metric or optimizer, `tape.gradient`; in
+`fast_calls` functions and operators) the nodes that the call walked are recorded as a *record*. When the same call comes again at the same node of
+the program, the cursor jumps over the record, and the call is not entered.
 
 What must hold for a jump (else the call simply runs, and every operation is validated as always):
 
@@ -13,8 +13,8 @@ What must hold for a jump (else the call simply runs, and every operation is val
 * nothing that it reads has changed: the attributes of the object and of all its parts, with the contents of lists, dicts and arrays, and the methods
   of their classes (see `guard_set`); device, global seed, default float type, Keras' call context and scopes are the same;
 * the recorded call used no value of the step that it was not given, read nothing but conditions that it has computed (for which a jump waits) and numbers that
-  it only gives back (see `deferred_fetches`), ran nothing imperatively, drew from no generator of Python's or numpy's, and changed none of that Python state itself; what it fed came with its
-  arguments, or was made by the framework out of what is compared anyway;
+  it only gives back (see `deferred_fetches`), ran nothing imperatively, drew from no generator of Python's or numpy's, and changed none of that
+  Python state itself; what it fed came with its arguments, or was made by the framework out of what is compared anyway;
 * for `tape.gradient`: the tape was begun in the step at the same place and in the same way, with the same path since, was told to watch the same at the same
   places, and recorded no Python function but the framework's own (see `backward`); the tensors fed so far, and the arguments of the step, have the same
   shapes, and those that decide shapes the same values.
@@ -75,7 +75,7 @@ def running():
 
 
 class CallSiteCache(dict):
-    """What is recorded at one place: the call's signature -> records; `inline`: what `inline_cache` looks at first."""
+    """The records of one place: the call's signature -> records; `inline`: what `inline_cache` looks at first."""
 
     __slots__ = ("inline", "recorded", "jumps", "sighted", "came_again")
 
@@ -101,8 +101,8 @@ class CallSiteCache(dict):
         del self.inline[_MOST_INLINE:]
 
     def is_worth_recording(self, signature, small):
-        """Whether a call that is not known yet is to be recorded: always, or, if calls here are recorded again and again but seldom jumped over, when it comes
-        again, as batches of some length do. `small`: whether they are calls of a single function."""
+        """Returns whether a call that is not known yet is to be recorded: always, or, if calls here are recorded again and again but seldom jumped
+        over, when it comes again, as batches of some length do. `small`: whether they are calls of a single function."""
         if self.recorded <= (_FRUITLESS_SMALL if small else _FRUITLESS) or self.recorded <= self.all_jumps():
             return True
         identity = hash(signature)
@@ -114,7 +114,7 @@ class CallSiteCache(dict):
         return True
 
     def is_fruitless(self):
-        """Whether there are always other calls."""
+        """Returns whether there are always other calls."""
         if len(self.sighted) < _MOST_SIGHTED:
             return False
         self.sighted.clear()
@@ -152,7 +152,8 @@ def attempt(runner, function, owner, args, kwargs, call):
 def attempt_function(runner, function, args, kwargs, call=None, shared=False, may_be_empty=False):
     """Jump over `call()`, which is `function(*args, **kwargs)` as far as anybody can tell; else make the call, and record it.
 
-    shared: whether the first argument is nearly always the same object, which nobody changes, and the call nothing but computes, even if it issues no operation.
+    shared: whether the first argument is nearly always the same object, which nobody changes, and the call nothing but computes, even if it issues no
+        operation.
     may_be_empty: the latter alone.
     """
     node, location = runner.node, runner.cursor.current
@@ -183,7 +184,8 @@ def attempt_function(runner, function, args, kwargs, call=None, shared=False, ma
 
 
 def is_another_matter(runner, call_site):
-    """Whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or what it leaves, or the gradient, is left out with it."""
+    """Returns whether a call that was never skippable may be so now, in a run that is observed: where tensors stand for arrays that vary, or what it
+    leaves, or the gradient, is left out with it."""
     shown = runner.step.shown
     return (shown is not None and shown.has_arrays) or (runner.observer is not None and call_site in runner.program.only_within)
 
@@ -205,7 +207,7 @@ def _enter_fallen_back(runner, owner, keep, inputs, call):
 
 
 def _enter_first(runner, call_site, call):
-    """The same for one that is recorded and has not been before: if that succeeds, nobody will ask for what it calls, else that is recorded the next time."""
+    """Makes a call that is recorded for the first time: if that succeeds, nobody will ask for what it calls, else that is recorded the next time."""
     runner.recorded_within = runner.program.failures(call_site) == 0
     try:
         return enter(runner, call)
@@ -214,7 +216,7 @@ def _enter_first(runner, call_site, call):
 
 
 def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, may_be_empty=False):
-    """The same for a place that is looked up already: returns (the call's result, the record if one was recorded).
+    """Skips or makes a call at a place that is looked up already. Returns (the call's result, the record if one was recorded).
 
     more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
     may_be_empty: whether a call that issues no operation is skipped, too.

@@ -25,14 +25,14 @@ RESOURCE_ENUM, BOOL_ENUM = tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_BOOL
 
 
 def note_mask(runner, x):
-    """Have the observer of the run, if there is one, know what is attached to a tensor from outside of the step: the next time it may be something else."""
+    """Tells the observer of the run, if there is one, what is attached to a tensor from outside of the step: the next time it may be something else."""
     if runner.observer is not None and getattr(x, "_owner", None) is not runner and id(x) not in runner.step.args \
             and not runner.step.is_data(x):
         runner.observer.masks.setdefault(id(x), (x, mask_of(x), logits_of(x)))
 
 
 def is_expected(expected, value):
-    """Whether a value that was read is what a record has for it."""
+    """Returns whether a value that was read is what a record has for it."""
     if type(expected) is Within:
         return expected.low <= float(value) <= expected.high
     return expected is None or value_key(value) == expected
@@ -120,7 +120,8 @@ class Inputs:
     __slots__ = ("values", "external", "enclosed", "composites", "indices", "fed", "masks", "numbers", "drawn", "arrays", "opaque", "evaluate")
 
     def known_elsewhere(self, runner, reads):
-        """Whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of the two was used."""
+        """Returns whether a tensor that comes with the step, or with the call, was read from an object, too. What is recorded does not tell which of
+        the two was used."""
         return reads.holds_any({*runner.step.args, *map(id, self.external), *self.composites})
 
     def __init__(self):
@@ -137,7 +138,7 @@ class Inputs:
         self.evaluate = None  # tells what the numbers are now
 
     def numbers_hold(self):
-        """Whether the numbers are what they were before opaque calls were made."""
+        """Returns whether the numbers are what they were before opaque calls were made."""
         return self.evaluate is None or self.evaluate() == self.numbers
 
     def describe(self, runner, x, found):
@@ -288,7 +289,8 @@ class CallRecord:
         return runner.fed_by_key.get(x.key, x) if kind is FedValue else x
 
     def comes_after(self, runner):
-        """Whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the last ones."""
+        """Returns whether the path to here has made the values that the call uses last of those that may be used in their places: the graph takes the
+        last ones."""
         latest = runner.latest
         for multi, key in self.needs:
             if latest.get(multi) is not key:
@@ -296,11 +298,11 @@ class CallRecord:
         return True
 
     def answers_like(self, other):
-        """Whether numbers that vary, and residual calls, answer in both what they answer in the other: they are asked before anything is read."""
+        """Returns whether numbers that vary, and residual calls, answer in both what they answer in the other: they are asked before anything is read."""
         return not (self.opaque or other.opaque) and (self.repeated, self.numbers, self.calls) == (other.repeated, other.numbers, other.calls)
 
     def fits(self, runner, inputs):
-        """Whether the call may be jumped over, its signature being the same."""
+        """Returns whether the call may be jumped over, its signature being the same."""
         if self.needs and not self.comes_after(runner):
             return False
         for kind, index, expected in self.checks:

@@ -40,13 +40,13 @@ def observed_in_place(functions):
 
 
 def note_filters(add):
-    """Have `add` note the containers that say which warnings are shown: that of a call was not, but may be the next time."""
+    """Gives `add` the containers that say which warnings are shown: that of a call was not, but may be the next time."""
     add(vars(warnings))
     add(warnings.filters)
 
 
 def writes(function):
-    """Whether a builtin writes something, or opens a file."""
+    """Returns whether a builtin writes something, or opens a file."""
     return function in _OPENING or function.__name__ in _WRITING
 
 
@@ -64,11 +64,13 @@ def watch(call, covered):
 
 
 def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None):
-    """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs; `note_builtin` the frame and the function of each call of a builtin.
+    """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs;
+    `note_builtin` the frame and the function of each call of a builtin.
 
     strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
     warned: a list to which a warning that is filtered out is appended.
-    covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though the Snapshot leaves them out.
+    covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though
+        the Snapshot leaves them out.
     """
     outer = sys.getprofile()
     if not callable(outer):

@@ -23,7 +23,7 @@ NONE = {}  # no keyword arguments
 
 
 class InlineCacheEntry:
-    """What the arguments of a recorded call were, and how to give its result.
+    """The arguments of a recorded call, to be compared at a glance, and how to give its result.
 
     Where it is `monomorphic`, it stands behind the node that the call starts from, with all that the commonest calls need: cold memory is what takes most of their time.
     There the first argument is a value of the step (key, shape) or a certain object (key, None); what follows is compared by `kind`, `a` and `b`.
@@ -129,7 +129,7 @@ def monomorphic_hit(step, function, args):
 
 
 def entry_fits(runner, cached, args, kwargs):
-    """Whether a call is the one of an `monomorphic` entry."""
+    """Returns whether a call is the one of an `monomorphic` entry."""
     if kwargs:
         if cached.names != tuple(kwargs):
             return False
@@ -196,7 +196,7 @@ def polymorphic_hit(runner, cache, args, kwargs):
 
 
 def matches(runner, pattern, given, external):
-    """Whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `external`."""
+    """Returns whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `external`."""
     for x, (kind, a, b) in zip(given, pattern):
         if kind is _VALUE:
             if type(x) is not TerraTensor or x._key is not a or x._owner is not runner or x._shp != b or x._keras_mask is not None:
@@ -246,7 +246,7 @@ def matches(runner, pattern, given, external):
 
 
 def _is_constant(x, key, known):
-    """Whether a tensor is `known`, or another one with the same value."""
+    """Returns whether a tensor is `known`, or another one with the same value."""
     return x is known or ((x._datatype_enum(), x._shape_tuple()) == key[:2] and const_key(x, *key[:2]) == key)
 
 
@@ -254,7 +254,7 @@ _MARK = {"_is_zeros_tensor": True}
 
 
 def _is_marked(x):
-    """Whether nothing is attached to a tensor but what `tf.zeros` attaches."""
+    """Returns whether nothing is attached to a tensor but what `tf.zeros` attaches."""
     return vars(x) == _MARK
 
 
@@ -269,7 +269,7 @@ def _identity(x):
 
 
 def _are_new(runner, external):
-    """Whether the step has not met these tensors from outside before, no gradient is asked for one of them, and none has come twice."""
+    """Returns whether the step has not met these tensors from outside before, no gradient is asked for one of them, and none has come twice."""
     ids = set(map(id, external))
     return len(ids) == len(external) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
 
@@ -365,7 +365,7 @@ def add_entry(runner, call_site, record, args, kwargs, shared=False, monomorphic
 
 
 def _simplify(cached):
-    """Whether the arguments can be compared as `entry_fits` does it, which is then prepared."""
+    """Returns whether the arguments can be compared as `entry_fits` does it, which is then prepared."""
     if type(cached.outputs) is not tuple or not cached.pattern or cached.pattern[0][0] not in (_VALUE, _SAME):
         return False
     (_, cached.key, cached.shape), *cached.rest = cached.pattern

@@ -242,7 +242,7 @@ class Recording:
         return (places, tfi.global_seed()) if places else None
 
     def _records(self, lazy):
-        """What the tape was told, without what belongs to this step."""
+        """Returns what the tape was told, without what belongs to this step."""
         records = []
         for item in lazy.pending[self.pending_length:]:
             if type(item) is tuple:
@@ -351,7 +351,7 @@ class Recording:
         raise Unskippable(f"gives an object of type {kind.__name__}")
 
     def _deferred_part(self, x):
-        """What a number or an array is that was read, or calculated of such, and not looked at; None if it is none."""
+        """Describes a number or an array that was read, or calculated of such, and not looked at; None if it is none."""
         held, calculated = self.deferred.held.get(id(x)), self.deferred.calculated.get(id(x))
         if held is not None and held[1] not in self.read:
             return None  # the framework has read it before the call
@@ -366,7 +366,7 @@ class Recording:
         return DeferredCalculation(calculation.with_parts(self._deferred_part), place)
 
     def _given(self, result):
-        """What the call gives: integers and truth values that it has read in the end are known by their places."""
+        """Describes the call's result: integers and truth values that it has read in the end are known by their places."""
         read = {} if self.deferred.last is None else {place: self._deferred_entry(*known) for place, known in self.deferred.last[1].items()}
         if not read:
             return self._template(result)
@@ -375,7 +375,7 @@ class Recording:
         return {k: read[k] if k in read else self._template(x) for k, x in result.items()} if type(result) is dict else read[None]
 
     def _left(self, effect, result):
-        """What an effect leaves."""
+        """Describes what an effect leaves; None if it adds something."""
         if effect.added is not None:
             return None
         if effect.value() is result and (type(result) in (list, dict) or is_record(type(result))):

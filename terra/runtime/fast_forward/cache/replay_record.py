@@ -1,4 +1,5 @@
-"""Jumps over records: their nodes count as matched, the graph is told what it must be told, and the call's result is made. See `terra.runtime.fast_forward.cache.call_records`."""
+"""Jumps over records: their nodes count as matched, the graph is told what it must be told, and the call's result is made. See
+`terra.runtime.fast_forward.cache.call_records`."""
 
 from terra.frameworks.keras import call_context
 from terra.runtime.fast_forward.guards import added_losses
@@ -72,7 +73,8 @@ def _build(template, runner, record, inputs):
 def apply_record(runner, record, inputs, variants):
     """Take the nodes of the record as matched, or of the one among the `variants` that reads what there is to read; returns the call's result.
 
-    FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, or an opaque call gave something else, and nothing was matched.
+    FELL_BACK: the step has fallen back, to where the call begins. MISSED: the call reads something new, or an opaque call gave something else, and
+        nothing was matched.
     """
     sent, entries, seeds, had, take_back = (0, 0), None, None, 0, None
     before, observer = runner.position() if record.fetches else None, runner.observer
@@ -120,7 +122,8 @@ def apply_record(runner, record, inputs, variants):
 
 
 def _make_opaque(runner, record, inputs, first, end, had, made):
-    """Make opaque calls of a record, where so many of its effects were had: see `opaque_calls.make_all`; None if the record does not hold. `made`: a list that is told of them."""
+    """Make opaque calls of a record, where so many of its effects were had: see `opaque_calls.make_all`; None if the record does not hold. `made`: a
+    list that is told of them."""
     found = opaque_calls.make_all(
         record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, None if made is None else lambda *call: made.append(call),
         first, had, lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
@@ -182,8 +185,8 @@ def _put_back(record, step, seeds, entries):
 
 
 def advance(runner, record, external, fed=0, selected=0, entries=None):
-    """Take the record's nodes as matched, of which some are given tensors out of `external`; the graph knows the first feeds and branches, and seeds were drawn if `entries`
-    is given (see `bind_inputs`)."""
+    """Take the record's nodes as matched, of which some are given tensors out of `external`; the graph knows the first feeds and branches, and seeds
+    were drawn if `entries` is given (see `bind_inputs`)."""
     runner.step.counts.fast_forwards += 1
     if runner.observer is not None:
         runner.observer.note_jump(record)
@@ -208,8 +211,8 @@ def advance(runner, record, external, fed=0, selected=0, entries=None):
 
 
 def bind_inputs(runner, record, external, fed=0, entries=None):
-    """The entries of a record with what belongs to this step: feeds (some of them are among the call's tensors `external`), tensor arguments, drawn seeds, which are in
-    `entries` if that is given. The graph was fed the first ones."""
+    """The entries of a record with what belongs to this step: feeds (some of them are among the call's tensors `external`), tensor arguments, drawn
+    seeds, which are in `entries` if that is given. The graph was fed the first ones."""
     entries = entries or _drawn(record, runner.step)
     _feed(runner, record.feeds[fed:] if fed else record.feeds, entries, external)
     for k, j, what in record.patches:

@@ -4,7 +4,8 @@ The user's code must not run twice, so what could go wrong is looked at in two p
 
 * a call that would be skipped is made, and compared with what was recorded of it: it must take the same nodes, with inputs from the same places, tell
   tapes the same and give the same result;
-* a graph that has run is run again operation by operation, from the variables that it found. Python goes on with these values; the graph must have given the same.
+* a graph that has run is run again operation by operation, from the variables that it found. Python goes on with these values; the graph must have
+  given the same.
 
 Nothing is skipped, nothing runs ahead: it is for finding out, not for training.
 """
@@ -108,7 +109,7 @@ def compare(runner, expected, made, where=None):
 
 
 def _misses(expected, made):
-    """Whether an opaque call gave something else than was recorded: the jump would have been taken back."""
+    """Returns whether an opaque call gave something else than was recorded: the jump would have been taken back."""
     return len(expected.opaque) >= len(made.opaque) and any(a.expected is not b.expected and a.expected != b.expected for a, b in zip(expected.opaque, made.opaque))
 
 
@@ -123,7 +124,7 @@ def _place(where):
 
 
 def _difference(expected, made):
-    """What differs between two records, in words; None if nothing does."""
+    """Says in words how two records differ; None if they do not."""
     for (node, refs, attrs), (other, other_refs, other_attrs) in zip(expected.entries, made.entries):
         if node is not other:
             return f"issues {other.op_type} where {node.op_type} was recorded"
@@ -149,13 +150,16 @@ def _difference(expected, made):
 
 
 def _told(record):
-    """What tapes are told of a record, without seeds: they are others each time, and no gradient depends on them. (An attribute may be told twice, which depends on how TensorFlow came to the operation.)"""
+    """Returns what tapes are told of a record, without seeds: they are others each time, and no gradient depends on them.
+
+    (An attribute may be told twice, which depends on how TensorFlow came to the operation.)
+    """
     records = [(r[0], r[1], r[3], {} if get_schema(r[0]).draws else dict(zip(r[2][::2], r[2][1::2]))) if type(r) is tuple else r for r in record.records]
     return records, record.functions, record.accessed
 
 
 def _same(a, b):
-    """Whether two parts of records stand for the same."""
+    """Returns whether two parts of records stand for the same."""
     if a is b:
         return True
     kind = type(a)
@@ -203,8 +207,8 @@ def _same(a, b):
 
 
 def found(runner):
-    """The variables that the nodes matched so far update, as the graph finds them: [(handle, value)]; where they are updated, in the same order; tensors that were
-    read meanwhile."""
+    """The variables that the nodes matched so far update, as the graph finds them: [(handle, value)]; where they are updated, in the same order;
+    tensors that were read meanwhile."""
     handles, places = {}, {}
     for node, refs, _ in runner.log:
         if node.updates:

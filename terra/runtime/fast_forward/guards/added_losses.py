@@ -1,7 +1,8 @@
-"""Losses that layers add in a call (`add_loss`, activity regularizers). Keras keeps them in a list of each layer, which is emptied when the outermost call begins.
+"""Losses that layers add in a call (`add_loss`, activity regularizers). Keras keeps them in a list of each layer, which is emptied when the outermost
+call begins.
 
-A call that is skipped leaves these lists as it would, with tensors of its own step; what they held before is part of what it depends on, unless it empties them. (Those of tf_keras
-must be empty: see `container_guard.ContainerGuard.no_losses`.)
+A call that is skipped leaves these lists as it would, with tensors of its own step; what they held before is part of what it depends on, unless it
+empties them. (Those of tf_keras must be empty: see `container_guard.ContainerGuard.no_losses`.)
 """
 
 from terra.runtime.tensors.tensor import TerraTensor
@@ -14,14 +15,14 @@ def list_of(attributes):
 
 
 def identify(runner, losses):
-    """What identifies losses of this step; None if some are not."""
+    """Returns a key for losses, all of them computed by this step; None if some were not."""
     if not all(type(x) is TerraTensor and x._owner is runner for x in losses):
         return None
     return tuple([(x._key, x._shp) for x in losses])
 
 
 class Before:
-    """What these lists hold before a call that is recorded; losses of this step become its `inputs`."""
+    """The contents of these lists before a call that is recorded; losses of this step become its `inputs`."""
 
     def __init__(self, runner, lists, inputs):
         self._runner = runner
@@ -32,8 +33,8 @@ class Before:
                     inputs.values[x._key] = x
 
     def changed(self, containers):
-        """[(list, what identifies the losses that it must hold before the call, None if it may hold any)] of those that the call has changed, or which hold losses of this step; the
-        others are noted in the Snapshot `containers`. None if the call adds losses to those of another step."""
+        """[(list, what identifies the losses that it must hold before the call, None if it may hold any)] of those that the call has changed, or
+        which hold losses of this step; the others are noted in the Snapshot `containers`. None if the call adds losses to those of another step."""
         found = []
         for held, before in self._held:
             now = tuple(held)
@@ -51,7 +52,7 @@ class Before:
 
 
 def fit(runner, losses, inputs):
-    """Whether the lists hold what the recorded call `losses` needs; that becomes part of its `inputs`."""
+    """Returns whether the lists hold what the recorded call `losses` needs; that becomes part of its `inputs`."""
     for held, needed, _ in losses:
         if needed is None:
             continue
@@ -63,6 +64,6 @@ def fit(runner, losses, inputs):
 
 
 def leave(held, losses):
-    """Have a list hold these losses; Keras' own methods would look whether they are variables."""
+    """Replaces the contents of a list by these losses; Keras' own methods would look whether they are variables."""
     list.clear(held)
     list.extend(held, losses)

@@ -1,4 +1,5 @@
-"""What the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see `attribute_filter`).
+"""Notes what the framework's code asks objects for while a call of its is recorded: whether any of it is an attribute that guards leave out (see
+`attribute_filter`).
 
 A profile function sees each Python function that runs, and each builtin. A function asks for an
 attribute if its code names it, or hands its name to a builtin; of which object, the arguments tell
@@ -66,7 +67,7 @@ class Asked:
 
 
 def _is_others(frame):
-    """Whether it is the program's code, or that of a library, which is observed, or Terra's that runs in a frame."""
+    """Returns whether it is the program's code, or that of a library, which is observed, or Terra's that runs in a frame."""
     return frames.is_users(frame) or ours.is_ours(frame) or convert.is_observed(frame.f_code)
 
 
@@ -77,7 +78,8 @@ def _asked_in(code, names):
 
 
 def _is_held(code, name):
-    """Whether the code may hand a name, a constant of its own, to a builtin that gives attributes. (What is handed to another function is seen there.)"""
+    """Returns whether the code may hand a name, a constant of its own, to a builtin that gives attributes. (What is handed to another function is
+    seen there.)"""
     return name in code.co_consts and not _GETTERS.isdisjoint(code.co_names)
 
 
@@ -100,5 +102,5 @@ def _owners_in(code, name):
 
 
 def asks_its_own(code, name):
-    """Whether a method asks its own object, the first parameter, for an attribute; or hands its name to a builtin that gives attributes."""
+    """Returns whether a method asks its own object, the first parameter, for an attribute; or hands its name to a builtin that gives attributes."""
     return _is_held(code, name) or (name in code.co_names and code.co_varnames[:1] != () and code.co_varnames[0] in _owners_in(code, name))

@@ -1,8 +1,9 @@
 """Which attributes of an object guards compare: all but those that are others after each step, and that nothing of the framework's reads.
 
-That is what Keras' loops and metrics leave in a model for themselves; and what the user's own code leaves in a layer or model of a class of the user's, as in `self.loss = loss` or
-`self.steps += 1`. Of the latter the guard of a call of the framework's compares of what kind it is: a tensor, a number, lists of these. Code of the user's that reads them is
-noticed by the observer. The framework's code is seen while it is recorded (see `asked`): what it asks for is compared like the other attributes from then on.
+That is what Keras' loops and metrics leave in a model for themselves; and what the user's own code leaves in a layer or model of a class of the
+user's, as in `self.loss = loss` or `self.steps += 1`. Of the latter the guard of a call of the framework's compares of what kind it is: a tensor, a
+number, lists of these. Code of the user's that reads them is noticed by the observer. The framework's code is seen while it is recorded (see
+`asked`): what it asks for is compared like the other attributes from then on.
 """
 
 import functools
@@ -43,7 +44,7 @@ def note_user_attribute(owner, name):
 
 
 def is_user_attribute(owner, name):
-    """Whether guards compare of the attribute only of what kind it is."""
+    """Returns whether guards compare of the attribute only of what kind it is."""
     known = _left.get(id(owner))
     return known is not None and known[0]() is owner and name in known[1]
 
@@ -83,7 +84,7 @@ class AttributeFilter:
 
 
 def attributes(owner):
-    """What of the attributes of `owner` is to be compared."""
+    """Returns those attributes of `owner` that are to be compared, as a dict or an AttributeFilter."""
     kind, held = type(owner), vars(owner)
     if "_call_result" in held and any(map(keras.is_of_tf_keras, kind.__mro__)):
         passing = keras.OF_RESULTS
@@ -95,7 +96,7 @@ def attributes(owner):
 
 
 def _described(value):
-    """What `value` is, as text, if it is tensors and plain values, or lists, tuples and dicts of these; else itself."""
+    """Returns a text that describes `value` if it is tensors and plain values, or lists, tuples and dicts of these; else itself."""
     words = []
     return " ".join(words) if _describe(value, words) else value
 
@@ -118,7 +119,7 @@ def _describe(value, words):
 
 @functools.lru_cache(None)
 def _has(cls, name):
-    """Whether a class of the framework's has such an attribute, or its methods and properties ask their own object for it."""
+    """Returns whether a class of the framework's has such an attribute, or its methods and properties ask their own object for it."""
     return name in vars(cls) or any(asked.asks_its_own(code, name) for code in _codes_of(cls))
 
 

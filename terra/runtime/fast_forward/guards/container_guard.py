@@ -14,7 +14,7 @@ _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 
 
 class ContainerGuard:
-    """What containers held: compared all at once, object by object."""
+    """The contents that containers had: compared all at once, object by object."""
 
     __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held", "_losses", "added_losses")
 
@@ -43,7 +43,7 @@ class ContainerGuard:
         return held
 
     def covers(self, container):
-        """Whether what `container` holds was noted."""
+        """Returns whether what `container` holds was noted."""
         return id(container) in self._parts
 
     def update(self, other):
@@ -53,7 +53,7 @@ class ContainerGuard:
         self._views = None
 
     def holds_any(self, ids):
-        """Whether an object of one of these ids was held."""
+        """Returns whether an object of one of these ids was held."""
         return not self.ids().isdisjoint(ids)
 
     def ids(self):
@@ -106,7 +106,7 @@ class ContainerGuard:
         return None if address is None else versions.word_at(address)
 
     def holds(self):
-        """Whether they hold the same objects, or equal scalars."""
+        """Returns whether they hold the same objects, or equal scalars."""
         if self._views is None:
             self._flatten()
         for held in self._losses.values():
@@ -126,7 +126,7 @@ class ContainerGuard:
         return True
 
     def _still(self, found):
-        """Whether lists have the lengths, and dicts the values, that they had: `found` is what was read of them, and is expected the next time."""
+        """Returns whether lists have the lengths, and dicts the values, that they had: `found` is what was read of them, and is expected the next time."""
         n = len(self._dicts)
         now = np.frombuffer(found, np.uint64)
         if not np.array_equal(now[n:], self._expected):
@@ -140,7 +140,7 @@ class ContainerGuard:
 
 
 def contents(array):
-    """What there is to know of an array: it may be given another shape or type in place."""
+    """Returns all that can change of an array: its data, and its shape and type, which may be set in place."""
     return array.shape, array.dtype, array.tobytes()
 
 
@@ -152,7 +152,7 @@ def noted(array):
 
 
 def equal(new, old):
-    """The same objects, or equal scalars of one type, one by one."""
+    """Returns whether two sequences hold the same objects, or equal scalars of one type, one by one."""
     if len(new) != len(old):
         return False
     return all(

@@ -191,7 +191,7 @@ def _is_iterator(value):
 
 
 def _wraps_users(value):
-    """Whether a callable object of the framework's (of `tf.custom_gradient`, say) holds a function of the user's.
+    """Returns whether a callable object of the framework's (of `tf.custom_gradient`, say) holds a function of the user's.
 
     A `tf.function` may: once it is traced it runs no Python, unless functions run eagerly, which is one of the settings.
     """
@@ -201,7 +201,7 @@ def _wraps_users(value):
 
 
 def _is_users(value):
-    """Whether a value may be a function of the user's, or call one."""
+    """Returns whether a value may be a function of the user's, or call one."""
     if isinstance(value, (FunctionType, MethodType)):
         return not is_frameworks_own(value)
     if isinstance(value, partial):

@@ -18,7 +18,7 @@ from terra.tf import private_names as tfi
 
 
 class GuardSet:
-    """What the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
+    """All that the code of `owner`, and what it reads of `variables`, depends on. Making one raises Unskippable where that cannot be said.
 
     users: a list for the user's functions and classes that the owner's code may call; without it, there must be none. `reads` is what they have read.
     """
@@ -43,11 +43,11 @@ class GuardSet:
             walk.variable(variable)
 
     def holds_any(self, ids):
-        """Whether an object of one of these ids is among what the call read."""
+        """Returns whether an object of one of these ids is among what the call read."""
         return self.containers.holds_any(ids) or (self.reads is not None and self.reads.holds_any(ids))
 
     def holds(self):
-        """Whether nothing has changed."""
+        """Returns whether nothing has changed."""
         if not self.containers.holds():
             return False
         for array, held in self.arrays:
@@ -62,7 +62,7 @@ class GuardSet:
         return self.reads is None or (not is_traced() and self.reads.holds())
 
     def only_version(self):
-        """What changes whenever the guard may cease to hold, the device apart: see `ContainerGuard.only_version`."""
+        """Returns a number that changes whenever the guard may cease to hold, the device apart: see `ContainerGuard.only_version`."""
         return self.containers.only_version() if not self.arrays and self.root is None and self.reads is None else None
 
 
@@ -70,7 +70,7 @@ _monitoring = getattr(sys, "monitoring", None)
 
 
 def is_traced():
-    """Whether a debugger or a coverage tool follows the program's lines: the user's code must run then."""
+    """Returns whether a debugger or a coverage tool follows the program's lines: the user's code must run then."""
     if sys.gettrace() is not None:
         return True
     return _monitoring is not None and (_monitoring.get_tool(_monitoring.DEBUGGER_ID) or _monitoring.get_tool(_monitoring.COVERAGE_ID)) is not None

@@ -1,4 +1,4 @@
-"""What an impure run has read: nothing is noted of it, so that nothing is kept alive."""
+"""The read set of an impure run: nothing is noted, so that nothing is kept alive."""
 
 from terra.runtime.fast_forward.guards.read_set import ReadSet
 from terra.runtime.fast_forward.guards.container_guard import ContainerGuard

@@ -1,4 +1,4 @@
-"""What a run of user code has read of the world around it, and whether that is still the same.
+"""Notes what a run of user code has read of the world around it, and tells whether that is still the same.
 
 Each read is noted with what it gave: an entry of a dict (attributes, globals, what a class defines) by the object itself or, if it is a scalar, by
 value; the contents of lists and dicts; cells and slots; the classes of objects, and which dicts they keep their attributes in. Nothing is walked when it is
@@ -124,7 +124,7 @@ class _Parts(guard_builder.GuardBuilder):
 
 
 def _is_quiet(name, value, replaced, librarys):
-    """Whether the framework's properties do not notice that a class defines `name` as `value`, in place of what its bases `librarys`, the framework's, have."""
+    """Returns whether the framework's properties do not notice that a class defines `name` as `value`, in place of what its bases `librarys`, the framework's, have."""
     if _is_function(value):
         return _is_function(replaced) and (not name.startswith("_") or name.endswith("__") or name not in _asked_for(librarys))
     return defined(type(value), "__get__") is None or name in ("__dict__", "__weakref__")
@@ -272,7 +272,7 @@ class ReadSet:
                 yield StorageSource(cell, CONTENTS, type(value)), value
 
     def guard(self, guard, before):
-        """What a skipped call depended on; `before`: the effects that there were until then."""
+        """Notes what a skipped call depended on; `before`: the effects that there were until then."""
         self._walk.containers.update(guard.containers)
         self._arrays.update((id(array), (array, held)) for array, held in guard.arrays)
         if guard.reads is not None:
@@ -280,23 +280,23 @@ class ReadSet:
         self.settings(guard.root)
 
     def has_attribute(self, owner, name):
-        """Whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
+        """Returns whether it was read what the attribute `name` of an object is, or that item of a list or dict."""
         return self.has_entry(owner, name) or (type(owner) is not CellType and self._walk.containers.covers(space_of(owner)))
 
     def has_entry(self, owner, name):
-        """Whether that was read by itself, not with all others."""
+        """Returns whether that was read by itself, not with all others."""
         if type(owner) is CellType:
             return (_contents, id(owner)) in self._asked
         return name in self._entries.get(id(space_of(owner)), ((), ()))[1]
 
     def attribute(self, owner, name):
-        """What it was, if that was read by itself; else None."""
+        """Returns what the attribute was, if it was read by itself; else None."""
         if type(owner) is CellType:
             return self._asked.get((_contents, id(owner)), (owner, None))[1]
         return self._entries.get(id(space_of(owner)), ((), {}))[1].get(name)
 
     def has_contents(self, container):
-        """Whether it was read what is in a container."""
+        """Returns whether it was read what is in a container."""
         return self._walk.containers.covers(container)
 
     def settings(self, root):
@@ -329,7 +329,7 @@ class ReadSet:
             yield value
 
     def holds_any(self, ids):
-        """Whether an object of one of these ids was read."""
+        """Returns whether an object of one of these ids was read."""
         return not self.ids().isdisjoint(ids)
 
     def ids(self):
@@ -368,11 +368,11 @@ class ReadSet:
         self._containers = self._walk.containers
 
     def holds(self):
-        """Whether all that was read is still the same."""
+        """Returns whether all that was read is still the same."""
         return self.hold_after_the_run() and (not self._questions or all(question(None) is answer for question, answer in self._questions))
 
     def hold_after_the_run(self):
-        """The same but for the questions: the run itself may have counted on."""
+        """Returns whether all that was read still is as it was, but for the questions: the run itself may have counted on."""
         for space, get, held in self._groups:
             try:
                 now = get(space)

@@ -1,8 +1,8 @@
 """Calls that are skipped in a tape's block, and behind it.
 
-A block's code has no instrumented call sites, where calls are skipped otherwise (see `fast_forward`). So the methods of the framework that such code calls, of layers, models, losses,
-metrics, optimizers and variables, look for a step themselves, if it is the user's own code that calls them. What a layer of the user's calls in turn is instrumented code, if its
-`call` is reached this way.
+A block's code has no instrumented call sites, where calls are skipped otherwise (see `fast_forward`). So the methods of the framework that such code
+calls, of layers, models, losses, metrics, optimizers and variables, look for a step themselves, if it is the user's own code that calls them. What a
+layer of the user's calls in turn is instrumented code, if its `call` is reached this way.
 """
 
 import functools
@@ -21,7 +21,7 @@ _variables = [tfi.ResourceVariable]  # until they are prepared
 
 
 def prepare():
-    """Have the framework's methods look for a block's step from now on."""
+    """Makes the framework's methods look for a block's step from now on."""
     for entry in [entry for entry in _waiting if entry[0] in sys.modules]:
         _waiting.remove(entry)
         module, name, methods = entry
@@ -56,7 +56,8 @@ def _replace(cls, name, function, make):
 
 
 def _calls(view):
-    """Whether it is the user's own code, in or behind a block, that calls the caller of this: itself, or by an instrumented call site, where nothing is skipped behind a block."""
+    """Returns whether it is the user's own code, in or behind a block, that calls the caller of this: itself, or by an instrumented call site, where
+    nothing is skipped behind a block."""
     if not view.in_block or view.thread != get_ident():
         return False
     frame = sys._getframe(2)

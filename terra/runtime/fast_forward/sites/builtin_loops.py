@@ -1,8 +1,8 @@
 """`sum`, `map` and `functools.reduce`, as the loops that they are.
 
-Python's own run in C: what they issue would have one executed location, and each length of what they are given would be a path of its own. Instrumented call sites call these
-instead, which have a location for each item, as code with a `for` has: where the lengths vary, the loop is rolled like any other. The functions that they are given are
-instrumented, too.
+Python's own run in C: what they issue would have one executed location, and each length of what they are given would be a path of its own.
+Instrumented call sites call these instead, which have a location for each item, as code with a `for` has: where the lengths vary, the loop is rolled
+like any other. The functions that they are given are instrumented, too.
 """
 
 import functools
@@ -56,7 +56,7 @@ def located_reduce(*args):
 
 
 def is_builtin(function):
-    """Whether what `map` is given is no function of anybody's, whose calls need a location."""
+    """Returns whether what `map` is given is no function of anybody's, whose calls need a location."""
     return function is None or issubclass(type(function), (type, BuiltinFunctionType, *_METHODS))
 
 
@@ -96,5 +96,5 @@ _located = {id(sum): located_sum, id(map): located_map, id(functools.reduce): lo
 
 
 def located(callee):
-    """What instrumented call sites call in place of a builtin that is a loop; None for anything else."""
+    """Returns the function that instrumented call sites call in place of a builtin that is a loop; None for anything else."""
     return _located.get(id(callee))

@@ -4,8 +4,8 @@ Around one operation or a few, the framework runs some 20 us of Python: dispatch
 `terra.runtime.fast_forward.cache.inline_cache`. Here is which, and what is called in their place.
 
 Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables;
-and the functions that compute an operation's gradient, where a gradient as a whole is not skipped (`terra.runtime.fast_forward.sites.gradient_functions`). A function of
-the user's among the arguments makes a call unskippable, as everywhere.
+and the functions that compute an operation's gradient, where a gradient as a whole is not skipped
+(`terra.runtime.fast_forward.sites.gradient_functions`). A function of the user's among the arguments makes a call unskippable, as everywhere.
 """
 
 import functools
@@ -57,7 +57,7 @@ def _exports():
 
 
 def substitute(callee):
-    """What to call in place of the function `callee`, or class of sparse tensors, at a call site, or None."""
+    """Returns the function to call in place of the function `callee`, or class of sparse tensors, at a call site; or None."""
     if callee is tfi.tf.SparseTensor:
         return _making_sparse_tensors
     if type(callee) is not FunctionType or id(callee) not in _exports():
@@ -74,7 +74,8 @@ def skipping_variable_method(function):
 
 
 def substitute_method(callee):
-    """What to call in place of the function of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their classes; else None."""
+    """Returns the function to call in place of that of the method `callee`, if it is one of a variable, or of a ragged or sparse tensor, or of their
+    classes; else None."""
     function, owner = framework_objects.original(callee.__func__), callee.__self__
     made = _replacements.get(function)
     if made is None and type(function) is FunctionType:
@@ -117,13 +118,13 @@ def _sparse_tensor(*args, **kwargs):
 
 
 def _is_behind_block():
-    """Whether a call is behind a tape's block, and may only be skipped if no other thread can end the step meanwhile."""
+    """Returns whether a call is behind a tape's block, and may only be skipped if no other thread can end the step meanwhile."""
     view = current_step.active
     return view is not None and view.open_ended and not view.held and view.thread == get_ident()
 
 
 def _conversion(function):
-    """What makes tensors of arrays among the arguments (step, args, kwargs) of a function that does so itself, first thing; None if there is none."""
+    """Finds the function that makes tensors of arrays among the arguments (step, args, kwargs), for a function that does so itself, first thing; else None."""
     position, name = tensorflow.INDICES.get(function, (None, None))
     if name is not None:
         return functools.partial(_convert_indices, position, name)
@@ -267,7 +268,7 @@ _held = None  # the operators of these classes, when they were first looked at
 
 
 def operators_are_original():
-    """Whether nobody has replaced an operator of tensors, ragged and sparse ones, or variables."""
+    """Returns whether nobody has replaced an operator of tensors, ragged and sparse ones, or variables."""
     return all(now is held or now is interception._getitem for now, held in zip(_operators(), _held))
 
 

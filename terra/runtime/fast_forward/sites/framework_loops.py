@@ -1,7 +1,8 @@
 """TensorFlow's own loops: `tf.while_loop` and what is made of it (`tf.scan`, `tf.foldl`, `tf.map_fn`, the RNN layers of Keras).
 
-Run eagerly, `tf.while_loop` is a Python loop in TensorFlow's code, which is not instrumented. Its iterations are given locations all the same, so that such a loop is
-rolled like one of the user's where its trip count varies (sentences of different lengths, for instance), instead of being one more path with each new length.
+Run eagerly, `tf.while_loop` is a Python loop in TensorFlow's code, which is not instrumented. Its iterations are given locations all the same, so
+that such a loop is rolled like one of the user's where its trip count varies (sentences of different lengths, for instance), instead of being one
+more path with each new length.
 
 A layer whose loop is in segments cannot be skipped as a whole. So the cell of a stock RNN layer is, in each iteration.
 """
@@ -66,8 +67,8 @@ def located(original):
 
 
 def mapping(original):
-    """`tf.map_fn`, given the original. It has AutoGraph convert the function that it calls, even where it runs eagerly; one that would stay the same is left as it is, so that its
-    operations have locations."""
+    """`tf.map_fn`, given the original. It has AutoGraph convert the function that it calls, even where it runs eagerly; one that would stay the same
+    is left as it is, so that its operations have locations."""
     @functools.wraps(original)
     def map_fn(fn, *args, **kwargs):
         if issuing_step() is not None and autograph_leaves(fn):
@@ -78,7 +79,8 @@ def mapping(original):
 
 
 def vectorizing(original):
-    """`pfor`, given the original, which `tf.vectorized_map` runs through: the function that TensorFlow makes for it at each call is to be the same at each step, see `jacobians`."""
+    """`pfor`, given the original, which `tf.vectorized_map` runs through: the function that TensorFlow makes for it at each call is to be the same at
+    each step, see `jacobians`."""
     @functools.wraps(original)
     def pfor(*args, **kwargs):
         step = issuing_step()
@@ -91,13 +93,13 @@ def vectorizing(original):
 
 
 def unconverted(partial):
-    """The same; AutoGraph leaves it alone."""
+    """Marks a partial function so that AutoGraph leaves it alone, and returns it."""
     partial.autograph_info__ = {}  # it takes what has this attribute for its own
     return partial
 
 
 def autograph_leaves(function):
-    """Whether a function does the same if AutoGraph has converted it: it computes in a straight line, and calls nothing but what is the framework's."""
+    """Returns whether a function does the same if AutoGraph has converted it: it computes in a straight line, and calls nothing but what is the framework's."""
     if type(function) is not FunctionType:
         return False
     if is_frameworks_function(function):
@@ -117,7 +119,7 @@ def autograph_leaves(function):
 
 
 def _is_left(value, within=()):
-    """Whether there is no function of the program's in a value; `within`: ids of the containers that it is in."""
+    """Returns whether there is no function of the program's in a value; `within`: ids of the containers that it is in."""
     kind = type(value)
     if issubclass(kind, ModuleType):
         return value.__name__.split(".", 1)[0] in tfi.FRAMEWORKS
@@ -174,7 +176,7 @@ def _step_holder(body):
 
 
 def calls_stock_cell(function):
-    """Whether `function` is what a stock RNN layer calls its cell with, and that is a stock one, too."""
+    """Returns whether `function` is what a stock RNN layer calls its cell with, and that is a stock one, too."""
     if type(function) is not FunctionType or function.__module__ != keras.RNN_LAYER:
         return False
     held = closure(function)

@@ -1,7 +1,7 @@
 """Fast-forward of the functions that compute an operation's gradient.
 
-A gradient that is not skipped as a whole (its shapes depend on data, what was fed to the step is not the same) is taken by TensorFlow's tape, which calls the gradient
-function of each recorded operation. Each such call is tried on its own (see `inline_cache`): some 100 us of Python become a few.
+A gradient that is not skipped as a whole (its shapes depend on data, what was fed to the step is not the same) is taken by TensorFlow's tape, which
+calls the gradient function of each recorded operation. Each such call is tried on its own (see `inline_cache`): some 100 us of Python become a few.
 """
 
 from terra.location import current_step

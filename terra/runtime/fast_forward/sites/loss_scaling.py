@@ -1,7 +1,8 @@
 """Fast-forward of Keras 3's `LossScaleOptimizer`, in its parts.
 
-It reads two values each time that it is applied (whether the gradients are finite, whether the scale is due to grow), so that it is skipped as a whole only while
-these are known to be steady. Until then the check of the gradients and the optimizer within, which are nearly all of its work, are skipped for themselves.
+It reads two values each time that it is applied (whether the gradients are finite, whether the scale is due to grow), so that it is skipped as a
+whole only while these are known to be steady. Until then the check of the gradients and the optimizer within, which are nearly all of its work, are
+skipped for themselves.
 """
 
 import functools
@@ -15,7 +16,7 @@ _prepared = []  # the class, once that was done
 
 
 def prepare(skipping):
-    """Have the parts skipped from now on; `skipping(function)` gives what skips."""
+    """Puts `skipping(function)` in the place of the parts of a loss-scaling optimizer, once: their calls are skipped from now on."""
     if _prepared:
         return
     scaling = sys.modules[keras.LOSS_SCALING].LossScaleOptimizer

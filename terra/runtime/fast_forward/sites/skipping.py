@@ -1,4 +1,4 @@
-"""What is called in the place of the framework's methods and objects: it jumps where it can."""
+"""Stand-ins for the framework's methods and objects: a call of one jumps where it can."""
 
 from terra.frameworks import framework_objects
 from terra.frameworks.keras import is_embedding, scales_losses
@@ -95,12 +95,12 @@ def _differentiate(method, tape, args, kwargs):
 
 
 def jacobian(tape, *args, **kwargs):
-    """The same of `tape.jacobian`."""
+    """Does what `tape.jacobian` does; the call is skipped if it can be."""
     return _differentiate(_JACOBIAN, tape, args, kwargs)
 
 
 def batch_jacobian(tape, *args, **kwargs):
-    """The same of `tape.batch_jacobian`."""
+    """Does what `tape.batch_jacobian` does; the call is skipped if it can be."""
     return _differentiate(_BATCH_JACOBIAN, tape, args, kwargs)
 
 

@@ -1,4 +1,4 @@
-"""What an instrumented call site calls in place of its callee: where a call of it may be skipped, something that skips it."""
+"""Tells instrumented call sites what to call in place of their callees: where a call may be skipped, something that skips it."""
 
 from types import MethodType
 
@@ -49,7 +49,7 @@ def substitute(callee):
 
 
 def substitute_for(callee):
-    """What is called in place of `callee` where it is not called at an instrumented site."""
+    """Returns what is called in place of `callee` where that is not called at an instrumented site; `callee` itself if nothing is."""
     if type(callee) is MethodType:
         made = substitute(callee)
         return callee if made is None else MethodType(made, callee.__self__)
@@ -59,7 +59,7 @@ def substitute_for(callee):
 
 
 def _substitute_for_derived(callee):
-    """The same for an object of a class of the user's; None if that is not derived from one of the framework's."""
+    """Returns what is called in place of an object of a class of the user's; None if that is not derived from one of the framework's."""
     return user_layers.wrap(callee) or (Skipping(callee) if framework_objects.is_derived_object(callee) else None)
 
 

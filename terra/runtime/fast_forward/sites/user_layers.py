@@ -1,9 +1,10 @@
 """Fast-forward of the wrapper round a user's own `call`: what Keras 3's `Layer.__call__` does before and after it.
 
-The user's `call` must run; but the wrapper (argument conversion, call specification, name scopes, masks: 45 to 110 us) does nothing for a layer that is built, has
-no masks, casts and regularizers, and is given tensors of its own dtype. Then `call` is called at once, with the arguments that the wrapper would give it,
-in the same call context (the `training` argument of the layers within) and name scope. What the wrapper would do is predicted by `_inner`; the
-first time that a layer is called in some way, the wrapper itself runs, and the prediction is compared with what it does. One that is wrong is never used.
+The user's `call` must run; but the wrapper (argument conversion, call specification, name scopes, masks: 45 to 110 us) does nothing for a layer that
+is built, has no masks, casts and regularizers, and is given tensors of its own dtype. Then `call` is called at once, with the arguments that the
+wrapper would give it, in the same call context (the `training` argument of the layers within) and name scope. What the wrapper would do is predicted
+by `_inner`; the first time that a layer is called in some way, the wrapper itself runs, and the prediction is compared with what it does. One that is
+wrong is never used.
 """
 
 import inspect
@@ -94,7 +95,7 @@ class Wrapped:
 
 
 def is_predicted(wrapped, args, kwargs):
-    """Whether the wrapper does nothing for such a call; None if that is still to be verified."""
+    """Returns whether the wrapper does nothing for such a call; None if that is still to be verified."""
     layer = wrapped.layer
     plan = _plan(layer, args, kwargs) if wrapped.known.calls_users else None
     return plan is not None and _masks_fit(plan, args, kwargs) and _does_nothing(layer, wrapped.known, args, kwargs) and plan.verified
@@ -205,7 +206,7 @@ def _make_plan(layer, signature, args, kwargs):
 
 
 def _masks_fit(plan, args, kwargs):
-    """Whether the wrapper would fill in no mask but, for the one tensor among the arguments, None."""
+    """Returns whether the wrapper would fill in no mask but, for the one tensor among the arguments, None."""
     for k in plan.masks:
         if args[k] is None:
             return False
@@ -216,7 +217,7 @@ def _masks_fit(plan, args, kwargs):
 
 
 def _does_nothing(layer, known, args, kwargs):
-    """Whether the wrapper would neither build, convert, check, mask nor add anything."""
+    """Returns whether the wrapper would neither build, convert, check, mask nor add anything."""
     attributes = vars(layer)
     try:
         policy = attributes["_dtype_policy"]
@@ -245,7 +246,7 @@ def _does_nothing(layer, known, args, kwargs):
 
 
 def _is_kept(x, kept, free):
-    """Whether the wrapper hands an argument on as it is. `free`: it need not be a tensor."""
+    """Returns whether the wrapper hands an argument on as it is. `free`: it need not be a tensor."""
     kind = type(x)
     if kind is TerraTensor or kind is EagerTensor:
         return x._datatype_enum() in kept and getattr(x, "_keras_mask", None) is None
@@ -294,7 +295,7 @@ def _inner(plan, layer, context, kwargs):
 
 
 def _call(layer, known, plan, args, kwargs, call=None):
-    """What the wrapper comes to; `call` is another form of the layer's own."""
+    """Calls the layer as Keras' `__call__` does, without the parts that do nothing for it; `call` is another form of the layer's own."""
     state = known.state
     context = getattr(state, "current_call_ctx", None)
     if context is None:
@@ -373,7 +374,7 @@ def verify(wrapped, args, kwargs):
 
 
 def _same(new, old):
-    """The same objects, in tuples alike."""
+    """Returns whether both hold the same objects, in tuples alike."""
     if len(new) != len(old):
         return False
     return all(a is b or (type(a) is tuple and type(b) is tuple and _same(a, b)) for a, b in zip(new, old))

@@ -1,4 +1,5 @@
-"""Which of several ways to compute the same is the fastest: the ways are functions of TensorFlow's, they are run on random numbers, and must give the same bits."""
+"""Which of several ways to compute the same is the fastest: the ways are functions of TensorFlow's, they are run on random numbers, and must give the
+same bits."""
 
 import functools
 import itertools
@@ -66,7 +67,7 @@ def _sample(rng, enum, shape):
 
 
 def _bits(call, n_outputs):
-    """What the first copy gives, to the last bit; None if it fails."""
+    """Returns what the first copy gives, to the last bit; None if it fails."""
     try:
         return [(x.shape, x.numpy().tobytes()) for x in call()[:n_outputs]]
     except tfi.OpError:

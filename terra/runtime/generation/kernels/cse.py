@@ -1,6 +1,7 @@
 """Operations that a step runs again on the same inputs, with the same attributes: the graph computes them once.
 
-Keras' optimizers compute the same few numbers (a corrected learning rate, the norm of all gradients) anew for each variable: a fifth to a quarter of all operations of a step.
+Keras' optimizers compute the same few numbers (a corrected learning rate, the norm of all gradients) anew for each variable: a fifth to a quarter of
+all operations of a step.
 """
 
 import math

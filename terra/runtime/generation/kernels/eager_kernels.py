@@ -37,7 +37,7 @@ def keep_apart(builder, op_type, refs, attrs, label):
 
 
 def sum_in_order(builder, refs, attrs, label):
-    """What AddN gives in eager execution.
+    """Adds up the terms in the order in which AddN does it in eager execution; returns the sum's ref.
 
     In a graph it begins with the first input whose buffer nobody else needs at that moment, if there is one: with three inputs and more, the last bits
     would depend on how the threads happen to run.
@@ -111,7 +111,7 @@ def stateless_random(builder, op_type, refs, attrs, label):
 
 
 def draws_harmlessly(op_type, kinds):
-    """Whether a stateful random operation that goes into the graph cannot fail, given `kinds` of its inputs."""
+    """Returns whether a stateful random operation that goes into the graph cannot fail, given `kinds` of its inputs."""
     if op_type == "RandomUniformInt":  # a range that is empty
         return False
     return op_type == opschema.SHUFFLE or op_type in opschema.SAMPLERS or kinds[1 if op_type == "Multinomial" else 0][0] == CONST  # the size
@@ -139,7 +139,8 @@ def number_of(const):
 
 
 def skip_philox(builder, state, delta, label):
-    """The state [counter, counter's upper half, key] of a Philox generator after so many numbers: a block of 256 for each. delta: a Const, of less than 2^48."""
+    """The state [counter, counter's upper half, key] of a Philox generator after so many numbers: a block of 256 for each. delta: a Const, of less
+    than 2^48."""
     kind = dtype(UINT64)
     numbers = builder.node("Bitcast", [state], {"T": dtype(INT64), "type": kind}, label) + ":output:0"
     zero = first_axis(builder)
@@ -164,8 +165,8 @@ def const_ints(builder, values):
 
 
 def may_pool_by_onednn(attrs, forward, shape):
-    """Whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: it depends on data, and oneDNN's
-    kernel ends the process if the input is empty).
+    """Returns whether `pool_gradient` is right for a MaxPoolGrad with these attributes, and worth it for an input of this shape (None: it depends on
+    data, and oneDNN's kernel ends the process if the input is empty).
 
     forward: attributes of the MaxPool that gave its second input from its first one; None if that is not known.
     Windows must not overlap: where gradients add up, the order in which they do decides the last bits.

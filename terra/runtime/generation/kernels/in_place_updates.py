@@ -1,8 +1,8 @@
 """Updates of variables in their place (scattered ones, fused kernels) and what follows from them: which of that can run behind the barrier.
 
-Such an update cannot be undone, so nothing may fail any more once it runs: neither what comes after it in the step, nor what does not depend on it, whose failure would undo the rest.
-That holds if it waits for the barrier, as do all operations that its result reaches, and none of these can fail. An index out of range is the only thing that can be wrong with an update, or
-with a look-up, whose shapes are known; it is looked for before the barrier.
+Such an update cannot be undone, so nothing may fail any more once it runs: neither what comes after it in the step, nor what does not depend on it,
+whose failure would undo the rest. That holds if it waits for the barrier, as do all operations that its result reaches, and none of these can fail.
+An index out of range is the only thing that can be wrong with an update, or with a look-up, whose shapes are known; it is looked for before the barrier.
 """
 
 import functools
@@ -42,7 +42,7 @@ def place_of_indices(op_type):
 
 
 def is_of_elements(op_type):
-    """Whether the indices of such an operation are those of single elements (or of parts of any rank), not of rows."""
+    """Returns whether the indices of such an operation are those of single elements (or of parts of any rank), not of rows."""
     return "Nd" in op_type
 
 
@@ -54,7 +54,8 @@ def places_to_check(node, is_open):
 
 
 def is_sure(node, accesses, is_open):
-    """Whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data (`is_open`), fit each other."""
+    """Returns whether an operation on variables cannot fail if its indices are in range, and if the shapes of its inputs, should these depend on data
+    (`is_open`), fit each other."""
     info, kinds = node.payload.event.info, node.payload.kinds
     if (is_open and info.op_type not in _SCATTER) or info.attrs.get("batch_dims"):
         return False
@@ -69,14 +70,15 @@ def is_sure(node, accesses, is_open):
 
 
 def has_rows(node):
-    """Whether an update changes only the rows, or elements, of its variables that it has the indices of."""
+    """Returns whether an update changes only the rows, or elements, of its variables that it has the indices of."""
     return place_of_indices(node.payload.event.info.op_type) is not None
 
 
 def find(order, inline, accesses, raw, can_run, is_open):
     """The nodes that run behind the barrier: updates of the variables in `raw`, where that works, and all that depends on them.
 
-    order: topological. inline: the nodes that lie on every path. accesses: those of variables, {node: [(input, variable, how)]}. can_run(node, whether it is such an update itself).
+    order: topological. inline: the nodes that lie on every path. accesses: those of variables, {node: [(input, variable, how)]}. can_run(node,
+        whether it is such an update itself).
     is_open(node): whether shapes of its inputs depend on data.
     """
     refused = set()
@@ -115,12 +117,13 @@ def _find(order, inline, accesses, raw, can_run):
 
 
 def _starts(node, accesses, raw):
-    """Whether it is an update of a variable in its place."""
+    """Returns whether it is an update of a variable in its place."""
     return any(v in raw and how not in READS_ONLY for _, v, how in accesses.get(node, ()))
 
 
 def _value(node, k):
-    """What an operation's k-th input is: (node, output) of this step, (None, kind) of what comes from outside; None if that depends on the path."""
+    """Tells where an operation's k-th input comes from: (node, output) of this step, (None, kind) of what comes from outside; None if that depends on
+    the path."""
     kinds = node.payload.kinds
     if kinds[k][0] != VALUE:
         return None, kinds[k]
@@ -149,7 +152,7 @@ def _depth(node):
 
 
 class UpdateChecks:
-    """What is checked in one graph before its barrier.
+    """The checks of one graph that run before its barrier.
 
     order, inline, behind: as in `find`.
     """

@@ -1,10 +1,11 @@
 """Other operations that compute what a step's operation computes, to the last bit, where they are faster.
 
-Kernels of TensorFlow for CPUs are slow in some cases that transformers are full of. `Einsum` and `Transpose` move numbers one by one where they could move pairs; a batch of matrices
-times one matrix is not multiplied as the one tall matrix that it is; a choice between a tensor and a number, and the gradient of a slice, go through all indices of all elements.
-Each of these can be written in other ways. Which is the fastest depends on the machine and the shapes, and so may the order of sums: before a way is used it is tried on random
-numbers of the very shapes (`benchmark.py`), and what was found holds for these. A graph that uses it must not be run with others: see `Generated.fixed`. It checks that itself, too,
-since what the skeleton knows of shapes may be what it remembers of them.
+Kernels of TensorFlow for CPUs are slow in some cases that transformers are full of. `Einsum` and `Transpose` move numbers one by one where they could
+move pairs; a batch of matrices times one matrix is not multiplied as the one tall matrix that it is; a choice between a tensor and a number, and the
+gradient of a slice, go through all indices of all elements. Each of these can be written in other ways. Which is the fastest depends on the machine
+and the shapes, and so may the order of sums: before a way is used it is tried on random numbers of the very shapes (`benchmark.py`), and what was
+found holds for these. A graph that uses it must not be run with others: see `Generated.fixed`. It checks that itself, too, since what the skeleton
+knows of shapes may be what it remembers of them.
 """
 
 import math
@@ -68,7 +69,7 @@ def questions(graph):
 
 
 def settle(open_questions):
-    """Have contests about these, as far as there is time. What is not settled is as if there were no other way, until the next time."""
+    """Holds contests about these, as far as there is time. What is not settled is as if there were no other way, until the next time."""
     end = time.perf_counter() + _MOST_SECONDS
     for one in open_questions:
         if time.perf_counter() > end:

@@ -29,10 +29,10 @@ class Writer:
         return self.cast(self(op_type, self.cast(ref, FLOAT, DOUBLE), T=dtype(DOUBLE)), DOUBLE, FLOAT)
 
     def ensure_shape(self, ref, enum, shape):
-        """The same tensor; the graph fails if it has another shape. None stands for any size."""
+        """Gives the tensor back; the graph fails if it has another shape. None stands for any size."""
         return self("EnsureShape", ref, T=dtype(enum), shape=runtime_functions.as_attr_value(shape, "shape", "shape"))
 
     def check(self, ref):
-        """Have the graph fail unless all of a vector is true."""
+        """Makes the graph fail unless all of a vector is true."""
         of_all = self("All", ref, const_ints(self.builder, [0]), Tidx=dtype(INT32), keep_dims=attr(False))
         self.builder.must(self.builder.node("Assert", [of_all, self.number(True, BOOL)], {"T": type_list([BOOL]), "summarize": attr(1)}, self.label))

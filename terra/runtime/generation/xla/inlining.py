@@ -1,7 +1,7 @@
 """Calls of functions that are written into what XLA compiles: the loops over time of RNN layers (see `runtime/loops/recurrent_layers.py`).
 
-XLA must know how long a list of tensors is that a loop fills, and takes what it must know of a called function for constants: all that the function is given, so that
-it would compile anew for each value. In the cluster itself it finds out. The lists must stay there: XLA gives none to others.
+XLA must know how long a list of tensors is that a loop fills, and takes what it must know of a called function for constants: all that the function
+is given, so that it would compile anew for each value. In the cluster itself it finds out. The lists must stay there: XLA gives none to others.
 """
 
 from terra.runtime.generation.xla import xla_ops

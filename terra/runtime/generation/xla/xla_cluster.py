@@ -1,4 +1,4 @@
-"""What a compiled form consists of: functions that XLA compiles, and the one that calls them."""
+"""The parts of a compiled form: functions that XLA compiles, and the one that calls them."""
 
 from terra.runtime.generation.functiondef import add_node, attr, func, type_list
 from terra.runtime.generation.xla import xla_order
@@ -33,7 +33,8 @@ class XlaForm:
 
     top: what runs in place of the ordinary function. probe: the ordinary function, whose further results are the clusters' inputs (`probed`).
     left_out: reason -> operations that are not compiled because of it. constants: names of arguments whose values XLA needs.
-    whole: whether XLA compiles all of it: then there is one cluster, which is `top`, and no probe. checked: whether its first result, like which there is one in any
+    whole: whether XLA compiles all of it: then there is one cluster, which is `top`, and no probe. checked: whether its first result, like which
+        there is one in any
     form, says whether it has done anything: it does not if an index is out of range.
     """
 

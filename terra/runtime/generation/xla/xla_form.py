@@ -4,8 +4,8 @@ Arguments, results and channels are those of the ordinary form, so the skeleton 
 fetches, Cases with their branches, random operations and what XLA has no kernel for stay outside. Constants are copied into each cluster that uses them: XLA
 needs shapes and axes as constants. A number that decides a shape may also be an argument of the function; XLA then compiles anew for each of its values.
 
-If nothing else would stay outside, XLA compiles the function as a *whole*, with its variables: no function is called for it that only calls another one, which takes a tenth of
-a millisecond.
+If nothing else would stay outside, XLA compiles the function as a *whole*, with its variables: no function is called for it that only calls another
+one, which takes a tenth of a millisecond.
 """
 
 import collections
@@ -128,7 +128,8 @@ class _Maker:
         return form
 
     def _fits_whole(self, node, variables):
-        """Whether an operation that no cluster has may be part of the whole: constants, the barrier, and the read and the update of a variable, before and behind it."""
+        """Returns whether an operation that no cluster has may be part of the whole: constants, the barrier, and the read and the update of a
+        variable, before and behind it."""
         if node.op in ("Const", "NoOp"):
             return True
         if node.op not in _OF_VARIABLES or node.input[0] not in variables or (node.device and not _is_only_device(node.device)):

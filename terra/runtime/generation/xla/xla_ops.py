@@ -1,4 +1,4 @@
-"""What XLA may be given: which operations it has kernels for, and which of those it would run differently from eager execution.
+"""Tells what XLA may be given: which operations it has kernels for, and which of those it would run differently from eager execution.
 
 TensorFlow itself says for which operations, and which of their types, XLA has a kernel. Of these, some are left to the ordinary kernels, because XLA's do
 something else (`_LEFT_OUT`). Three that are too frequent for that, and whose kernels differ only in that they never fail, are compiled together with the check

@@ -1,7 +1,8 @@
 """The order in which XLA's runtime starts what may run at the same time.
 
-XLA takes over the operations of a function in an order that follows from their names, and on CPUs it starts those that are ready together in that order. A product that the
-rest of the step waits for should be started before one that only an update needs. XLA moves operations about in between, so that the opposite order may be the better
+XLA takes over the operations of a function in an order that follows from their names, and on CPUs it starts those that are ready together in that
+order. A product that the rest of the step waits for should be started before one that only an update needs. XLA moves operations about in between, so
+that the opposite order may be the better
 one: an LSTM cell's steps took 1.36 ms in the one and 1.50 ms in the other, those of Keras' LSTM layer 3.02 ms and 2.54 ms. Only running them tells.
 """
 

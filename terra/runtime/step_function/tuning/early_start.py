@@ -73,7 +73,7 @@ class EarlyStart:
         return program.early_form if early else program.generated
 
     def lacks_form(self, program):
-        """Whether the early form of this program's graph is to be generated: not if it would never be used."""
+        """Returns whether the early form of this program's graph is to be generated: not if it would never be used."""
         return self.wanted and self.trial.second_is_better is not False and program is not None and program.early_form is None \
             and not program.early and program.compiled is None
 

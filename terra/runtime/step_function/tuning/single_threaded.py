@@ -1,12 +1,13 @@
 """Single-threaded execution: whether the operations of a graph run one after another on one thread, or on TensorFlow's pool of threads.
 
-TensorFlow's executor hands independent operations to several threads. Where operations are small, that gains little, and keeps cores busy which the skeleton of the next step, or the
-program's own work between two steps, could use. TensorFlow has an executor of its own for one thread; kernels, and so results, are the same, and large kernels
-still use several threads inside. Where a graph can run so, both take turns for some steps (`trial.py`), and the faster one stays. That depends on what else the machine does, too:
-from time to time both take turns for a few steps again.
+TensorFlow's executor hands independent operations to several threads. Where operations are small, that gains little, and keeps cores busy which the
+skeleton of the next step, or the program's own work between two steps, could use. TensorFlow has an executor of its own for one thread; kernels, and
+so results, are the same, and large kernels still use several threads inside. Where a graph can run so, both take turns for some steps (`trial.py`),
+and the faster one stays. That depends on what else the machine does, too: from time to time both take turns for a few steps again.
 
-A graph with channels cannot: an operation that waits for Python would hold up another one that Python waits for. Nor can one for several devices. One that calls functions (branches,
-loops, a tf.function in the step) is not tried: TensorFlow may turn these into operations that its executor for one thread refuses, which shows only when it runs.
+A graph with channels cannot: an operation that waits for Python would hold up another one that Python waits for. Nor can one for several devices. One
+that calls functions (branches, loops, a tf.function in the step) is not tried: TensorFlow may turn these into operations that its executor for one
+thread refuses, which shows only when it runs.
 """
 
 import logging
@@ -25,7 +26,7 @@ EXECUTOR = "SINGLE_THREADED_EXECUTOR"  # TensorFlow's name for it
 
 
 def calls_functions(fdef):
-    """Whether a node of a function calls another function."""
+    """Returns whether a node of a function calls another function."""
     return any(value.WhichOneof("value") == "func" or value.list.func for node in fdef.node_def for value in node.attr.values())
 
 
@@ -44,7 +45,7 @@ class SingleThreaded:
         self._left, self._wait = AGAIN, AGAIN  # steps until then, and how many there were at first
 
     def begins(self, program, form, number, now):
-        """Whether step `number`, which runs a form of the program's graph, is to run on one thread."""
+        """Returns whether step `number`, which runs a form of the program's graph, is to run on one thread."""
         if program is not self._program:
             self._program, self._steps = program, 0
             if self.trial.second_is_better is None:
@@ -70,7 +71,8 @@ class SingleThreaded:
         return chosen
 
     def _as_decided(self, now, follows):
-        """Whether a step runs on one thread, now that it is known what is faster; from time to time that is found out again, unless one of those has failed."""
+        """Returns whether a step runs on one thread, now that it is known what is faster; from time to time that is found out again, unless one of
+        those has failed."""
         if self.reason is not None:
             return self.trial.second_is_better
         if self._again is None:
@@ -90,12 +92,12 @@ class SingleThreaded:
         return self.trial.second_is_better
 
     def lacks_attrs(self, program):
-        """Whether this program's function is to be made ready to run on one thread."""
+        """Returns whether this program's function is to be made ready to run on one thread."""
         return self.wanted and self.reason is None and self.trial.second_is_better is not False and program is not None \
             and program.single_threaded_attrs is None and program.late_form is not None and program.compiled is None
 
     def is_decided(self):
-        """Whether there is nothing more to be tried."""
+        """Returns whether there is nothing more to be tried."""
         return self.reason is not None or self.trial.second_is_better is not None or not hardware.has_one_device()
 
     def cannot(self, reason):
