@@ -22,7 +22,7 @@ class Arrays:
     """The part of the Observer for arrays that vary."""
 
     def by_numpy(self, function, args, kwargs={}):  # noqa: B006 (it is not changed)
-        """What a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies, or was read of a tensor of this step, and was not
+        """Returns what a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies, or was read of a tensor of this step, and was not
         looked at: an array, or a number, of that kind, too. None if that is not known."""
         dynamic, deferred = self._dynamic, self.deferred
         if self._is_over() or not (dynamic.has_arrays or dynamic.numbers or deferred.held) or writes(function, args, kwargs):
@@ -62,7 +62,7 @@ class Arrays:
         return value
 
     def returning(self, form, place):
-        """What to call in place of a conversion whose result is what the calling function returns, or at this place of that."""
+        """Returns what to call in place of a conversion whose result is what the calling function returns, or at this place of that."""
         if self.reason is None and sys._getframe(1).f_back.f_code is self.run_code:
             self.deferred.forget_last(place)
             if type(form) is functools.partial and form.func == self._perhaps_of_opaque:
@@ -93,7 +93,7 @@ class Arrays:
         return self._convert(kind, *args)
 
     def array_of_variable(self, method):
-        """What the method `numpy` of a variable gives."""
+        """Returns what the method `numpy` of a variable gives."""
         tensor = self.value_of_variable(method.__self__, "read_value")
         return self.deferred.read_array(self.runner, tensor) if self._is_own(tensor) else method() if tensor is method.__self__ else tensor.numpy()
 
@@ -130,13 +130,13 @@ class Arrays:
     @staticmethod
     @ours.calling
     def operated(function, *operands):
-        """What an operator gives."""
+        """Returns what an operator gives."""
         if any(isinstance(x, (np.ndarray, np.generic)) for x in operands) and all(isinstance(x, _NUMPYS) for x in operands):
             return warned(function, operands, {})
         return function(*operands)
 
     def _part_of(self, x, found, sources):
-        """What stands for an argument in a `Calculation`. What stays the same is appended to what was found, and the others to the sources."""
+        """Returns what stands for an argument in a `Calculation`. What stays the same is appended to what was found, and the others to the sources."""
         kind = type(x)
         if kind is list or kind is tuple or kind is slice:
             self._look_into(x)

@@ -108,7 +108,7 @@ class Attributes:
         return type(getter) is FunctionType and policy.may_know_program(getter)
 
     def _described(self, it, kind, name, found):
-        """What a descriptor of the program's gives."""
+        """Returns what a descriptor of the program's gives."""
         how = type(found)
         if not self._is_looked_up_plainly(kind):
             return self._plainly(it, name)
@@ -131,7 +131,7 @@ class Attributes:
             is_librarys(cls) for cls in kind.__mro__) and self._is_looked_up_plainly(kind)
 
     def _got(self, it, kind, name):
-        """What that gives."""
+        """Returns what that gives."""
         getter = defined(kind, "__getattr__")
         if id(it) not in self._born:
             attributes = attributes_of(it, kind)
@@ -206,14 +206,14 @@ class Attributes:
             self.impure(f"asks for {name}, which is a descriptor")
 
     def _found_above(self, it, name):
-        """What a `super` finds."""
+        """Returns what a `super` finds."""
         searched, cls, owner = parts_of_super(it)
         self.reads.bases(cls)
         self.note_class(owner)
         return self._found(searched, name, None)
 
     def _of_super(self, it, name):
-        """What a property of a library's gives that a `super` finds."""
+        """Returns what a property of a library's gives that a `super` finds."""
         self._found_above(it, name)
         self._hand_to_library(parts_of_super(it)[2])
         return self._in_library(lambda: getattr(it, name))

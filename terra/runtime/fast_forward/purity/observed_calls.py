@@ -35,12 +35,12 @@ class Calls:
     """The part of the Observer for calls."""
 
     def enter(self, cursor, call_id, callee):
-        """What to call at an instrumented call site."""
+        """Returns what to call at an instrumented call site."""
         form = cursor.enter(call_id, callee)
         return form if self._is_over() else self._callee(callee, form, True)
 
     def enter_at(self, there, callee):
-        """What to call at a location, where no call site does."""
+        """Returns what to call at a location, where no call site does."""
         form = location.target_at(there, callee)
         return form if self._is_over() else self._callee(callee, form, True)
 
@@ -49,7 +49,7 @@ class Calls:
         return self.reason is not None and not (self.passing and (self._dynamic.numbers or self._dynamic.has_arrays))
 
     def builtin(self, callee):
-        """What to call in place of a builtin, or of anything that is called by code which is not instrumented."""
+        """Returns what to call in place of a builtin, or of anything that is called by code which is not instrumented."""
         if (type(callee) is FunctionType or type(callee) is MethodType) and getattr(callee, "__name__", None) == SETS_TRACE:
             self.impure("starts a debugger")
             return callee
@@ -195,7 +195,7 @@ class Calls:
                 self._made_like(structure[k], made[k])
 
     def _structure(self, it):
-        """What to give such a function for `it`."""
+        """Returns what to give such a function for `it`."""
         kind = type(it)
         if kind in PLAIN or kind in TENSORS:
             self.deferred.looked_at(it)
@@ -412,7 +412,7 @@ class Calls:
             self._born.add(value)
 
     def _converted(self, form, args):
-        """What a layer of a user's class is given: tensors in the place of arrays, and of those in containers."""
+        """Returns what a layer of a user's class is given: tensors in the place of arrays, and of those in containers."""
         for x in args:
             if arguments.holds_array(x):
                 self._arguments(x)
@@ -471,7 +471,7 @@ def _call(function):
 
 
 def _name(form):
-    """What a callable is called."""
+    """Returns what a callable is called."""
     callee = getattr(form, "callee", form)  # of `skipping.Skipping`
     name = getattr(callee, "__qualname__", None) or f"a {type(callee).__name__}"
     return name.removesuffix(".<locals>.call")

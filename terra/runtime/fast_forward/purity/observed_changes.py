@@ -160,7 +160,7 @@ class Changes:
         return self._inplace_place(it, owner, name, operator)
 
     def _inplace_place(self, it, owner, name, operator):
-        """The same of an attribute or item."""
+        """Returns what `owner.name += it` is given, for an attribute or item."""
         if not self._may_set(owner, name):
             return it
         known, held = self.effects.get((id(owner), name)), held_in(owner, name)

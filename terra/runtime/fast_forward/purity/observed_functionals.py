@@ -74,7 +74,7 @@ class Functionals:
         return result
 
     def _guard_of(self, form, of_variables=False):
-        """What a call that is not skipped depends on, if that is more than what it is given; `of_variables`: it may be a method of a variable's."""
+        """Returns what a call that is not skipped depends on, if that is more than what it is given; `of_variables`: it may be a method of a variable's."""
         owner = getattr(form, "callee", None)
         if type(form) is MethodType and not (is_tapes(type(form.__self__)) and id(form.__self__) in self._born):
             if not (of_variables and tfi.is_variable(form.__self__)):
@@ -110,7 +110,7 @@ class Functionals:
         return result
 
     def _constants(self, it):
-        """What is in `it` may become part of a graph."""
+        """Lets all that is in `it` become part of a graph."""
         self.deferred.looked_at(it)
         if type(it) in (list, tuple, dict):
             self._look_into(it)
@@ -132,7 +132,7 @@ class Functionals:
         return self._by_framework(functools.partial(tfi.with_custom_gradient, callee, self.differentiated(function)), args, kwargs)
 
     def differentiated(self, function):
-        """What is called in place of a function of the program's that `tf.custom_gradient` decorates."""
+        """Returns what is called in place of a function of the program's that `tf.custom_gradient` decorates."""
         recomputed = tfi.recomputed(function)
         if recomputed is not None:
             return self._recomputing(function, recomputed)
@@ -150,7 +150,7 @@ class Functionals:
         return called
 
     def _recomputing(self, function, recomputed):
-        """The same for what `tf.recompute_grad` decorates: it calls the program's function `recomputed` now, and again for the gradient."""
+        """Returns what is called in place of a function that `tf.recompute_grad` decorates: it calls the program's function `recomputed` now, and again for the gradient."""
 
         @functools.wraps(recomputed)
         def called(*args, **kwargs):
@@ -167,7 +167,7 @@ class Functionals:
         return tfi.recomputing(function, called)
 
     def _gradient_function(self, function):
-        """What to give the tapes for a gradient function that the run has made."""
+        """Returns what to give the tapes for a gradient function that the run has made."""
 
         @functools.wraps(function)
         @ours.calling
@@ -248,7 +248,7 @@ class Functionals:
         return True
 
     def _handed(self, it, tests=False):
-        """What to give the framework's code for an argument; tests: whether it tests what `it` gives."""
+        """Returns what to give the framework's code for an argument; tests: whether it tests what `it` gives."""
         if type(it) in _CALLABLE:
             made = framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), self.truth if tests else self._note_handed))
             made.terra_calls = it

@@ -102,7 +102,7 @@ class Libraries:
         return type(found) is property and calls_library(found.fget)
 
     def _of_librarys_object(self, it, name):
-        """What the attribute `name` of an object of such a library's gives, which may be a property."""
+        """Returns what the attribute `name` of an object of such a library's gives, which may be a property."""
         self._hand_to_library(it)
         return self._in_library(lambda: getattr(it, name))
 
@@ -259,7 +259,7 @@ class Libraries:
         return known(*args, **kwargs)
 
     def forget_notes(self):
-        """What a library itself has set of what it was given is a note of its own, for the next time: another call makes the same of it."""
+        """Forgets what a library itself has set of what it was given: that is a note of its own, for the next time: another call makes the same of it."""
         for it in self._held.values():
             if derives_from_librarys(type(it)) and type(getattr(it, "__dict__", None)) is dict:
                 for name, value in list(self.reads.entries_of(vars(it)).items()):

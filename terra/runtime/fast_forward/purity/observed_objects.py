@@ -102,7 +102,7 @@ class Objects:
         return True
 
     def _operator_of_own(self, name, left, *right):
-        """What the operator `name` gives, if it is that of an object's which the run has made; else None."""
+        """Returns what the operator `name` gives, if it is that of an object's which the run has made; else None."""
         if not self._is_own_object(left):
             return None
         function = defined(type(left), _DUNDERS[name])
@@ -115,7 +115,7 @@ class Objects:
         return result
 
     def operator_function(self, callee):
-        """What to call in place of a function of the module `operator`, or None."""
+        """Returns what to call in place of a function of the module `operator`, or None."""
         name = _NAMES.get(callee)
         if name is None:
             return None

@@ -102,7 +102,7 @@ class Operands:
         return self.result(self.operated(OPERATORS[name], self.compared(left), self.compared(right)))
 
     def _answer(self, function, parts):
-        """What `function` tells of numbers, if one of them varies; else None."""
+        """Returns what `function` tells of numbers, if one of them varies; else None."""
         answer = self._dynamic.answers(function, parts) if self._dynamic.numbers else None
         if answer is not None:
             self._look_at_others(parts)
@@ -123,7 +123,7 @@ class Operands:
         return value if value is not None else self.result(self.operated(OPERATORS[name], self.operand(it)))
 
     def calculates(self, function, parts):
-        """What `function`, without side effects, gives for these operands, if it is a number that varies; else None."""
+        """Returns what `function`, without side effects, gives for these operands, if it is a number that varies; else None."""
         value = self._dynamic.calculates(function, parts) if self._dynamic.numbers else None
         if value is not None:
             self._look_at_others(parts)
@@ -141,7 +141,7 @@ class Operands:
         return it
 
     def values(self, it):
-        """The same for all that is in a container."""
+        """Notes that the values of all tensors in a container are looked at."""
         kind = type(it)
         if kind is list or kind is tuple or kind is dict:
             for x in it.values() if kind is dict else it:
@@ -268,7 +268,7 @@ class Operands:
                     self._deeply(x, self._comparable)
 
     def _each(self, it, check):
-        """What to iterate over in place of `it`, whose items are shown to `check`."""
+        """Returns what to iterate over in place of `it`, whose items are shown to `check`."""
         self.iterated(it)
         if type(it) in ITERATORS and type(it) not in VIEWS:
             return self.fresh(map(functools.partial(self._shown, check), it))
@@ -280,11 +280,11 @@ class Operands:
         return it
 
     def elements(self, it):
-        """What to make elements of a set of in place of `*it`."""
+        """Returns what to make elements of a set of in place of `*it`."""
         return self._each(it, self.compared)
 
     def _pairs(self, it):
-        """What to make a dict of in place of `it`, a dict or something with pairs in it."""
+        """Returns what to make a dict of in place of `it`, a dict or something with pairs in it."""
         if isinstance(it, dict):
             self.iterated(it)
             self._keys(it)
@@ -370,7 +370,7 @@ def _is_container(it, kind):
 
 
 def _numpys_errors(_):
-    """What numpy does about errors; None if the program might notice each of them."""
+    """Returns what numpy does about errors; None if the program might notice each of them."""
     modes = np.geterr().values()
     return None if not _MODES.issuperset(modes) or is_filtered("always", numpys.RankWarning) else " ".join(modes)
 

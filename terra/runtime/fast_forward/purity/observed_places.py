@@ -120,7 +120,7 @@ class Places:
 
     @ours.calling
     def question(self, function, names, owners):
-        """What `function` is to tell of the attributes of these names, or of items (where there is a list instead, see `Observed._place`), or of numbers (None), is asked: an
+        """Returns what `function` is to tell of the attributes of these names, or of items (where there is a list instead, see `Observed._place`), or of numbers (None), is asked: an
         answer if one of them counts, or varies, else None. Nothing but the answer is evaluated twice, as it would be if some code of the user's ran here."""
         asked = self._what_varies(names, owners)
         if asked is None:
@@ -144,7 +144,7 @@ class Places:
         return _ANSWERS[answer]
 
     def counted(self, function, names, owners):
-        """The same for arithmetic: a list with what `function` gives, if that is a float, else None."""
+        """Asks what arithmetic gives of places: a list with what `function` gives, if that is a float, else None."""
         asked = self._what_varies(names, owners)
         value = None if asked is None else self._dynamic.counts(function, asked)
         if value is None:
@@ -225,7 +225,7 @@ class Places:
         return type(owner) is ModuleType or self._is_looked_up_plainly(type(owner))
 
     def answer(self, it):
-        """What came of a question, or of evaluating what was asked."""
+        """Returns what came of a question, or of evaluating what was asked."""
         return True if it is _ANSWERS[True] else False if it is _ANSWERS[False] else it
 
     def _may_set(self, owner, name):

@@ -138,7 +138,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         return self._finish()
 
     def finish_inside(self, outer):
-        """The same for a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
+        """Returns the sealed reads of a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
         born = list(self._born.living())
         reads = self._finish()
         if self.effects and outer is not None:
@@ -392,7 +392,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         return self.fresh(map(lambda x: self.unpacked(x, shape), it))
 
     def _look_into(self, it):
-        """What a container holds is used."""
+        """Notes that what a container holds is used."""
         self.deferred.looked_at(it)
         if self.reason is not None or id(it) in self._born or id(it) in self._given:
             return

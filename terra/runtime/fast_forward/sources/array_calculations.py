@@ -36,7 +36,7 @@ _OUT = {
 
 
 class Calculation(NamedTuple):
-    """What `function` gives for these arguments (of which each is `ResidualSource`, `ArgumentSource`, `NumberSource`, `ConstantSource`, `ContainerSource` or a fixed value), and what identifies the kind of that. A function that is a name
+    """A calculation: what `function` gives for these arguments (of which each is `ResidualSource`, `ArgumentSource`, `NumberSource`, `ConstantSource`, `ContainerSource` or a fixed value), and what identifies the kind of that. A function that is a name
     is a method of the first argument."""
 
     function: object
@@ -54,7 +54,7 @@ class Calculation(NamedTuple):
 
     @property
     def parts(self):
-        """What it is calculated of, one by one."""
+        """Returns what it is calculated of, one by one."""
         return _flat((*self.args, *dict(self.kwargs).values()))
 
     @property
@@ -63,7 +63,7 @@ class Calculation(NamedTuple):
         return any(type(part) is ArgumentSource for part in self.parts)
 
     def with_parts(self, found):
-        """The same, with `found(x)` in the place of each `Part(x)`."""
+        """Returns an equal calculation with `found(x)` in the place of each `Part(x)`."""
         return self._replace(args=tuple([_with_part(x, found) for x in self.args]), kwargs=tuple([(name, _with_part(x, found)) for name, x in self.kwargs]))
 
 
@@ -95,7 +95,7 @@ def parts_of(calculation):
 
 
 def calculate_deferred(deferred, values, arrays, number, read):
-    """What a `DeferredCalculation` gives, once all is known."""
+    """Returns what a `DeferredCalculation` gives, once all is known."""
     def read_part(part):
         return calculate_deferred(part, values, arrays, number, read) if type(part) is DeferredCalculation else read(part)
 
@@ -115,7 +115,7 @@ class Line:
 
 
 def warned(function, args, kwargs, line=None):
-    """What a function of NumPy's gives, which warns as if that line had called it; by default the user's that runs now."""
+    """Returns what a function of NumPy's gives, which warns as if that line had called it; by default the user's that runs now."""
     told = _Told()
     with np.errstate(call=told, **{name: "log" for name, mode in np.geterr().items() if mode == "warn"}):
         value = function(*args, **kwargs)
@@ -128,7 +128,7 @@ def warned(function, args, kwargs, line=None):
 
 
 class _Told(list):
-    """What NumPy would warn of."""
+    """Holds what NumPy would warn of."""
 
     def write(self, message):
         self.append(message.removeprefix("Warning: ").rstrip("\n"))

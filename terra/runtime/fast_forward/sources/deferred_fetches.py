@@ -40,7 +40,7 @@ class DeferredFetch(NamedTuple):
 
 
 class DeferredCalculation(NamedTuple):
-    """What NumPy calculates of what a call has read, and gives back without a look at it: an `array_calculations.Calculation`, with `DeferredFetch` and `DeferredCalculation` among its parts, and where it
+    """Stands for what NumPy calculates of what a call has read, and gives back without a look at it: an `array_calculations.Calculation`, with `DeferredFetch` and `DeferredCalculation` among its parts, and where it
     stands in the program."""
 
     calculation: object
@@ -94,13 +94,13 @@ class DeferredFetches:
         return self.read(runner, tensor, _numpy)
 
     def read_as(self, runner, function, tensor):
-        """What a function that asks a question about numbers makes of a tensor first; any other is given the tensor."""
+        """Returns what a function that asks a question about numbers makes of a tensor first; any other is given the tensor."""
         if function not in _OF_ONE or tensor._shp != () or not tensor.dtype.is_floating:
             return tensor
         return self.read(runner, tensor, _numpy if isinstance(function, np.ufunc) else float)
 
     def read_last(self, runner, tensor, how, place):
-        """The same for what the run gives, at this place."""
+        """Reads what the run gives, at this place, as a function that asks a question about numbers makes of it."""
         value, n = _read(runner, tensor, how)
         self.note_last(place, (value, tensor._key, how, n), None)
         return value
@@ -109,7 +109,7 @@ class DeferredFetches:
         self._lasts[place] = held, calculated
 
     def forget_last(self, place):
-        """What was read there was not given: something was raised meanwhile."""
+        """Forgets what was read there, as it was not given: something was raised meanwhile."""
         self._lasts.pop(place, None)
 
     def gives(self, it, places):
@@ -117,7 +117,7 @@ class DeferredFetches:
         self.last = it, {place: self._lasts[place] for place in places if place in self._lasts}
 
     def compares(self, function, parts):
-        """What a comparison of numbers gives, one of which was read and not looked at; None if what it gives does not follow from bounds of that."""
+        """Returns what a comparison of numbers gives, one of which was read and not looked at; None if what it gives does not follow from bounds of that."""
         places = [k for k, x in enumerate(parts) if id(x) in self.held]
         if len(places) != 1 or any(id(x) in self._numbers or id(x) in self.calculated for x in parts):
             return None
@@ -132,7 +132,7 @@ class DeferredFetches:
         return answer
 
     def part_for(self, x):
-        """What a number, or an array of a known shape, that was not looked at is in a calculation; None if it was."""
+        """Returns what a number, or an array of a known shape, that was not looked at is in a calculation; None if it was."""
         return FetchSource(x) if id(x) in self.calculated or (id(x) in self.held and id(x) not in self._open) else None
 
     def looked_at(self, value):
@@ -217,7 +217,7 @@ def _read(runner, tensor, how):
 
 
 def replace(running):
-    """Have the function by which Keras makes numbers of its metrics tell of them, and tensors of which a library makes texts; `running()`: the PythonRunner that may skip a call now, or None."""
+    """Makes the function by which Keras makes numbers of its metrics tell of them, and tensors of which a library makes texts; `running()`: the PythonRunner that may skip a call now, or None."""
     if not hasattr(TerraTensor.__format__, "running"):
         TerraTensor.__format__ = _formatting(running)
     if keras.tells_of_metrics():

@@ -45,7 +45,7 @@ class StorageSource:
     __hash__ = None
 
     def label(self, parameters):
-        """What the program calls it; `parameters`: the names of those of the step's function."""
+        """Returns what the program calls it; `parameters`: the names of those of the step's function."""
         if self.holder is None:
             return parameters[self.key] if self.key < len(parameters) else f"argument {self.key + 1}"
         if type(self.holder) is CellType:
@@ -53,7 +53,7 @@ class StorageSource:
         return self.key if type(self.key) is str else f"[{self.key!r}]"
 
     def value(self, given):
-        """What is there now; None if there is nothing. `given`: the step's arguments, in order."""
+        """Returns what is there now; None if there is nothing. `given`: the step's arguments, in order."""
         try:
             if type(self.holder) is CellType:
                 return self.holder.cell_contents
@@ -111,7 +111,7 @@ class ComputedSource:
 
 
 class NumberPredicate(ComputedSource):
-    """What is told of numbers, and has to be told again."""
+    """A question about numbers whose answer has to be the same again."""
 
     __slots__ = ("answer",)
 
@@ -151,7 +151,7 @@ def _is_large(value):
 
 
 def number_at(place, sources, given, drawn):
-    """What one of these numbers is, as `evaluate` tells it; something else, or an error, where that tells that there is none."""
+    """Returns what one of these numbers is, as `evaluate` tells it; something else, or an error, where that tells that there is none."""
     source = sources[place]
     if type(source) is ResidualSource:
         return drawn[source.index]
@@ -161,7 +161,7 @@ def number_at(place, sources, given, drawn):
 
 
 def evaluate(sources, given, drawn):
-    """What these numbers are, a list of a `StorageSource`, `CounterSource`, `ResidualSource`, `ComputedSource` or `NumberPredicate` each, where the step has the arguments `given`, and residual calls have given `drawn`; None if one of
+    """Returns what these numbers are, a list of a `StorageSource`, `CounterSource`, `ResidualSource`, `ComputedSource` or `NumberPredicate` each, where the step has the arguments `given`, and residual calls have given `drawn`; None if one of
     them is no number, an answer is another one, or the run would raise."""
     values = []
     for source in sources:
@@ -245,7 +245,7 @@ def tensor_for(use, tensors, numbers, drawn):
 
 
 class DynamicValues:
-    """What varies of one call of the step's function, and the tensors that stand for it.
+    """Holds what varies of one call of the step's function, and the tensors that stand for it.
 
     Each use has a tensor of its own: there are as many for an array, or a number, as the run uses it times.
 
@@ -285,7 +285,7 @@ class DynamicValues:
         return [array for array, _, _ in self._tensors.values()]
 
     def part_for(self, x):
-        """What an array, or a number, that varies is in a calculation; None if it is none."""
+        """Returns what an array, or a number, that varies is in a calculation; None if it is none."""
         if id(x) in self._drawn:
             return self._drawn[id(x)][1]
         if id(x) in self._tensors:
@@ -306,7 +306,7 @@ class DynamicValues:
         self._inputs.describe(runner, made, found)
 
     def repeat(self, uses, numbers, drawn):
-        """Have the inputs what a run had that used the arrays, these numbers, and what residual calls have given, in these ways."""
+        """Gives the inputs what a run had that used the arrays, these numbers, and what residual calls have given, in these ways."""
         external = self._inputs.external
         del external[len(external) - len(self.repeated):]
         self.repeated = list(uses)
@@ -360,12 +360,12 @@ class DynamicValues:
         return number
 
     def _part(self, x):
-        """What a number is calculated of; None if it is not known to be one."""
+        """Returns what a number is calculated of; None if it is not known to be one."""
         known = self.numbers.get(id(x)) if type(x) is float or type(x) is int else None
         return known[1] if known is not None else ConstantNumber(type(x), x) if type(x) is float or type(x) is int else None
 
     def calculates(self, function, parts):
-        """What `function`, without side effects, gives for these numbers, if some of them vary, and it is a number; else None."""
+        """Returns what `function`, without side effects, gives for these numbers, if some of them vary, and it is a number; else None."""
         if not any(id(x) in self.numbers for x in parts):
             return None
         known = tuple(map(self._part, parts))
@@ -378,7 +378,7 @@ class DynamicValues:
         return self._number(value, ComputedSource(function, known, type(value))) if type(value) is float or _is_large(value) else None
 
     def answers(self, function, parts):
-        """What `function` tells of these numbers, if one of them varies and it is True or False; else None."""
+        """Returns what `function` tells of these numbers, if one of them varies and it is True or False; else None."""
         if not any(id(x) in self.numbers for x in parts):
             return None
         known = tuple(map(self._part, parts))
@@ -397,7 +397,7 @@ class DynamicValues:
         return (id(holder), key) in self.places or (id(holder), key) in self.integers
 
     def counts(self, function, asked):
-        """What `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float or a large integer; else None."""
+        """Returns what `function` gives of counters, and numbers that vary, see `Observer._what_varies`, if it is a float or a large integer; else None."""
         parts, counts = [], []
         for value, place in asked:
             if place is None:
@@ -426,7 +426,7 @@ class DynamicValues:
         return left, right
 
     def _beside(self, number, x):
-        """What to make of a number that is an operand of `x`."""
+        """Returns what to make of a number that is an operand of `x`."""
         return self.tensor(number, x.dtype) if type(x) in _TENSORS or type(x) in tfi.RESOURCE_VARIABLES else number
 
     def tensor(self, number, dtype):

@@ -26,7 +26,7 @@ def space_of(owner):
 
 
 def held_in(owner, name, default=None):
-    """What an attribute or item is, or a cell holds."""
+    """Returns what an attribute or item is, or a cell holds."""
     try:
         return owner.cell_contents if type(owner) is CellType else space_of(owner)[name]
     except (KeyError, IndexError, ValueError):
@@ -67,15 +67,15 @@ class Effect:
         return "what a closure holds" if type(self.owner) is CellType else f"[{self.name!r}]" if type(self.owner) in WITH_ITEMS else self.name
 
     def value(self):
-        """What it is now."""
+        """Returns what it is now."""
         return held_in(self.owner, self.name)
 
     def given(self):
-        """What it was set to: the framework makes lists and dicts of its own of those that it is given."""
+        """Returns what it was set to: the framework makes lists and dicts of its own of those that it is given."""
         return _given(self.value())
 
     def apply(self, value):
-        """Have the effect; `value` is made of the template."""
+        """Applies the effect; `value` is made of the template."""
         if self.added is not None:
             value = self.value() + self.added
         if type(self.owner) is list or type(self.owner) is dict:
@@ -178,7 +178,7 @@ class StateInput(NamedTuple):
         return id(self.owner), self.name
 
     def value(self):
-        """What the attribute, or item, holds; ABSENT if there is none."""
+        """Returns what the attribute, or item, holds; ABSENT if there is none."""
         return held_in(self.owner, self.name, ABSENT)
 
 
@@ -201,7 +201,7 @@ def _kinds_within(value):
 
 
 class StatePredicate:
-    """What a run asks about counters, and numbers that vary: (owner, name, how much more it is then than at the beginning; None if it is a float) for each, or (None, None, value) of what
+    """A question that a run asks about counters, and numbers that vary: (owner, name, how much more it is then than at the beginning; None if it is a float) for each, or (None, None, value) of what
     stays the same."""
 
     __slots__ = ("function", "parts", "_key")
@@ -232,7 +232,7 @@ class StatePredicate:
             return None
 
     def after(self, effects):
-        """The same question in a call, where the run around it has had effects before (see `so_far`)."""
+        """Returns this question as it is asked in a call, where the run around it has had effects before (see `so_far`)."""
         parts = []
         for owner, name, more in self.parts:
             before = effects.get((id(owner), name), 0) if owner is not None else 0  # (no float: those are asked about in the step's own function only)
@@ -243,7 +243,7 @@ class StatePredicate:
 
 
 def so_far(effects):
-    """What `StatePredicate.after` is to know of a run's effects until then: {key: what was added, or (value,) of what was set}."""
+    """Returns what `StatePredicate.after` is to know of a run's effects until then: {key: what was added, or (value,) of what was set}."""
     return {key: effect.added if effect.added is not None else (effect.value(),) for key, effect in effects.items() if type(effect) is Effect}
 
 

@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a call that was made has given, or raised."""
+    """Holds what a call that was made has given, or raised."""
 
     function: Any
     value: Any

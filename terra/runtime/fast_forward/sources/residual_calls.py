@@ -102,7 +102,7 @@ def _flatten(value, found):
 
 
 def kind_of(value):
-    """What identifies the kind of what a call has given."""
+    """Returns what identifies the kind of what a call has given."""
     kind = type(value)
     if kind is tuple:
         return kind, *map(kind_of, value)
@@ -118,7 +118,7 @@ def _size(kind):
 
 
 def rebuilt(value, parts):
-    """The same structure, with other tensors and numbers, from an iterator."""
+    """Returns an equal structure with other tensors and numbers, from an iterator."""
     kind = type(value)
     if kind is tuple:
         return tuple([rebuilt(x, parts) for x in value])
@@ -126,14 +126,14 @@ def rebuilt(value, parts):
 
 
 class ResidualResults(NamedTuple):
-    """What residual calls have given, flat, and what takes them back: (iterator, element), (generator, its state before)."""
+    """Holds what residual calls have given, flat, and what takes them back: (iterator, element), (generator, its state before)."""
 
     values: list
     taken: list
     states: list
 
     def undo(self):
-        """Have it that the calls were not made."""
+        """Takes the calls back."""
         for iterator, element in reversed(self.taken):
             put_back(iterator, element)
         for owner, state in reversed(self.states):  # two may draw from one bit generator
@@ -215,7 +215,7 @@ def _set_state(owner, state):
 
 
 def put_back(iterator, element, error=None):
-    """Have the iterator give this element once more, or raise that error, before any other."""
+    """Makes the iterator give this element once more, or raise that error, before any other."""
     def give():
         if error is not None:
             raise error

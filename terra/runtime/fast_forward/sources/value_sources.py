@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ResidualSource(NamedTuple):
-    """What residual calls (see `residual_calls`) give at this place: a tensor, an array or a number."""
+    """Stands for what residual calls (see `residual_calls`) give at this place: a tensor, an array or a number."""
 
     index: int
 

@@ -153,7 +153,7 @@ class DetachedStep:
 
     @staticmethod
     def _checks_of(record):
-        """What `CallRecord.fits` compares beyond types and shapes: [(whether it is an array, index, what identifies its value)]."""
+        """Returns what `CallRecord.fits` compares beyond types and shapes: [(whether it is an array, index, what identifies its value)]."""
         # A tensor (EagerTensor) must not have been fed before: nothing was.
         return [(kind is ExternalInput, index, expected) for kind, index, expected in record.checks if kind is not EagerTensor]
 
@@ -183,7 +183,7 @@ class DetachedStep:
         return template, places, fed
 
     def _expected(self):
-        """What the graph is told of the values on which the step branches."""
+        """Returns what the graph is told of the values on which the step branches."""
         told = [*speculated_branches.ANYTHING] * len(self.form.conditions)
         for node, value, *_ in self.record.fetches:
             if value is not None:
@@ -412,7 +412,7 @@ class DetachedStep:
 
 
 def _attached(attributes):
-    """What is attached to a tensor: None, True for the mark of `tf.zeros`, or `_OTHER`. A layer of tf_keras attaches that there is no mask, which is the same as nothing."""
+    """Returns what is attached to a tensor: None, True for the mark of `tf.zeros`, or `_OTHER`. A layer of tf_keras attaches that there is no mask, which is the same as nothing."""
     if not attributes:
         return None
     marked = attributes.get("_is_zeros_tensor")
@@ -487,7 +487,7 @@ def _is_number(index, x, found):
 
 
 def _build(how, known):
-    """What a step gives or leaves; `known`: the tensors that it has made, those that it was given, numbers that vary, what residual calls have given, its arrays, and the graph's outputs."""
+    """Returns what a step gives or leaves; `known`: the tensors that it has made, those that it was given, numbers that vary, what residual calls have given, its arrays, and the graph's outputs."""
     kind = type(how)
     if kind is int:
         return known[0][how]

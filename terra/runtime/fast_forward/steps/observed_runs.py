@@ -12,7 +12,7 @@ from terra.runtime.tensors.comparing import Unskippable
 
 
 class Described(NamedTuple):
-    """What identifies a call of the user's function."""
+    """Holds what identifies a call of the user's function."""
 
     arguments: tuple
     signature: tuple

@@ -52,7 +52,7 @@ _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its
 
 
 class PurityTrial:
-    """What came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
+    """Holds what came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
     __slots__ = ("name", "visits", "next", "tries", "reason", "variants", "jumps", "last_match", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
                  "given", "growing")
@@ -108,7 +108,7 @@ class PurityTrial:
             and ((identity in known and known[identity][1] != value) or (place.holder is not None and place.value(()) != value))]
 
     def vary(self, numbers):
-        """Have these numbers count as arguments from now on."""
+        """Makes these numbers count as arguments from now on."""
         for place, value in numbers:
             (self.integers if type(value) is int and place.holder is not None else self.numbers)[place.identity] = place
         self.varied += 1
@@ -212,7 +212,7 @@ def _is_stock_throughout(function, model):
 
 
 def keras_step(function):
-    """What to call in place of a step of Keras' own, where the user's step does."""
+    """Returns what to call in place of a step of Keras' own, where the user's step does."""
     form = instrument(function)
 
     def method(model, *args, **kwargs):
@@ -222,7 +222,7 @@ def keras_step(function):
 
 
 def of_function(there, callee, form):
-    """What a call site at the location `there` calls in place of the instrumented `form` of the user's function or method `callee`."""
+    """Returns what a call site at the location `there` calls in place of the instrumented `form` of the user's function or method `callee`."""
     if type(callee) is FunctionType:
         function = form
     elif type(form) is MethodType and type(callee) is MethodType:
@@ -257,7 +257,7 @@ def _lets_go(code):
 
 
 def _wrap(form):
-    """What to call in place of an instrumented form: it jumps where it can."""
+    """Returns what to call in place of an instrumented form: it jumps where it can."""
     made = _forms.get(form)
     if made is None:
         reference = weakref.ref(form)
@@ -391,7 +391,7 @@ def _first_attempt(program, place, called, owner):
 
 
 def _forget_others(program, call_site):
-    """What is recorded keeps the layer, so there is a limit for layers that are called at one place in turn."""
+    """Forgets records of other layers: each keeps its layer, so there is a limit for layers that are called at one place in turn."""
     node, name, location, _ = call_site
     names = program.tried.setdefault((node, location), [])
     if name not in names:

@@ -6,7 +6,7 @@ from terra.runtime.execution.graph_runner import AT_ONCE
 
 
 class Feeds:
-    """What `replay_record.bind_inputs` feeds in an express step: it takes this for the skeleton."""
+    """Stands in for the skeleton: takes what `replay_record.bind_inputs` feeds in an express step: it takes this for the skeleton."""
 
     __slots__ = ("values", "fed_by_key")
     step = None

@@ -29,7 +29,7 @@ _context_changes, _executor_changes, _watchers, _tape_set_is_empty = tfi.context
 
 
 class StepCache:
-    """What a co-executed function does in place of a step that is like one that was prepared: holds the `DetachedStep` of its program, the last one used first."""
+    """Says what a co-executed function does in place of a step that is like one that was prepared: holds the `DetachedStep` of its program, the last one used first."""
 
     def __init__(self, function, program):
         self.function, self.program = function, program
@@ -127,7 +127,7 @@ class StepCache:
         self._history = *history[1:], id(detached)
 
     def _predict(self):
-        """Have the next step be expected to branch as the one did that has followed on such steps before; else as the last one: some branch otherwise every so many steps."""
+        """Expects the next step to branch as the one did that has followed on such steps before; else as the last one: some branch otherwise every so many steps."""
         expected, detached = self._followed.get(self._history), self.detached
         if expected is not None and detached and detached[0] is not expected and expected in detached:
             detached.remove(expected)

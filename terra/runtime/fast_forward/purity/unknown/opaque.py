@@ -215,7 +215,7 @@ class Opaque:
         self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}")
 
     def _taken(self, template: Any, value: Any) -> Any:
-        """What `value`, which was made of a template, is in a record of this run."""
+        """Returns what `value`, which was made of a template, is in a record of this run."""
         kind = type(template)
         if kind is Held or kind is Result:
             return self._part(value)
@@ -226,11 +226,11 @@ class Opaque:
         raise Unskippable("what it has read, or a number that varies")
 
     def _parts(self, callee: Any, args: tuple, kwargs: dict) -> tuple[Any, list, dict]:
-        """What a call is made of. Raises Unskippable."""
+        """Returns what a call is made of. Raises Unskippable."""
         return self._part(callee), [self._part(x) for x in args], {name: self._part(x) for name, x in kwargs.items()}
 
     def _part(self, it: Any) -> Any:
-        """What a call is given, or what is called, as `Recording` makes a template of it. Raises Unskippable, which says what that is."""
+        """Returns what a call is given, or what is called, as `Recording` makes a template of it. Raises Unskippable, which says what that is."""
         observer, kind = self._observer, type(it)
         number = self.number_of(it)
         if number is not None:
