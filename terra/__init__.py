@@ -7,7 +7,7 @@ graph function is generated from that. From then on the step is co-executed: the
 the program while Python runs, the GraphRunner runs the operations in the graph, and calls whose
 outcome is known are skipped. A step that leaves the known paths falls back to eager execution.
 
-`api`, `cli` and `report` are what users touch; `frontends` makes steps and hands them to
+`api` and `cli` are what users touch, and `reporting` tells them what happened; `frontends` makes steps and hands them to
 `runtime.step_function`. `errors`, `options` and `trial` import no other room. docs/architecture.md
 has a line on each room, and the rules of what may import what.
 """
@@ -18,7 +18,7 @@ from terra.frontends.decorator import coexecute
 from terra.frontends.gradient_tape import GradientTape
 from terra.frontends.keras_support import compile
 from terra.options import Options, Stats
-from terra.report import explain
+from terra.reporting.explanation import explain
 
 __version__ = "0.1.0"
 __all__ = [

@@ -13,7 +13,7 @@ import types
 from terra import errors
 from terra.frontends import keras_support, script
 from terra.options import LOOPS, Options, Stats
-from terra.report import explain, used
+from terra.reporting.explanation import explain, used
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.registry import departed
 from terra.transform import to_code
@@ -121,7 +121,7 @@ def _run(options):
         if options.stats:
             print(statistics(), file=sys.stderr)
         if options.explain:
-            print(explain(), file=sys.stderr)
+            print(explain(full=True), file=sys.stderr)
     return code
 
 

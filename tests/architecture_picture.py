@@ -10,7 +10,7 @@ import sys
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN, END = "```mermaid\n", "```\n"
-TOP = "api, cli, report"
+TOP = "api, cli"
 GROUND = "errors, options, ours, trial"
 
 

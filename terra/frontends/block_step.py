@@ -103,6 +103,8 @@ class BlockLifecycle(Lifecycle):
             kinds = stats.coexecuted_steps - coexecuted, stats.imperative_steps - imperative
             if stats.steps == steps + 1 and sum(kinds) == 1:
                 function.policy.took(kinds[0] == 1, now - began)
+            if stats.steps == steps + 1 and not kinds[0]:
+                function.policy.note_eager(now - began, kinds[1] == 1 and function.generation.task is None)
         self._last = now, stats.coexecuted_steps, stats.imperative_steps, stats.steps
 
     def leave(self, step):

@@ -107,6 +107,14 @@ def compile(model, *args, **keywords):
     return steps
 
 
+def steps_of(given):
+    """The steps of a model, or of what `compile` has returned for it: those of `train`, `test` and `predict`; None for anything else."""
+    if not isinstance(given, KerasSteps):
+        attributes = getattr(given, "__dict__", None)
+        given = attributes.get(_MARK) if type(attributes) is dict and not inspect.isclass(given) else None
+    return [getattr(given, short) for short in STEPS] if isinstance(given, KerasSteps) else None
+
+
 def _making(model, make, kept):
     """`make_train_function` (or `make_test_function`) of a model whose batches do not wait for each other."""
 

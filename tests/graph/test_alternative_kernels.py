@@ -336,12 +336,12 @@ def run_sizes(sizes, reads, wrap=lambda step: step):
 def test_other_shapes_run_imperatively_once_and_then_in_a_general_form(taken):
     sizes = [4] * 6 + [3] + [4] * 12 + [3] * 12 + [5, 4, 3]
     step, seen = run_sizes(sizes, False)
-    assert "other shapes" in str(terra.explain(step))
+    assert "other shapes" in str(terra.explain(step, full=True))
     assert [fallbacks for fallbacks, _ in seen] == [0] * 6 + [1] * (len(sizes) - 6)
     assert [general for _, general in seen[8:]] == [size != 4 for size in sizes[8:]]
     program = step.program
     assert program.generated.fixed and not program.general.fixed and program.general.arg_specs == program.generated.arg_specs
-    assert "has a general form" in str(terra.explain(step))
+    assert "has a general form" in str(terra.explain(step, full=True))
     assert step.stats().fast_forwards > 20  # calls were jumped over with all shapes
 
 

@@ -16,6 +16,7 @@ SAMPLES = 15  # step times that are kept of either way to run
 FEW_SAMPLES = 5  # of imperative steps, to compare with
 CLOSE = 0.25  # co-execution that takes less than so many times as long needs no other imperative steps to compare with
 FAR = 0.1  # and where it takes less than so many times as long as the shorter one of two of them, these are enough
+LONGEST = 2  # times that do not count where the mean is told: something else ran on the machine
 ALWAYS = 20  # steps in a row that raised, and taught nothing
 SLOWER = 1.1  # co-execution that takes so many times as long is a loss
 
@@ -33,6 +34,8 @@ class Policy:
         self._raised = 0
         self._imperative_times = collections.deque(maxlen=SAMPLES)
         self._coexecuted_times = collections.deque(maxlen=SAMPLES)
+        self._alone = collections.deque(maxlen=SAMPLES)  # of imperative steps beside which no graph was built: what eager execution takes
+        self._at_most = None  # what it takes at most: the shortest step that ran eagerly while it was traced, or while a graph was built
         self._since_compared = 0
         self._is_far = False  # whether co-executed steps are so much shorter that nothing needs to be compared
         self._asked = False  # whether the imperative steps that are compared with were run for that
@@ -40,6 +43,7 @@ class Policy:
         self.told = False
         self.for_good = False
         self.reason = None  # why it last gave up
+        self.first = self.last_other = None  # the number of the first step that was co-executed, and of the last one that was not because it was new, or raised
         self.pauses = 0  # times that it did
         self.otherwise = None  # called when steps keep leaving the known paths: whether they are co-executed in another way from now on
 
@@ -81,6 +85,19 @@ class Policy:
                 ours.clear()
                 self._give_up(f"co-execution took {took}")
             self._asked = False
+
+    def times(self):
+        """(what a co-executed step takes, what eager execution takes, whether that is only known to be the most that it takes), in seconds; None for what is not known."""
+        ours, alone = list(self._coexecuted_times), list(self._alone)
+        eager = statistics.median(alone) if alone else self._at_most
+        return statistics.fmean(sorted(ours)[:max(1, len(ours) - LONGEST)]) if ours else None, eager, not alone
+
+    def note_eager(self, seconds, alone):
+        """A step ran eagerly, and took so long; `alone`: it was neither traced, nor was a graph built meanwhile."""
+        if alone:
+            self._alone.append(seconds)
+        elif self._at_most is None or seconds < self._at_most:
+            self._at_most = seconds
 
     def _look_how_far(self):
         ours, imperative = self._coexecuted_times, self._imperative_times

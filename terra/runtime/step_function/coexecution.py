@@ -89,7 +89,8 @@ class Coexecuted(AsWritten):
         self.structures, self.instances = Structures(self), Instances(self)
         self._departs = weakref.finalize(self, registry.depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
-        self._warnings = set()  # that were given: each comes once
+        self.warnings = set()  # that were given: each comes once
+        self.part_of = None  # the name of the first step that has called it as a part of itself
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
         self.dynamic_arguments = DynamicArguments(options.reduce_retracing)
         self.keeps_last = False
@@ -130,6 +131,8 @@ class Coexecuted(AsWritten):
                 return own(*args, **kwargs)
         active = current_step.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
+            if self.part_of is None:
+                self.part_of = active.function.policy.name
             return self._as_part(False)(*args, **kwargs)  # part of the outer step
         if current_step.left_alone.depth:
             return self._as_part()(*args, **kwargs)  # part of an imperative step
@@ -163,8 +166,8 @@ class Coexecuted(AsWritten):
 
     def warn_once(self, text):
         """Returns True: it is the case, whether or not that was said before."""
-        if text not in self._warnings:
-            self._warnings.add(text)
+        if text not in self.warnings:
+            self.warnings.add(text)
             log.warning("terra: %s %s", self.policy.name, text)
         return True
 
@@ -219,6 +222,8 @@ class Coexecuted(AsWritten):
             step_cache.detach(self, step, skeleton, args, kwargs)
         if (coexecuted or step is None) and not self.options.verify:
             self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
+        if not coexecuted and not self.options.verify:
+            self.policy.note_eager(time.perf_counter() - start, step is None and self.generation.task is None)
         return result
 
     def _note_last_step(self):
@@ -246,7 +251,9 @@ class Coexecuted(AsWritten):
         self.policy.imperative()
         with current_step.left_alone:
             result = self.__wrapped__(*args, **kwargs)
-        self._took = False, time.perf_counter() - start, self.counts.python_stall
+        took = time.perf_counter() - start
+        self._took = False, took, self.counts.python_stall
+        self.policy.note_eager(took, True)
         return result
 
     def current(self, look=True):

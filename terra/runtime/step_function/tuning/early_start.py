@@ -95,5 +95,5 @@ class EarlyStart:
             return f"The graph is not started with the step, because {self.reason}."
         if trial.second_is_better is None:
             return "Whether steps are faster if the graph starts with the step is being tried out." if self.wanted else None
-        took = f"steps took {trial.median(1) * 1e3:.2g} ms so, {trial.median(0) * 1e3:.2g} ms if it is dispatched when the skeleton is done"
+        took = f"steps took {trial.median(1) * 1e3:.2g} ms so, {trial.median(0) * 1e3:.2g} ms if it starts when Python is through with the step"
         return f"The graph {'starts' if trial.second_is_better else 'does not start'} with the step: {took}."

@@ -1,0 +1,137 @@
+"""Finders of what keeps the Python code of a step, or of functions that it calls, from being skipped."""
+
+import re
+from collections import Counter
+
+from terra.reporting import places
+from terra.reporting.causes import Cause, a_few, plural
+from terra.reporting.facts import line_of
+
+_ENOUGH = 0.6  # of the steps that are co-executed are skipped: what keeps the others from it costs little
+_PRINTS = re.compile(r"\b(print|pprint|write|log|debug|info|warning|warn|error|critical|exception|echo|display)\b")
+_RUNS_PYTHON = re.compile(r"\b(eager_py_func|py_function|numpy_function|py_func|_internal_py_func)\b")
+_FOLLOWS = re.compile(r"of the framework's, which was not skipped|in a call that was not skipped|does what could not be skipped|left the known paths")  # from other causes
+_OF_VALUES = re.compile(r"reads the value of a tensor|reads numbers|reads values that it|makes? a text of a tensor|formats a shape")
+_WITHIN = "do more than compute: it "  # behind it comes what code of the program's does that the framework has called
+_STEPS_OWN = re.compile(r"Coexecuted\.__call__")
+_GIVEN = "an object that code gave which Terra cannot look into"
+_MAKES = re.compile(r"(makes|returns|gives) an object of type (\w+)")
+
+
+def find(facts):
+    """The causes because of which Python code runs that could be skipped otherwise."""
+    causes = _calls_of_python(facts)
+    if facts.skipped >= _ENOUGH:
+        return causes + _printed(facts)
+    reasons = _reasons(facts)
+    for (text, line), names in reasons.items():
+        if not _FOLLOWS.search(text) and not any(cause.line == line for cause in causes):
+            causes.append(_cause_of(facts, text, line, names))
+    return causes + _renewed(facts) + _printed(facts)
+
+
+def _reasons(facts):
+    """{(reason, line): names of the functions that run because of it}: the step's own first."""
+    found = {}
+    if facts.whole is not None and facts.whole.reason is not None and not facts.whole.variants:
+        found.setdefault(places.split(facts.whole.reason), []).append(facts.name.rpartition(".")[2])
+    for name, _, reason in facts.trials:
+        names = found.setdefault(places.split(reason), [])
+        short = name.replace("<locals>.", "").rpartition(".")[2] if not name.endswith(".call") else name
+        if short not in names:
+            names.append(short)
+    for name, _, reason in facts.unskipped:
+        within = reason.partition(_WITHIN)[2]
+        if within:
+            found.setdefault(places.split(within), []).append(name)
+    return found
+
+
+def _cause_of(facts, text, line, names):
+    text = in_plain_words(text)
+    ms, statement = facts.python_ms, places.statement(line)
+    if facts.whole is not None and facts.whole.reason is not None and len(names) == 1 and names[0] != facts.name.rpartition(".")[2]:
+        ms = None  # how much of the step it is nobody knows
+    who = a_few(names)
+    here = f"{who} {text}, and {'runs' if len(names) == 1 else 'run'} as Python in each step because of that"
+    if _STEPS_OWN.search(text):
+        return Cause("T09", line, f"{who} calls a function that is decorated as a step itself, and runs as Python in each step because of that",
+                     "leave out the decorator of the function that is called here", ms, 10.0, statement)
+    if "profiler" in text:
+        return Cause("T11", line or facts.line, here, "start it when the steps have run some 20 times, or use cProfile or pyinstrument", ms, 19.0, statement)
+    if "keeps a tensor in a container" in text:
+        return Cause("T12", line, here, "give the tensor back, and put it into the container behind the step", ms, 14.0, statement)
+    if _OF_VALUES.search(text):
+        return Cause("T02", line, here, "read it behind the step", ms, 13.0, statement)
+    if _RUNS_PYTHON.search(text):
+        return Cause("T06", line, here, _REWRITE, ms, 15.0, statement)
+    if _PRINTS.search(text) or "write something" in text:
+        return Cause("T05", line, here, "print or log behind the step, every so many steps", ms, 12.0, statement)
+    if "raises an exception" in text:
+        return Cause("T08", line, here, "give back what tells that something is wrong, and raise behind the step", ms, 11.0, statement)
+    if _GIVEN in text:
+        return Cause("T09", line, here, "make the object that is used here once, before the first step", ms, 10.0, statement)
+    made = _MAKES.search(text)
+    if made:
+        return Cause("T09", line or facts.line, here, f"make the {made[2]} once, before the first step, or behind the step", ms, 10.0, statement)
+    return Cause("T09", line or facts.line, here, "move this statement out of the step", ms, 10.0, statement)
+
+
+_REWRITE = "write it with TensorFlow's operations, or call it before the step and give the step what it returns"
+
+
+def _calls_of_python(facts):
+    """`tf.py_function` and the like: they are fed to the graph."""
+    found = {}
+    for name, line, why in facts.unskipped:
+        if _RUNS_PYTHON.search(name):
+            found[line] = f"a Python function runs as an operation in each step ({name}), and the graph is given what it returns"
+    return [Cause("T06", line, seen, _REWRITE, facts.python_ms, 15.0, places.statement(line)) for line, seen in found.items()]
+
+
+def _printed(facts):
+    """Calls that print or log and are made in each step, also when it is skipped."""
+    found = {}
+    for record in facts.records:
+        for call in record.opaque or ():
+            name, where = call.key
+            if where is not None and _PRINTS.search(name):
+                found[places.brief(*where)] = name
+    return [Cause("T05", line, f"{name} is called in each step", "print or log behind the step, every so many steps", _SMALL, 0.0, places.statement(line)) for line, name in found.items()]
+
+
+_SMALL = 0.01  # ms: what calls cost that are made while the step is skipped
+
+
+def _renewed(facts):
+    """Objects that are others in each step."""
+    trial = facts.whole
+    if trial is None or not trial.renewed or trial.variants:
+        return []
+    what, where = trial.renewed
+    return [Cause("T13", where or facts.line, f"{what} is another one in each step, so what is known of the step does not hold for the next one",
+                  "make it once, and change its attributes; or give the step its tensors as arguments", facts.python_ms, 16.5, places.statement(where))]
+
+
+def operation_by_operation(facts):
+    """The framework's calls that are not skipped: the cause where nothing else explains why the step is not."""
+    if facts.skipped >= _ENOUGH:
+        return []
+    found = {}
+    for name, line, why in facts.unskipped:
+        if not _FOLLOWS.search(why) and _WITHIN not in why:
+            found.setdefault(line, []).append((name, in_plain_words(why)))
+    if not found:
+        return []
+    nodes = Counter(line_of(node) for node in facts.nodes)
+    line = max(found, key=lambda line: nodes[line])
+    name, why = found[line][0]
+    others = len(found) - 1
+    also = f"; so do calls at {plural(others, 'other line')}" if others else ""
+    return [Cause("T14", line or facts.line, f"{name} {why}, and runs operation by operation{also}", "make what it is given once, before the first step", facts.python_ms, 8.0, places.statement(line))]
+
+
+def in_plain_words(reason):
+    """A reason without words that only mean something inside of Terra."""
+    return reason.replace("what unknown code gives", _GIVEN).replace("unknown code", "code that Terra cannot look into")
+
