@@ -21,7 +21,7 @@ class Diagnosis:
     def causes(self):
         """The causes, those that cost most first; one for each line."""
         facts = self.facts
-        if not facts.stats.steps:
+        if not facts.stats.steps and not facts.function.warnings:
             return []
         found, kept, lines = [*surroundings.find(facts), *paths.find(facts), *values.find(facts), *skipping.find(facts)], [], set()
         if all(cause.code in _OF_LITTLE for cause in found):
@@ -47,6 +47,8 @@ class Diagnosis:
 
     def _how_fast(self):
         facts, speedup, eager = self.facts, self.speedup, self.facts.eager_ms
+        if not facts.stats.steps and facts.function.warnings:
+            return "not co-executed where it is called"
         if not facts.stats.steps:
             outer = facts.function.part_of
             return f"not called by itself: it is part of the step {outer.replace('<locals>.', '')}" if outer else "not called yet"

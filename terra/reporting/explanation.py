@@ -109,7 +109,8 @@ def _described(diagnosis, most):
     if len(causes) > most:
         lines.append(f"... and {len(causes) - most} more causes: terra.explain(step, full=True) has all of them")
     if not causes and diagnosis.facts.stats.coexecuted_steps:
-        lines.append("Nothing was seen that should be changed.")
+        skipped = diagnosis.facts.skipped > 0.5 or not diagnosis.facts.stats.coexecuted_steps
+        lines.append("Nothing was seen that should be changed." if skipped else "Nothing was seen that keeps its Python from being skipped; it may be learned yet.")
     return lines
 
 

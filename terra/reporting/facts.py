@@ -1,12 +1,15 @@
 """What is known of one step function: everything that the finders look at, taken together once."""
 
 import functools
+import re
 from types import MethodType
 
 from terra.graph.trace import ARG, CHECK, FEED, FETCH
 from terra.reporting import places
 from terra.runtime.fast_forward.steps.pure_functions import is_keras_step
 from terra.transform import policy as modules
+
+_NO_GAIN = re.compile("left the known paths|took a path that was never seen|co-execution took")
 
 
 class Facts:
@@ -95,6 +98,11 @@ class Facts:
         if self.eager_ms is None or not self.stats.steps:
             return None
         return max(self.eager_ms - (self.coexecuted_ms or 0.0), 0.0) * min(steps / max(self.settled_steps or self.stats.steps, 1), 1.0)
+
+    @property
+    def paused(self):
+        """How many steps were left alone because co-execution was no gain; those that were run to compare with do not count."""
+        return self.stats.imperative_steps if _NO_GAIN.search(self.policy.reason or "") else 0
 
     # -- its graph -------------------------------------------------------------------------------------------------------------
 

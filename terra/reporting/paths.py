@@ -9,7 +9,6 @@ from terra.reporting.causes import Cause, a_few, plural
 _FEW = 3  # fallbacks that nothing is made of: they teach
 _NEW_PATH = re.compile("never followed|from a source that was never seen|the step ended after")
 _GROWS = re.compile(r"^(Pack|ConcatV2|AddN|Concat) .*another (N|.* and N)\b")
-_LEFT = re.compile(r"left the known paths|took a path that was never seen")
 
 
 def find(facts):
@@ -41,7 +40,7 @@ def _raising(facts, found):
     count = found.total()
     if count < 2:
         return []
-    seen = f"{count} of {facts.stats.steps} steps raised ({text.removeprefix('the step raised ')})"
+    seen = f"at least {count} of {facts.stats.steps} steps raised ({text.removeprefix('the step raised ')})"
     return [Cause("T08", line or facts.line, seen, "give back what tells that something is wrong, and raise behind the step", facts.lost(count), 20.0, places.statement(line))]
 
 
@@ -50,7 +49,7 @@ def _using_variables(facts, found):
         return []
     (text, line), _ = found.most_common(1)[0]
     return [Cause("T06", line, f"{plural(found.total(), 'step')} began anew, because {text}", "move it to the beginning of the step, or out of it",
-                  facts.lost(found.total() + _paused(facts)), 15.0, places.statement(line))]
+                  facts.lost(found.total() + facts.paused), 15.0, places.statement(line))]
 
 
 def _growing(facts, found):
@@ -58,13 +57,7 @@ def _growing(facts, found):
         return []
     (_, line), _ = found.most_common(1)[0]
     return [Cause("T12", line, f"another number of tensors is put together each time: {plural(found.total(), 'step')} began anew because of that",
-                  "keep what is needed of the earlier ones in a tf.Variable, or do this behind the step", facts.lost(found.total() + _paused(facts)), 18.0, places.statement(line))]
-
-
-def _paused(facts):
-    """How many steps were left alone because others had left the known paths; those that were run to compare with do not count."""
-    reason = facts.policy.reason or ""
-    return facts.stats.imperative_steps if _LEFT.search(reason) or "co-execution took" in reason else 0
+                  "keep what is needed of the earlier ones in a tf.Variable, or do this behind the step", facts.lost(found.total() + facts.paused), 18.0, places.statement(line))]
 
 
 def branches(facts):
@@ -81,7 +74,7 @@ def _branching(facts, found):
         around = places.branch_around(line) if line else None
         if around is not None:
             lines[around] += count
-    ms = facts.lost(fallbacks + _paused(facts))
+    ms = facts.lost(fallbacks + facts.paused)
     if facts.python_ms is not None and facts.skipped < 0.5:
         ms = (ms or 0.0) + facts.python_ms
     paths = plural(facts.stats.traces, "path")

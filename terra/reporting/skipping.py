@@ -1,16 +1,18 @@
 """Finders of what keeps the Python code of a step, or of functions that it calls, from being skipped."""
 
 import re
-from collections import Counter
 
+from terra.graph.trace import ARG
 from terra.reporting import places
 from terra.reporting.causes import Cause, a_few, plural
 from terra.reporting.facts import line_of
+from terra.tf import opschema
 
 _ENOUGH = 0.6  # of the steps that are co-executed are skipped: what keeps the others from it costs little
 _PRINTS = re.compile(r"\b(print|pprint|write|log|debug|info|warning|warn|error|critical|exception|echo|display)\b")
 _RUNS_PYTHON = re.compile(r"\b(eager_py_func|py_function|numpy_function|py_func|_internal_py_func)\b")
 _FOLLOWS = re.compile(r"of the framework's, which was not skipped|in a call that was not skipped|does what could not be skipped|left the known paths")  # from other causes
+_CALLED = re.compile(r"^(?:calls|issues) (\S+?),? (?:of the framework's|in a call)")
 _OF_VALUES = re.compile(r"reads the value of a tensor|reads numbers|reads values that it|makes? a text of a tensor|formats a shape")
 _WITHIN = "do more than compute: it "  # behind it comes what code of the program's does that the framework has called
 _STEPS_OWN = re.compile(r"Coexecuted\.__call__")
@@ -118,17 +120,25 @@ def operation_by_operation(facts):
     if facts.skipped >= _ENOUGH:
         return []
     found = {}
+    if facts.whole is not None and facts.whole.reason is not None:
+        text, line = places.split(facts.whole.reason)
+        called = _CALLED.search(text)
+        found[line] = (called[1], "is not known for what it is given", 0) if called else ("what is called here", in_plain_words(text), 0)
     for name, line, why in facts.unskipped:
-        if not _FOLLOWS.search(why) and _WITHIN not in why:
-            found.setdefault(line, []).append((name, in_plain_words(why)))
-    if not found:
-        return []
-    nodes = Counter(line_of(node) for node in facts.nodes)
-    line = max(found, key=lambda line: nodes[line])
-    name, why = found[line][0]
-    others = len(found) - 1
-    also = f"; so do calls at {plural(others, 'other line')}" if others else ""
-    return [Cause("T14", line or facts.line, f"{name} {why}, and runs operation by operation{also}", "make what it is given once, before the first step", facts.python_ms, 8.0, places.statement(line))]
+        if not found and not _FOLLOWS.search(why) and _WITHIN not in why:
+            found[line] = name, in_plain_words(why), len(facts.unskipped) - 1
+    return [Cause("T14", line or facts.line, f"{name} {why}, and runs operation by operation" + (f"; so do {plural(others, 'other call')}" if others else ""), _remedy_at(facts, line), facts.python_ms, 8.0,
+                  places.statement(line)) for line, (name, why, others) in found.items()]
+
+
+def _remedy_at(facts, line):
+    """What to change where a call of the framework's is not skipped."""
+    for node in facts.nodes:
+        for k, kind in enumerate(node.payload.kinds):
+            if line_of(node) == line and kind[0] == ARG and opschema.HOST_KNOWN_ENUMS.intersection(kind[2:3]) and all(len(key) > k and key[k] == () for key in node.payload.shapes if type(key) is tuple):
+                called = f" ({facts.parameters[kind[1]]})" if kind[1] < len(facts.parameters) else ""
+                return f"compute with float32 tensors here, as Python looks at small whole numbers{called}, or do it before the step"
+    return "make what it is given once, before the first step"
 
 
 def in_plain_words(reason):

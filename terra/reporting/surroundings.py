@@ -34,7 +34,9 @@ def _refused(facts):
     if facts.function.generation.error is not None:
         return [Cause("T15", facts.line, f"no graph could be made of it: {facts.function.generation.error}", "put what this names under terra.imperative(), or out of the step", None, _FIRST)]
     if policy.for_good:
-        return [Cause("T15", facts.line, policy.reason, "leave out the try statement around the operation that fails, or put it behind the step", None, _FIRST)]
+        remedy = "leave out the try statement around the operation that fails, or put it behind the step" if facts.function.located else \
+            "keep the function in a file or a cell, where Terra finds its try statement"
+        return [Cause("T15", facts.line, policy.reason, remedy, None, _FIRST)]
     return []
 
 

@@ -34,7 +34,7 @@ def _sizes(facts):
         remedy = "put the block into a function with @terra.coexecute(reduce_retracing=True), and the batch among its arguments"
     else:
         remedy = "terra.compile(..., reduce_retracing=True)" if facts.is_keras else "@terra.coexecute(reduce_retracing=True)"
-    return [Cause("T01", line, f"{plural(count, 'size')}: {a_few(described)}", remedy, facts.python_ms, 17.5, places.statement(line))]
+    return [Cause("T01", line, f"{plural(count, 'size')}: {a_few(described)}", remedy, None if facts.python_ms is None else facts.python_ms + (facts.lost(facts.paused) or 0.0), 17.5, places.statement(line))]
 
 
 def _is_made_of_shapes(key):
@@ -97,7 +97,7 @@ def _numbers(facts, sizes_vary):
         seen += f", and at {plural(len(lines) - 1, 'other line')}"
     arguments = [name for name in names if name in facts.parameters]
     if arguments:
-        remedy = f"give {a_few(arguments)} as a tensor: tf.constant({arguments[0]})"
+        remedy = f"give {a_few(arguments)} as a tensor: tf.constant({arguments[0]}, tf.float32)"
     elif names:
         remedy = f"keep {a_few(names) if not names[0].startswith('what ') else 'it'} in a tf.Variable, and assign to that"
     else:
