@@ -8,12 +8,12 @@ the program while Python runs, the GraphRunner runs the operations in the graph,
 outcome is known are skipped. A step that leaves the known paths falls back to eager execution.
 
 `api` and `cli` are what users touch, and `reporting` tells them what happened; `frontends` makes steps and hands them to
-`runtime.step_function`. `errors`, `options` and `trial` import no other room. docs/architecture.md
+`runtime.step_function`. `errors`, `logs`, `options` and `trial` import no other room. docs/architecture.md
 has a line on each room, and the rules of what may import what.
 """
 
-from terra.api import imperative, sync, to_code
-from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
+from terra.api import imperative, set_stance, sync, to_code
+from terra.errors import DecorationError, FallbackError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
 from terra.frontends.decorator import coexecute
 from terra.frontends.gradient_tape import GradientTape
 from terra.frontends.keras_support import compile
@@ -22,6 +22,6 @@ from terra.reporting.explanation import explain
 
 __version__ = "0.1.0"
 __all__ = [
-    "coexecute", "compile", "explain", "imperative", "sync", "to_code", "GradientTape", "Options", "Stats",
-    "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
+    "coexecute", "compile", "explain", "imperative", "set_stance", "sync", "to_code", "GradientTape", "Options", "Stats",
+    "TerraError", "DecorationError", "FallbackError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
 ]

@@ -25,6 +25,9 @@ TITLES = {
 }
 
 
+FIRST = 1e6  # weight of what keeps a step from being co-executed at all
+
+
 @dataclasses.dataclass(frozen=True)
 class Cause:
     """One reason why a step function is slower than it could be."""
@@ -34,7 +37,7 @@ class Cause:
     seen: str  # what was seen there
     remedy: str  # what to change
     ms: float | None = None  # of a step that it costs at most; None where that is not known
-    weight: float = 0.0  # by which those are put in order of which no time is known
+    weight: float = 0.0  # by which those are put in order that cost the same, or of which no time is known
     statement: str | None = None  # the source at the line
 
     @property
@@ -47,8 +50,8 @@ class Cause:
 
 
 def in_order(causes: list) -> list:
-    """Those that cost most first."""
-    return sorted(causes, key=lambda cause: (-(cause.weight if cause.ms is None else round(cause.ms, 2)), -cause.weight, cause.code))
+    """What keeps a step from being co-executed at all, then those that cost most, then those of which that is not known."""
+    return sorted(causes, key=lambda cause: (cause.weight < FIRST, cause.ms is None, -round(cause.ms or 0.0, 2), -cause.weight, cause.code))
 
 
 def plural(count: int, one: str, more: str | None = None) -> str:

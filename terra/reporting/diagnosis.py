@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from terra.location import current_step
 from terra.reporting import paths, places, skipping, surroundings, values
 from terra.reporting.causes import amount, in_order, plural
 from terra.reporting.facts import Facts
@@ -47,6 +48,8 @@ class Diagnosis:
 
     def _how_fast(self):
         facts, speedup, eager = self.facts, self.speedup, self.facts.eager_ms
+        if current_step.all_are_left_alone():
+            return "runs eagerly, because of TERRA_DISABLE or terra.set_stance('imperative')"
         if not facts.stats.steps and facts.function.warnings:
             return "not co-executed where it is called"
         if not facts.stats.steps:

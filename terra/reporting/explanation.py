@@ -7,6 +7,7 @@ from terra.frontends.gradient_tape import GradientTape
 from terra.reporting import details
 from terra.reporting.causes import amount, plural
 from terra.reporting.diagnosis import Diagnosis
+from terra.runtime.fallback import policy
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
 from terra.runtime.step_function.registry import departed, instances
@@ -68,6 +69,15 @@ def explain(function=None, *, full=False):
     rest = len(diagnoses) - len(shown)
     lines += [f"... and {rest} more: terra.explain(full=True) has all of them"] if rest else []
     return Explanation("\n".join([*lines, *gone][:_MOST_LINES]), diagnoses)
+
+
+def _advise(function):
+    """The first remedy for a step function that is given up, as a sentence for the log."""
+    causes = Diagnosis(function).causes
+    return f"{causes[0].code} ({causes[0].line or 'in the step'}): {causes[0].remedy}." if causes else ""
+
+
+policy.advise = _advise
 
 
 def used():

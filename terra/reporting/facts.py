@@ -90,8 +90,8 @@ class Facts:
 
     @property
     def python_ms(self):
-        """What the Python code of a step takes at most; None if that is not known."""
-        return None if self.coexecuted_ms is None else max(self.coexecuted_ms - self.stall_ms, 0.0) * (1 - self.skipped)
+        """What the Python code of a step takes at most, spread over all steps; None if that is not known."""
+        return None if self.coexecuted_ms is None else max(self.coexecuted_ms - self.stall_ms, 0.0) * (1 - self.skipped) * self.share
 
     def lost(self, steps):
         """What it costs, spread over all steps, that so many of them were not co-executed; None if eager's time is not known."""

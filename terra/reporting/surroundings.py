@@ -3,10 +3,9 @@
 import sys
 
 from terra.reporting import places
-from terra.reporting.causes import Cause, plural
+from terra.reporting.causes import FIRST, Cause, plural
 from terra.runtime.interpreter.profilers import in_the_way
 
-_FIRST = 1e6  # weight of what keeps a step from being co-executed at all
 _REMEDIES = (
     ("replica", "call the step without strategy.run"),
     ("asynchronously", "leave out tf.config.experimental.set_synchronous_execution(False)"),
@@ -32,16 +31,16 @@ def small(facts):
 def _refused(facts):
     policy = facts.policy
     if facts.function.generation.error is not None:
-        return [Cause("T15", facts.line, f"no graph could be made of it: {facts.function.generation.error}", "put what this names under terra.imperative(), or out of the step", None, _FIRST)]
+        return [Cause("T15", facts.line, f"no graph could be made of it: {facts.function.generation.error}", "put what this names under terra.imperative(), or out of the step", None, FIRST)]
     if policy.for_good:
         remedy = "leave out the try statement around the operation that fails, or put it behind the step" if facts.function.located else \
             "keep the function in a file or a cell, where Terra finds its try statement"
-        return [Cause("T15", facts.line, policy.reason, remedy, None, _FIRST)]
+        return [Cause("T15", facts.line, policy.reason, remedy, None, FIRST)]
     return []
 
 
 def _where_it_runs(facts):
-    return [Cause("T16", facts.line, "it " + text.rstrip(".").split(";")[0], next((remedy for word, remedy in _REMEDIES if word in text), "call it elsewhere"), None, _FIRST)
+    return [Cause("T16", facts.line, "it " + text.rstrip(".").split(";")[0], next((remedy for word, remedy in _REMEDIES if word in text), "call it elsewhere"), None, FIRST)
             for text in sorted(facts.function.warnings)]
 
 

@@ -328,7 +328,7 @@ class GraphRunner:
         behind it is dropped: eagerly, the thread would not have come there. Otherwise that is replayed, and what other threads have dispatched is in any case."""
         cause = self.executors.wait()
         self.failures += 1
-        log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
+        log.info("a graph kernel failed (%s); the step is replayed imperatively", cause)
         flights = list(self.flights)  # which stay there meanwhile: other threads wait for them
         errors = {}  # of threads
         self._recovers = True

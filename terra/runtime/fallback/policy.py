@@ -21,6 +21,9 @@ ALWAYS = 20  # steps in a row that raised, and taught nothing
 SLOWER = 1.1  # co-execution that takes so many times as long is a loss
 
 
+advise = None  # gives the first remedy for a step function that is given up, as a sentence: set by `reporting`, which stands above
+
+
 class Policy:
     """Decides for one step function whether the next step may be traced or co-executed."""
 
@@ -45,6 +48,8 @@ class Policy:
         self.reason = None  # why it last gave up
         self.first = self.last_other = None  # the number of the first step that was co-executed, and of the last one that was not because it was new, or raised
         self.pauses = 0  # times that it did
+        self.owner = None  # the `Coexecuted`, weakly
+        self.told_first = False  # whether it was said that it is co-executed
         self.otherwise = None  # called when steps keep leaving the known paths: whether they are co-executed in another way from now on
 
     def imperative(self):
@@ -70,6 +75,8 @@ class Policy:
         self._since_compared += 1
         if self._since_compared < SAMPLES:
             return
+        if not self.told_first and self.first is not None and log.isEnabledFor(logging.INFO):
+            self._tell_first()
         if len(imperative) < FEW_SAMPLES:
             if self._since_compared % SAMPLES == 0:
                 self._look_how_far()
@@ -165,7 +172,23 @@ class Policy:
         self._uncovered = self._raised = 0
         if not self.told:
             self.told = True
+            remedy = self._remedy()
             if self.for_good:
-                log.warning("terra: %s runs imperatively: %s.", self.name, reason)
+                log.warning("%s runs imperatively: %s.%s", self.name, reason, remedy)
             else:
-                log.warning("terra: %s runs imperatively for now: %s; it is tried again later.", self.name, reason)
+                log.warning("%s runs imperatively for now: %s; it is tried again later.%s", self.name, reason, remedy)
+
+    def _remedy(self):
+        """What to do about it, for the log."""
+        function = self.owner() if self.owner is not None else None
+        try:
+            return " " + advise(function) if advise is not None and function is not None else ""
+        except RuntimeError:  # the helper thread looked at a graph while a step was merged into it
+            return ""
+
+    def _tell_first(self):
+        """The first co-executed steps have been timed: say so."""
+        self.told_first = True
+        ours, eager, is_bound = self.times()
+        faster = f", {'up to ' if is_bound else ''}{eager / ours:.2g} x faster than eager" if eager and ours and eager > ours else ""
+        log.info("%s is co-executed from step %d on%s", self.name, self.first, faster)

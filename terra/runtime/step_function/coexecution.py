@@ -17,6 +17,7 @@ from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.dynamic_arguments import DynamicArguments
 from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.step import Counts, Step
+from terra.runtime.fallback import stance
 from terra.runtime.fallback.policy import Policy
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.fast_forward.sites import framework_loops
@@ -76,7 +77,7 @@ class Coexecuted(AsWritten):
         self.segments = None  # once loops are rolled: what takes the place of `store` and `program`
         self.specialisation = None  # then: the structures of arguments that come again and again, each with a function of its own
         self.rolling = Rolling(self)
-        self.policy.otherwise = self.rolling.roll_branching
+        self.policy.otherwise, self.policy.owner = self.rolling.roll_branching, weakref.ref(self)
         self.fallback_reasons = {}  # reason with its line -> how often
         self.raised = {}  # the same, of the steps that raised while they were traced
         self._stats = Stats()
@@ -135,7 +136,7 @@ class Coexecuted(AsWritten):
                 self.part_of = active.function.policy.name
             return self._as_part(False)(*args, **kwargs)  # part of the outer step
         if current_step.left_alone.depth:
-            return self._as_part()(*args, **kwargs)  # part of an imperative step
+            return (self.__wrapped__ if current_step.all_are_left_alone() else self._as_part())(*args, **kwargs)  # part of an imperative step
         step_cache = self.program and self.program.step_cache
         known = step_cache is not None and step_cache.may_run_here()
         if not known and not tfi.executing_eagerly():
@@ -168,7 +169,7 @@ class Coexecuted(AsWritten):
         """Returns True: it is the case, whether or not that was said before."""
         if text not in self.warnings:
             self.warnings.add(text)
-            log.warning("terra: %s %s", self.policy.name, text)
+            log.warning("%s %s", self.policy.name, text)
         return True
 
     def _step(self, args, kwargs):
@@ -224,6 +225,8 @@ class Coexecuted(AsWritten):
             self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
         if not coexecuted and not self.options.verify:
             self.policy.note_eager(time.perf_counter() - start, step is None and self.generation.task is None)
+        if not coexecuted and step is not None:
+            stance.check(step)
         return result
 
     def _note_last_step(self):

@@ -246,4 +246,4 @@ class Lifecycle:
         reasons[reason] = reasons.get(reason, 0) + 1
         while len(reasons) > 200:
             del reasons[next(iter(reasons))]
-        log.info("terra: step %d of %s fell back: %s", function._stats.steps, function.policy.name, reason)
+        log.info("step %d of %s fell back: %s", function._stats.steps, function.policy.name, reason)

@@ -69,7 +69,7 @@ class EarlyStart:
             return program.generated
         early = self.trial.choose(now)
         if undecided and self.trial.second_is_better is not None:
-            log.info("terra: %s", self.describe())
+            log.info("%s", self.describe())
         return program.early_form if early else program.generated
 
     def lacks_form(self, program):
