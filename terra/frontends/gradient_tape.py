@@ -48,7 +48,7 @@ class GradientTape(tfi.tf.GradientTape):
     _outside = None  # the state of the `with` statement this tape was last in
 
     def __init__(self, persistent=False, watch_accessed_variables=True, **options):
-        self._options = Options.make({**defaults, **options})
+        self._options = Options.make({**defaults, **options}, "terra.GradientTape", ("persistent", "watch_accessed_variables"))
         super().__init__(persistent=persistent, watch_accessed_variables=watch_accessed_variables)
 
     # -- the block -------------------------------------------------------------------------------------------------------------

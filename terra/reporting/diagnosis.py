@@ -68,7 +68,8 @@ class Diagnosis:
         times = f"{amount(speedup)} x faster" if speedup >= 1 else f"{amount(1 / speedup)} x slower"
         how = f"{times} than eager" if not 1 / _AS_FAST < speedup < _AS_FAST else "about as fast as eager"
         bound = "at most " if facts.eager_is_bound else ""
-        return f"{'up to ' if bound and speedup >= _AS_FAST else ''}{how} ({amount(facts.mean_ms)} ms a step, eager {bound}{amount(eager)})"
+        limit = "" if not bound else "up to " if speedup >= _AS_FAST else "at least " if speedup < 1 / _AS_FAST else ""
+        return f"{limit}{how} ({amount(facts.mean_ms)} ms a step, eager {bound}{amount(eager)})"
 
     def since(self):
         """One line: since which step it is co-executed, and how many steps were."""

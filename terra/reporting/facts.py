@@ -114,8 +114,9 @@ class Facts:
 
     @functools.cached_property
     def nodes(self):
-        """All operations of all paths."""
-        return [node for store in self.stores for node in store.graph.nodes]
+        """All operations of all paths, those that are known from before steps were cut into pieces among them."""
+        stores = self.stores if self.function.store in self.stores else [self.function.store, *self.stores]
+        return [node for store in stores for node in store.graph.nodes]
 
     def nodes_of(self, *kinds):
         """The nodes that stand for reads of values (FETCH), or for operations that Python waits for (CHECK)."""
