@@ -19,9 +19,10 @@ from terra.frontends.gradient_tape import GradientTape
 from terra.frontends.keras_support import compile
 from terra.options import Options, Stats
 from terra.reporting.explanation import explain
+from terra.runtime.step_function.coexecution import Coexecuted
 
 __version__ = "0.1.0"
 __all__ = [
-    "coexecute", "compile", "explain", "imperative", "set_stance", "sync", "to_code", "GradientTape", "Options", "Stats",
+    "coexecute", "compile", "explain", "imperative", "set_stance", "sync", "to_code", "Coexecuted", "GradientTape", "Options", "Stats",
     "TerraError", "DecorationError", "FallbackError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
 ]

@@ -87,7 +87,10 @@ def unknown(name, of, names):
     return f"{of} has no option {name!r}; " + (f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(names))}.")
 
 
-@dataclasses.dataclass
+_FIRST = ("steps", "tracing_steps", "coexecuted_steps", "imperative_steps", "traces", "graphs", "fallbacks", "feeds", "fetches", "python_stall_s")  # what users look at first
+
+
+@dataclasses.dataclass(repr=False)
 class Stats:
     """What happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
@@ -128,6 +131,14 @@ class Stats:
     verified_graphs: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0
+
+    @property
+    def details(self):
+        """The figures beside those of the first nine fields and of what Python waited: how steps were run, as {name: figure}."""
+        return {name: value for name, value in vars(self).items() if name not in _FIRST}
+
+    def __repr__(self):
+        return f"Stats({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIRST)}, details={self.details!r})"
 
     def add(self, other):
         """Add the figures of `other` to these."""

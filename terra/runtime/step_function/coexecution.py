@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+import types
 import weakref
 from threading import get_ident
 
@@ -43,7 +44,13 @@ from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")
 
+FOR_USERS = ("graph", "options", "run_graph_alone", "stats", "trace_graph")  # the attributes that are shown, those of functions aside
+
 framework_loops.replace()
+
+
+def _is_special(name):
+    return name.startswith("__") and name.endswith("__")
 
 
 class Coexecuted(AsWritten):
@@ -121,6 +128,11 @@ class Coexecuted(AsWritten):
     def __repr__(self):
         code = getattr(getattr(self.__wrapped__, "__func__", self.__wrapped__), "__code__", None)
         return f"<co-executed {self.policy.name}" + (f" at {code.co_filename}:{code.co_firstlineno}>" if code else ">")
+
+    __class_getitem__ = classmethod(types.GenericAlias)  # `Coexecuted[[tf.Tensor], tf.Tensor]`, for type checkers
+
+    def __dir__(self):
+        return sorted({*filter(_is_special, object.__dir__(self)), *FOR_USERS})
 
     # -- calls -----------------------------------------------------------------------------------------------------------------
 

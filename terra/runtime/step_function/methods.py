@@ -87,6 +87,9 @@ class BoundStep:
     def __getattr__(self, name):
         return getattr(self._function, name)
 
+    def __dir__(self):
+        return dir(self._function)
+
     def __repr__(self):
         return f"<{repr(self._function)[1:-1]} of {self.__self__!r}>"
 
