@@ -176,9 +176,12 @@ class Facts:
 
 
 def line_of(node):
-    """The line that issued a node, `file.py:12`."""
+    """The line of the program's that issued a node, `file.py:12`: the innermost one that is no library's, if there is one."""
     event = node.payload.event
-    return event.line or event.location.line()
+    if event.line:
+        return event.line
+    own = [site for _, _, site in event.location.origins() if site is not None and modules.is_user_module("", site.filename)]
+    return str(own[-1]) if own else event.location.line()
 
 
 def _is_shape(x):

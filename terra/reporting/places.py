@@ -42,6 +42,16 @@ def statement(line):
     return text if len(text) <= 80 else text[:77] + "..." if text else None
 
 
+def call_of(name, line):
+    """The first line in the function that is defined at `line` where something of this name is called, `file.py:12`; None if there is none."""
+    filename, number = _file(line)
+    for node in _nodes(filename, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if node.lineno == number:
+            lines = [inner.lineno for inner in ast.walk(node) if isinstance(inner, ast.Call) and ast.unparse(inner.func).rpartition(".")[2] == name]
+            return brief(filename, min(lines)) if lines else None
+    return None
+
+
 def is_librarys(line):
     """Whether a line is known to be a library's, and not the program's own."""
     filename, _ = _file(line)

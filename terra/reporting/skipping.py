@@ -13,10 +13,12 @@ _PRINTS = re.compile(r"\b(print|pprint|write|log|debug|info|warning|warn|error|c
 _RUNS_PYTHON = re.compile(r"\b(eager_py_func|py_function|numpy_function|py_func|_internal_py_func)\b")
 _FOLLOWS = re.compile(r"of the framework's, which was not skipped|in a call that was not skipped|does what could not be skipped|left the known paths")  # from other causes
 _CALLED = re.compile(r"^(?:calls|issues) (\S+?),? (?:of the framework's|in a call)")
-_OF_VALUES = re.compile(r"reads the value of a tensor|reads numbers|reads values that it|makes? a text of a tensor|formats a shape")
+_CALLS = re.compile(r"(?:calls|asks a tensor for) (\w+)")
+_OF_VALUES = re.compile(r"asks a tensor for (numpy|__array__|__float__|__int__|__bool__)|reads the value of a tensor|reads numbers|reads values that it|makes? a text of a tensor|formats a shape")
 _WITHIN = "do more than compute: it "  # behind it comes what code of the program's does that the framework has called
 _STEPS_OWN = re.compile(r"Coexecuted\.__call__")
 _GIVEN = "an object that code gave which Terra cannot look into"
+_OUTSIDE = ("print", "scalar", "histogram", "image", "text", "write_file", "py_function", "numpy_function")  # TensorFlow's operations that no graph has, by their functions' names
 _MAKES = re.compile(r"(makes|returns|gives) an object of type (\w+)")
 
 
@@ -27,6 +29,8 @@ def find(facts):
         return causes + _printed(facts)
     reasons = _reasons(facts)
     for (text, line), names in reasons.items():
+        if line is None and facts.reads:
+            continue  # it follows from what is read, as a rule, which is a cause of its own
         if not _FOLLOWS.search(text) and not any(cause.line == line for cause in causes):
             causes.append(_cause_of(facts, text, line, names))
     return causes + _renewed(facts) + _printed(facts)
@@ -50,33 +54,43 @@ def _reasons(facts):
 
 
 def _cause_of(facts, text, line, names):
+    called = _CALLS.match(text)
+    if line is None and called:
+        line = places.call_of(called[1], facts.line)
     text = in_plain_words(text)
     ms, statement = facts.python_ms, places.statement(line)
     if facts.whole is not None and facts.whole.reason is not None and len(names) == 1 and names[0] != facts.name.rpartition(".")[2]:
         ms = None  # how much of the step it is nobody knows
-    who = a_few(names)
+    who, where = a_few(names), line or facts.line
     here = f"{who} {text}, and {'runs' if len(names) == 1 else 'run'} as Python in each step because of that"
     if _STEPS_OWN.search(text):
-        return Cause("T09", line, f"{who} calls a function that is decorated as a step itself, and runs as Python in each step because of that",
+        return Cause("T09", where, f"{who} calls a function that is decorated as a step itself, and runs as Python in each step because of that",
                      "leave out the decorator of the function that is called here", ms, 10.0, statement)
     if "profiler" in text:
-        return Cause("T11", line or facts.line, here, "start it when the steps have run some 20 times, or use cProfile or pyinstrument", ms, 19.0, statement)
+        return Cause("T11", where, here, "start it when the steps have run some 20 times, or use cProfile or pyinstrument", ms, 19.0, statement)
     if "keeps a tensor in a container" in text:
-        return Cause("T12", line, here, "give the tensor back, and put it into the container behind the step", ms, 14.0, statement)
+        return Cause("T12", where, here, "give the tensor back, and put it into the container behind the step", ms, 14.0, statement)
     if _OF_VALUES.search(text):
-        return Cause("T02", line, here, "read it behind the step", ms, 13.0, statement)
+        return Cause("T02", where, here, "read it behind the step", ms, 13.0, statement)
+    if "runs some operations imperatively" in text:
+        line = line or next(filter(None, (places.call_of(name, facts.line) for name in _OUTSIDE)), None)
+        where, prints = line or facts.line, "print(" in (places.statement(line) or "")
+        return Cause("T05" if prints else "T06", where, f"{who} runs an operation that no graph has (output, files, queues, Python), and runs as Python in each step because of that",
+                     "print or log behind the step, every so many steps" if prints else "run it behind the step", ms, 13.0, places.statement(line))
     if _RUNS_PYTHON.search(text):
-        return Cause("T06", line, here, _REWRITE, ms, 15.0, statement)
-    if _PRINTS.search(text) or "write something" in text:
-        return Cause("T05", line, here, "print or log behind the step, every so many steps", ms, 12.0, statement)
+        return Cause("T06", where, here, _REWRITE, ms, 15.0, statement)
+    if (text.startswith("calls ") and _PRINTS.search(text)) or "write something" in text:
+        return Cause("T05", where, here, "print or log behind the step, every so many steps", ms, 12.0, statement)
     if "raises an exception" in text:
-        return Cause("T08", line, here, "give back what tells that something is wrong, and raise behind the step", ms, 11.0, statement)
+        return Cause("T08", where, here, "give back what tells that something is wrong, and raise behind the step", ms, 11.0, statement)
     if _GIVEN in text:
-        return Cause("T09", line, here, "make the object that is used here once, before the first step", ms, 10.0, statement)
+        return Cause("T09", where, here, "make the object that is used here once, before the first step", ms, 10.0, statement)
+    if line is None:
+        return Cause("T09", facts.line, here, "give tensors and numbers back, and keep other objects out of the step", ms, 3.0)
     made = _MAKES.search(text)
     if made:
-        return Cause("T09", line or facts.line, here, f"make the {made[2]} once, before the first step, or behind the step", ms, 10.0, statement)
-    return Cause("T09", line or facts.line, here, "move this statement out of the step", ms, 10.0, statement)
+        return Cause("T09", where, here, f"make the {made[2]} once, before the first step, or behind the step", ms, 10.0, statement)
+    return Cause("T09", where, here, "move this statement out of the step", ms, 10.0, statement)
 
 
 _REWRITE = "write it with TensorFlow's operations, or call it before the step and give the step what it returns"

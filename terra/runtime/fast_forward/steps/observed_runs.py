@@ -66,9 +66,9 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
             raise Unskippable
         record = recording.make_record(result, inputs, False, deferred=observer.deferred, added=observer.added, effects=observer.effects.values(), opaque=observer.opaque,
                                   passed_on=set(map(id, inputs.external)) - observer.used - inputs.enclosed)
-    except Unskippable:
+    except Unskippable as error:
         if observer.reason is None:
-            observer.impure("uses, or gives, something that belongs to this step")
+            observer.impure(str(error) or "uses, or gives, something that belongs to this step")
         trial.take_for_constants(observer.deferred.places())
         if expected is None:
             trial.failed(observer)
