@@ -24,16 +24,16 @@ class Diagnosis:
         facts = self.facts
         if not facts.stats.steps and not facts.function.warnings:
             return []
-        found, kept, lines = [*surroundings.find(facts), *paths.find(facts), *values.find(facts), *skipping.find(facts)], [], set()
+        found = [*surroundings.find(facts), *paths.find(facts), *values.find(facts), *skipping.find(facts)]
         if all(cause.code in _OF_LITTLE for cause in found):
             found += skipping.operation_by_operation(facts)
-        for cause in in_order(found or surroundings.small(facts)):
+        kept = {}  # one for each line, but for that of the step's own definition, at which there may be one of each code
+        for cause in found or surroundings.small(facts):
             if places.is_librarys(cause.line):
                 cause = dataclasses.replace(cause, line=facts.line, statement=None)
-            if (cause.code, cause.line) not in lines and (cause.line == facts.line or cause.line not in {line for _, line in lines}):
-                lines.add((cause.code, cause.line))
-                kept.append(cause)
-        return kept
+            key = cause.line if cause.line != facts.line else (cause.line, cause.code)
+            kept[key] = _of_two(kept[key], cause) if key in kept else cause
+        return in_order(kept.values())
 
     @property
     def speedup(self):
@@ -97,3 +97,10 @@ class Diagnosis:
         facts = self.facts
         return {"name": facts.name, "line": facts.line, "verdict": self.verdict(), "speedup": self.speedup, "ms_per_step": facts.mean_ms, "coexecuted_ms_per_step": facts.coexecuted_ms,
                 "eager_ms_per_step": facts.eager_ms, "coexecuted_from_step": facts.first, "stats": dict(vars(facts.stats)), "causes": [cause.to_dict() for cause in self.causes]}
+
+
+def _of_two(one, other):
+    """Of two causes at one line, the one that says more, with the larger cost."""
+    told = one if one.weight >= other.weight else other
+    costs = [cause.ms for cause in (one, other) if cause.ms is not None]
+    return dataclasses.replace(told, ms=max(costs, default=None))

@@ -66,7 +66,9 @@ def _reads(facts):
     statement = places.statement(line) or ""
     others = len(lines) - 1
     also = f", and so do {plural(others, 'other line')}" if others else ""
-    if statement.startswith(("if ", "while ", "elif ")):
+    if statement.startswith("while "):
+        seen, remedy = "Python decides by the value of a tensor how often it goes on, and waits for it each time", "write the loop as tf.while_loop, or with a fixed number of rounds"
+    elif statement.startswith(("if ", "elif ")):
         seen, remedy = "Python decides by the value of a tensor, and waits for it in each step", "let the graph decide: tf.where or tf.cond"
     else:
         seen, remedy = "Python reads the value of a tensor, and waits for it in each step", "give the tensor back, and read it behind the step, every so many steps"

@@ -1,7 +1,9 @@
 """Planted causes beyond those of docs/performance.md: `terra.explain` names the line, and says nothing that a user of Terra need not know."""
 
 import inspect
+import io
 import logging
+import os
 import re
 import sys
 import time
@@ -10,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from sklearn import metrics
 
 import terra
 from terra.runtime.interpreter import profilers
@@ -151,6 +154,65 @@ def test_the_statement_of_a_function_that_is_not_skipped():
 
     cause = first(explained(step), "T09", line_of("# the reason"))
     assert cause.statement == "names = dir(x)" and "helper" in cause.seen and "step" in cause.seen
+
+
+def scored(x, y, train):
+    SCORES.append(metrics.mean_squared_error(y.numpy(), x.numpy()[:, :1]))  # scored
+    return train(x, y)
+
+
+def written(x, y, train):
+    with open(os.devnull, "a", encoding="ascii") as file:  # written
+        file.write("a step\n")
+    return train(x, y)
+
+
+def slept(x, y, train):
+    time.sleep(0.003)  # slept
+    return train(x, y)
+
+
+def printed_by_tensorflow(x, y, train):
+    tf.print("a step", output_stream=f"file://{os.devnull}")  # printed_by_tensorflow
+    return train(x, y)
+
+
+def printed_with_a_value(x, y, train):
+    loss = train(x, y)
+    print("loss", loss, file=io.StringIO())  # printed_with_a_value
+    return loss
+
+
+def made_a_layer(x, y, train):
+    layer = keras.layers.Dense(2)  # made_a_layer
+    return train(x, y) + tf.reduce_sum(layer(x))
+
+
+def halved(x, y, train):
+    q = tf.reduce_sum(x * x)
+    while q > 1.0:  # halved
+        q = q / (2.0 + tf.abs(x[0, 0]))
+    return train(x * q, y)
+
+
+SCORES = []
+PLANTED = {scored: "T02", written: "T09", slept: "T09", printed_by_tensorflow: "T05", printed_with_a_value: "T05", made_a_layer: "T09", halved: "T02"}
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
+def test_a_statement_of_the_step(planted):
+    """The same function eagerly gives the same losses: what is said is said of a step that is right."""
+    keras.utils.set_random_seed(3)
+    train, step, seen = make_training(), terra.coexecute(planted), []
+    for k in range(40):
+        seen.append(float(step(*BATCHES[k % 10], train)))
+    if planted is not made_a_layer:  # which draws random numbers
+        keras.utils.set_random_seed(3)
+        train = make_training()
+        assert seen == [float(planted(*BATCHES[k % 10], train)) for k in range(40)]
+    cause = first(looked_at(terra.explain(step)), PLANTED[planted], line_of(f"# {planted.__name__}"))
+    assert cause.statement and cause.remedy
 
 
 def test_an_error_in_a_function_that_the_step_calls():
