@@ -85,7 +85,9 @@ class Facts:
 
     @property
     def stall_ms(self):
-        """What Python waits for the graph in a co-executed step."""
+        """What Python waits for the graph in a co-executed step: in the last ones, if that was noted."""
+        if self.policy.stall is not None:
+            return self.policy.stall * 1e3
         return self.stats.python_stall_s * 1e3 / self.stats.coexecuted_steps if self.stats.coexecuted_steps else 0.0
 
     @property

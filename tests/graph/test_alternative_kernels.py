@@ -275,7 +275,7 @@ def test_a_step_with_all_of_them(taken):
     assert step.stats().coexecuted_steps >= 8 and step.stats().fallbacks == 0
     fixed = {node.payload.event.info.op_type for node in step.program.generated.fixed}
     assert fixed == USED
-    report = str(terra.explain(step))
+    report = str(terra.explain(step, full=True))
     assert "Shapes are assumed of" in report and "Einsum (6)" in report and "would run imperatively" in report
     left = {node.op for node in step.graph.as_graph_def().node}
     assert not left & {"Einsum", "SelectV2", "SquaredDifference", "StridedSliceGrad"} and {"MatMul", "Select", "Pad", "Bitcast"} <= left

@@ -31,7 +31,7 @@ def test_a_cause_and_its_remedy(section, tmp_path):
     (remedy,) = [line for line in section.says.splitlines() if line.startswith("     do:")]
     assert remedy == f"     do:   {first.remedy}", text
     (seen,) = [line for line in section.says.splitlines() if line.startswith("     seen:")]
-    assert without_times(seen) == without_times(f"     seen: {first.seen}".replace(path.name, "train.py")), text
+    assert without_times(seen).split(",")[0] == without_times(f"     seen: {first.seen}".replace(path.name, "train.py")).split(",")[0], text  # further lines may be others
     assert len(text.splitlines()) <= 25
     text, _ = performance_page.run(tmp_path / f"{section.code.lower()}_after.py", f"{PREAMBLE}\n\n{section.after}")
     assert section.code not in [cause.code for cause in text.causes], text

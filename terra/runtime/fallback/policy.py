@@ -49,6 +49,8 @@ class Policy:
         self.first = self.last_other = None  # the number of the first step that was co-executed, and of the last one that was not because it was new, or raised
         self.pauses = 0  # times that it did
         self.owner = None  # the `Coexecuted`, weakly
+        self.stall = None  # seconds that Python has waited for the graph in each of the last co-executed steps
+        self._stall_before = 0.0, 0  # (how long it had waited, how many co-executed steps there had been) when that was last looked at
         self.told_first = False  # whether it was said that it is co-executed
         self.otherwise = None  # called when steps keep leaving the known paths: whether they are co-executed in another way from now on
 
@@ -75,8 +77,10 @@ class Policy:
         self._since_compared += 1
         if self._since_compared < SAMPLES:
             return
-        if not self.told_first and self.first is not None and log.isEnabledFor(logging.INFO):
-            self._tell_first()
+        if self._since_compared % SAMPLES == 0:
+            self._note_stall()
+            if not self.told_first and self.first is not None:
+                self._tell_first()
         if len(imperative) < FEW_SAMPLES:
             if self._since_compared % SAMPLES == 0:
                 self._look_how_far()
@@ -185,6 +189,13 @@ class Policy:
             return " " + advise(function) if advise is not None and function is not None else ""
         except RuntimeError:  # the helper thread looked at a graph while a step was merged into it
             return ""
+
+    def _note_stall(self):
+        """Every so many co-executed steps: how long Python has waited in them."""
+        function = self.owner() if self.owner is not None else None
+        if function is not None:
+            (waited, steps), now = self._stall_before, (function.counts.python_stall, function._stats.coexecuted_steps)
+            self.stall, self._stall_before = (now[0] - waited) / max(now[1] - steps, 1), now
 
     def _tell_first(self):
         """The first co-executed steps have been timed: say so."""
