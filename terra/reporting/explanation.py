@@ -4,6 +4,7 @@ from types import MethodType
 
 from terra.frontends import keras_support, script
 from terra.frontends.gradient_tape import GradientTape
+from terra.location import current_step
 from terra.reporting import details
 from terra.reporting.causes import amount, plural
 from terra.reporting.diagnosis import Diagnosis
@@ -58,7 +59,7 @@ def explain(function=None, *, full=False):
     diagnoses = [Diagnosis(f) for f in functions]
     gone = [f"{name.replace('<locals>.', '')}, {plural(count, 'function')} that {'is' if count == 1 else 'are'} gone: {details.steps(stats)}" for name, (count, stats) in departed.items()] if function is None else []
     if not diagnoses and not gone:
-        return Explanation(NOTHING)
+        return Explanation(NOTHING if not current_step.all_are_left_alone() else f"{NOTHING[:-1]}: TERRA_DISABLE or terra.set_stance('imperative') is set.")
     if full:
         blocks = [details.whole(diagnosis, _described(diagnosis, len(diagnosis.causes))) for diagnosis in diagnoses]
         return Explanation("\n\n".join([*head, *blocks, *gone]), diagnoses)

@@ -30,11 +30,12 @@ def _sizes(facts):
     count = max(map(len, inputs.values()))
     described = [f"{_name(facts, key)} {_range(list(shapes))}" for key, shapes in inputs.items()]
     line = facts.line or next(iter(next(iter(inputs.values())).values()))
+    costs = [cost for cost in (facts.python_ms, facts.lost(facts.paused) if facts.paused else None) if cost is not None]
     if facts.in_block:
         remedy = "put the block into a function with @terra.coexecute(reduce_retracing=True), and the batch among its arguments"
     else:
         remedy = "terra.compile(..., reduce_retracing=True)" if facts.is_keras else "@terra.coexecute(reduce_retracing=True)"
-    return [Cause("T01", line, f"{plural(count, 'size')}: {a_few(described)}", remedy, None if facts.python_ms is None else facts.python_ms + (facts.lost(facts.paused) or 0.0), 17.5, places.statement(line))]
+    return [Cause("T01", line, f"{plural(count, 'size')}: {a_few(described)}", remedy, sum(costs) if costs else None, 17.5, places.statement(line))]
 
 
 def _is_made_of_shapes(key):
