@@ -7,8 +7,8 @@ graph function is generated from that. From then on the step is co-executed: the
 the program while Python runs, the GraphRunner runs the operations in the graph, and calls whose
 outcome is known are skipped. A step that leaves the known paths falls back to eager execution.
 
-`api`, `cli` and `report` are what users touch; `frontends` makes steps and hands them to
-`runtime.step_function`. `errors`, `options` and `trial` import no other room. docs/architecture.md
+`api` and `cli` are what users touch, and `reporting` tells them what happened; `frontends` makes steps and hands them to
+`runtime.step_function`. `errors`, `logs`, `options` and `trial` import no other room. docs/architecture.md
 has a line on each room, and the rules of what may import what.
 
 What needs TensorFlow is imported when it is first asked for: `terra.__version__`, the options and the errors are there
@@ -18,24 +18,25 @@ without. A program that has imported TensorFlow already gets all of Terra at onc
 import atexit
 import sys
 
-from terra.errors import DecorationError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
+from terra.errors import DecorationError, FallbackError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
 from terra.options import Options, Stats
 
 __version__ = "0.1.0"
 __all__ = [
-    "coexecute", "compile", "explain", "imperative", "sync", "to_code", "GradientTape", "Options", "Stats",
-    "TerraError", "DecorationError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
+    "coexecute", "compile", "explain", "imperative", "set_stance", "sync", "to_code", "Coexecuted", "GradientTape", "Options", "Stats",
+    "TerraError", "DecorationError", "FallbackError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
 ]
 
 
 def _load():
     """Imports the rest, and TensorFlow with it. Raises: UnsupportedTensorFlowError."""
-    global coexecute, compile, explain, imperative, sync, to_code, GradientTape
-    from terra.api import imperative, sync, to_code
+    global coexecute, compile, explain, imperative, set_stance, sync, to_code, Coexecuted, GradientTape
+    from terra.api import imperative, set_stance, sync, to_code
     from terra.frontends.decorator import coexecute
     from terra.frontends.gradient_tape import GradientTape
     from terra.frontends.keras_support import compile
-    from terra.report import explain
+    from terra.reporting.explanation import explain
+    from terra.runtime.step_function.coexecution import Coexecuted
 
 
 def __getattr__(name):

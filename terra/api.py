@@ -1,7 +1,7 @@
 """The public functions."""
 
-from terra import transform
-from terra.frontends import at_exit, forks, replicas, script  # noqa: F401  (`at_exit` waits for the last steps)
+from terra import logs, transform
+from terra.frontends import at_exit, forks, replicas, script, stance  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.fast_forward.purity import user_code  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.fast_forward.sites import substitution  # noqa: F401  (`at_exit` waits for the last steps)
 from terra.runtime.fast_forward.steps import pure_functions  # noqa: F401  (`at_exit` waits for the last steps)
@@ -12,7 +12,10 @@ from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
 
 imperative = interception.imperative
+set_stance = stance.set_stance
 substitution.install(pure_functions, user_code.observe)
+logs.install()
+stance.from_environment()
 
 
 def to_code(function):

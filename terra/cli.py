@@ -45,7 +45,7 @@ def parser():
         usage="python -m terra run [--stats] [--explain] [OPTION ...] (SCRIPT | -m MODULE) [ARGS ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     run.add_argument("--stats", action="store_true", help="print what was co-executed, on standard error, when the script ends")
-    run.add_argument("--explain", action="store_true", help="print a report on each step: its traces, its fallbacks and why they happened")
+    run.add_argument("--explain", action="store_true", help="print how fast each step is, what would make it faster, and all that is known of it")
     _add_step_options(run)
     run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a library module as `python -m MODULE` does")
     run.add_argument("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the script, and its own arguments")
@@ -129,13 +129,13 @@ def _run(options):
         if options.stats:
             print(statistics(), file=sys.stderr)
         if options.explain:
-            print(explain(), file=sys.stderr)
+            print(explain(full=True), file=sys.stderr)
     return code
 
 
 def statistics():
     """Gives a table of what happened in all steps, as text."""
-    from terra.report import used
+    from terra.reporting.explanation import used
     from terra.runtime.step_function.registry import departed
 
     named = {}  # functions of one name, made anew for each model

@@ -25,6 +25,10 @@ class VerificationError(TerraError):
     """A co-executed step differed from eager execution (see the option `verify`)."""
 
 
+class FallbackError(TerraError):
+    """A step left its graph, which `terra.set_stance("fail_on_fallback")` makes an error."""
+
+
 class GenerationError(TerraError):
     """A TraceGraph can not be written as a symbolic graph; the step then stays imperative."""
 

@@ -43,13 +43,15 @@ class Options:
     transform: bool = True
 
     @classmethod
-    def make(cls, keywords):
+    def make(cls, keywords, of="terra.coexecute", others=()):
+        """The options of these names; `of`: what was given them; `others`: what that takes besides, which the program may have meant.
+
+        Raises: OptionError for a name that is no option, or a value that it can not have.
+        """
         names = {f.name: f.type for f in dataclasses.fields(cls)}
         for name, value in keywords.items():
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(names))}."
-                raise errors.OptionError(f"terra.coexecute has no option {name!r}; {hint}")
+                raise errors.OptionError(unknown(name, of, [*names, *others]))
             expected = type(getattr(cls, name))
             if name == "fast_forward" and value == "framework":
                 continue
@@ -61,7 +63,35 @@ class Options:
         return cls(**keywords)
 
 
-@dataclasses.dataclass
+COUNTERPARTS = {  # what other libraries call an option -> what there is in Terra
+    "input_signature": "a step takes any arguments; if their sizes vary, reduce_retracing=True keeps what is known of the step",
+    "autograph": "Python runs as Python, so there is nothing to convert; leave it out",
+    "fullgraph": "terra.set_stance('fail_on_fallback') makes it an error that a step leaves its graph",
+    "jit": "jit_compile=True lets XLA compile the graph",
+    "experimental_compile": "jit_compile=True lets XLA compile the graph",
+    "backend": "jit_compile=True lets XLA compile the graph, optimize=True has TensorFlow rewrite it",
+    "mode": "jit_compile=True lets XLA compile the graph, optimize=True has TensorFlow rewrite it",
+    "dynamic": "reduce_retracing=True leaves sizes unknown that vary",
+    "experimental_relax_shapes": "reduce_retracing=True leaves sizes unknown that vary",
+    "experimental_follow_type_hints": "reduce_retracing=True leaves sizes unknown that vary",
+    "static_argnums": "Python values are told apart by themselves; leave it out",
+    "run_eagerly": "terra.set_stance('imperative') runs all steps eagerly",
+    "disable": "terra.set_stance('imperative') runs all steps eagerly",
+}
+
+
+def unknown(name, of, names):
+    """Returns what to say of an option that `of` does not have; `names`: those that it has."""
+    if name in COUNTERPARTS:
+        return f"{of} has no option {name!r}: {COUNTERPARTS[name]}."
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"{of} has no option {name!r}; " + (f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(sorted(names))}.")
+
+
+_FIRST = ("steps", "tracing_steps", "coexecuted_steps", "imperative_steps", "traces", "graphs", "fallbacks", "feeds", "fetches", "python_stall_s")  # what users look at first
+
+
+@dataclasses.dataclass(repr=False)
 class Stats:
     """Counts of what happened so far; `steps == tracing_steps + coexecuted_steps + imperative_steps`.
 
@@ -102,6 +132,14 @@ class Stats:
     verified_graphs: int = 0
     python_stall_s: float = 0.0
     generation_s: float = 0.0
+
+    @property
+    def details(self):
+        """The figures beside those of the first nine fields and of what Python waited: how steps were run, as {name: figure}."""
+        return {name: value for name, value in vars(self).items() if name not in _FIRST}
+
+    def __repr__(self):
+        return f"Stats({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIRST)}, details={self.details!r})"
 
     def add(self, other):
         """Add the figures of `other` to these."""

@@ -21,6 +21,11 @@ def is_ours(frame: FrameType) -> bool:
     return type(name) is str and name.startswith(_WITHIN)
 
 
+def owns(kind: type) -> bool:
+    """Returns whether a class is Terra's own."""
+    return kind.__module__.startswith(_WITHIN)
+
+
 def calling(function: Function) -> Function:
     """Decorates a function that calls the program's code or the framework's."""
     code = function.__code__

@@ -10,8 +10,8 @@ import sys
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN, END = "```mermaid\n", "```\n"
-TOP = "api, cli, report"
-GROUND = "errors, options, ours, trial"
+TOP = "api, cli"
+GROUND = "errors, logs, options, ours, trial"
 
 
 def room_of(module):

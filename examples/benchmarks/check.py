@@ -115,7 +115,7 @@ def check(name, options):
         print(f"  {field:<18} {value:.3f}" if isinstance(value, float) else f"  {field:<18} {value}")
     if options.explain:
         for step, _ in steps:
-            print(terra.explain(step))
+            print(terra.explain(step, full=True))
 
     # A gradient that is zero but for rounding moves its variable under Adam: then only the losses tell.
     wrong = []

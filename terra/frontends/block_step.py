@@ -26,6 +26,7 @@ from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.process.garbage import collect_as_before
 from terra.runtime.execution.process.cross_thread import View
 from terra.runtime.execution.step import Step
+from terra.runtime.fallback import stance
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.interpreter import frames
 from terra.runtime.step_function.coexecution import Coexecuted
@@ -103,6 +104,8 @@ class BlockLifecycle(Lifecycle):
             kinds = stats.coexecuted_steps - coexecuted, stats.imperative_steps - imperative
             if stats.steps == steps + 1 and sum(kinds) == 1:
                 function.policy.took(kinds[0] == 1, now - began)
+            if stats.steps == steps + 1 and not kinds[0]:
+                function.policy.note_eager(now - began, kinds[1] == 1 and function.generation.task is None)
         self._last = now, stats.coexecuted_steps, stats.imperative_steps, stats.steps
 
     def leave(self, step):
@@ -143,6 +146,7 @@ class BlockFunction(Coexecuted):
             verification.finish(step)
         elif step.fallback_reason is None and self.options.run_ahead == 0:
             GRAPH_RUNNER.limit(0)
+        stance.check(step)
 
     def give_up(self, step, error):
         """The block raised: what it did before is done, as in eager execution."""

@@ -1,5 +1,6 @@
 """`terra.coexecute`: a function whose calls are steps."""
 
+import functools
 import inspect
 
 from terra import errors
@@ -20,6 +21,8 @@ def coexecute(fn=None, /, **options):
     made = Options.make(options)
     if fn is None:
         return lambda f: coexecute(f, **options)
+    if isinstance(fn, (staticmethod, classmethod)):  # in either order with these decorators
+        return type(fn)(coexecute(fn.__func__, **options))
     _check(fn)
     python = instrument(fn) if made.transform else fn
     return Coexecuted(fn, python, made, located=made.transform and reason(fn) is None)
@@ -29,6 +32,9 @@ def _check(fn):
     name = getattr(fn, "__qualname__", repr(fn))
     if inspect.isclass(fn):
         raise errors.DecorationError(f"terra.coexecute got the class {name}; decorate the method that runs one step instead.")
+    if isinstance(fn, (property, functools.cached_property)):
+        kind, of = type(fn).__name__, getattr(fn, "fget", None) or getattr(fn, "func", None)
+        raise errors.DecorationError(f"terra.coexecute got the {kind} {getattr(of, '__qualname__', 'of a class')}; put @terra.coexecute below @{kind}.")
     if not callable(fn):
         raise errors.DecorationError(f"terra.coexecute got {fn!r}, which is not callable; give it the function that runs one step.")
     called = (fn, type(fn).__call__)  # the function, or what an object does when it is called

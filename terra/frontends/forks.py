@@ -42,7 +42,7 @@ def _in_child():
     else:
         current_step.active = None
     _left_behind.append(GRAPH_RUNNER.forked())
-    log.info("terra: this process was forked, which TensorFlow's threads do not survive: steps run imperatively in it")
+    log.info("this process was forked, which TensorFlow's threads do not survive: steps run imperatively in it")
 
 
 os.register_at_fork(before=_before, after_in_child=_in_child)

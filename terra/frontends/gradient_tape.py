@@ -44,11 +44,11 @@ class GradientTape(tfi.tf.GradientTape):
     """
 
     _step = None
-    _left_alone = False  # whether the policy leaves the block alone that the tape is in
+    _left_alone = None  # if the policy leaves the block alone that the tape is in: what says so
     _outside = None  # the state of the `with` statement this tape was last in
 
     def __init__(self, persistent=False, watch_accessed_variables=True, **options):
-        self._options = Options.make({**defaults, **options})
+        self._options = Options.make({**defaults, **options}, "terra.GradientTape", ("persistent", "watch_accessed_variables"))
         super().__init__(persistent=persistent, watch_accessed_variables=watch_accessed_variables)
 
     # -- the block -------------------------------------------------------------------------------------------------------------
@@ -58,8 +58,8 @@ class GradientTape(tfi.tf.GradientTape):
         if tfi.tf.executing_eagerly() and not current_step.left_alone.depth:
             step = self._begin(sys._getframe(1))
         if step is None:
-            if self._left_alone:
-                current_step.left_alone.__enter__()
+            if self._left_alone is not None:
+                self._left_alone.__enter__()
             return super().__enter__()
         self._step = step
         try:
@@ -84,7 +84,7 @@ class GradientTape(tfi.tf.GradientTape):
             self._outside = _block_at(frames.innermost_outside(frame), self._options)
             held = signal_handlers.put_off()
             step = self._outside.lifecycle.begin(functools.partial(BlockStep, frame))
-            self._left_alone = step is None
+            self._left_alone = current_step.left_alone if step is None else None
         finally:
             if step is None:
                 current_step.lock.release()
@@ -95,9 +95,9 @@ class GradientTape(tfi.tf.GradientTape):
 
     def __exit__(self, kind, error, trace):
         step = self._step
-        if self._left_alone:
-            self._left_alone = False
-            current_step.left_alone.__exit__()
+        if self._left_alone is not None:
+            left_alone, self._left_alone = self._left_alone, None
+            left_alone.__exit__()
         if step is None or step.closed or step.view is not None:
             return super().__exit__(kind, error, trace)
         try:

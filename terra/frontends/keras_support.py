@@ -9,6 +9,7 @@ Nothing here imports Keras: Keras 3 (on TensorFlow) and tf_keras differ in none 
 """
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import sys
@@ -17,7 +18,7 @@ from terra import errors
 from terra.frameworks import keras, framework_objects
 from terra.frontends import script
 from terra.frontends.decorator import coexecute
-from terra.options import Options
+from terra.options import COUNTERPARTS, Options, unknown
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.tf import private_names as tfi
 
@@ -93,7 +94,8 @@ def compile(model, *args, **keywords):
     """
     _check(model)
     options = {k: keywords.pop(k) for k in list(keywords) if k in _TERRA_OPTIONS and (k, keywords[k]) != ("jit_compile", "auto")}  # which is Keras' own word
-    Options.make(options)  # a wrong option is told before anything has changed
+    Options.make(options, "terra.compile")  # a wrong option is told before anything has changed
+    _check_names(model, keywords)
     if keywords.get("run_eagerly") is False:
         raise errors.OptionError("terra.compile runs the model's steps as Python, so run_eagerly=False cannot be had; leave it out, "
                                  "or call model.compile for a tf.function.")
@@ -105,6 +107,25 @@ def compile(model, *args, **keywords):
     steps = KerasSteps(model, options)
     _compile_as(model, True, False)
     return steps
+
+
+def _check_names(model, keywords):
+    """Raises: OptionError for a keyword that `model.compile` does not take, and that is nearly an option of Terra's, or that other libraries have."""
+    try:
+        known = set(inspect.signature(model.compile).parameters)
+    except (TypeError, ValueError):  # a method without a signature
+        return
+    for name in keywords:
+        if name not in known and (name in COUNTERPARTS or difflib.get_close_matches(name, _TERRA_OPTIONS, n=1, cutoff=0.75)):
+            raise errors.OptionError(unknown(name, "terra.compile", [*_TERRA_OPTIONS, *known - {"kwargs"}]))
+
+
+def steps_of(given):
+    """The steps of a model, or of what `compile` has returned for it: those of `train`, `test` and `predict`; None for anything else."""
+    if not isinstance(given, KerasSteps):
+        attributes = getattr(given, "__dict__", None)
+        given = attributes.get(_MARK) if type(attributes) is dict and not inspect.isclass(given) else None
+    return [getattr(given, short) for short in STEPS] if isinstance(given, KerasSteps) else None
 
 
 def _making(model, make, kept):

@@ -62,6 +62,11 @@ def site(site_id) -> Optional[Site]:
     return _sites.get(site_id)
 
 
+def sites() -> list:
+    """All places that have an id so far."""
+    return list(_sites.values())
+
+
 _pruner = Pruner()
 
 

@@ -185,7 +185,7 @@ def test_found_out_in_a_program_that_reads_its_loss(monkeypatch):
     stats = coexecuted.stats()
     assert stats.early_steps >= BLOCK * ROUNDS and stats.fallbacks == 0 and stats.graphs == 1
     assert coexecuted.early_start.trial.second_is_better is not None
-    assert coexecuted.early_start.describe() in terra.explain(coexecuted)
+    assert coexecuted.early_start.describe() in terra.explain(coexecuted, full=True)
 
 
 def test_no_early_form_for_a_compiled_graph():

@@ -40,11 +40,11 @@ def test_a_method_asked_through_its_class():
     for k in range(8):
         for trainer in trainers:
             trainer.step(X[k % 4])
-    text = terra.explain(Trainer.step)
+    text = terra.explain(Trainer.step, full=True)
     assert "16 steps" in text.splitlines()[0] and "Each of its 2 instances" in text.splitlines()[0]
     for trainer in trainers:
-        assert terra.explain(trainer.step) in text
-    assert terra.explain(trainers[0].step).startswith("test_a_method") and "8 steps" in terra.explain(trainers[0].step)
+        assert terra.explain(trainer.step, full=True) in text
+    assert terra.explain(trainers[0].step).startswith("test_a_method") and "of 8 steps" in terra.explain(trainers[0].step)
 
 
 def test_lines_of_operators_and_of_reads_by_the_step_itself():
@@ -56,9 +56,9 @@ def test_lines_of_operators_and_of_reads_by_the_step_itself():
 
     function = run(step)
     assert function.stats().coexecuted_steps > 6
-    text = terra.explain(function)
+    text = terra.explain(function, full=True)
     assert f"Values that Python reads in the middle of the step: {line_of('# the read')}." in text
-    assert f"Values that Python feeds to the step: {line_of('y = x @ x * k')}." in text
+    assert f"Values that Python gives to the step: {line_of('y = x @ x * k')}." in text
 
 
 def test_the_line_where_a_step_left_the_known_paths():
@@ -84,7 +84,7 @@ def test_a_full_graph():
     step = terra.coexecute(step, wait_for_graph=True, max_traces=2, loops="unroll")
     for k in [0, 0, 1, 1, 2, 3, 4]:
         step(X[0], k)
-    text = terra.explain(step)
+    text = terra.explain(step, full=True)
     assert "max_traces (2) is reached" in text and "raise it, or lift" in text and "known from now on" not in text
 
 
@@ -103,7 +103,7 @@ def test_calls_that_are_not_skipped():
 
     function = run(step)
     assert function.stats().coexecuted_steps > 6
-    text = terra.explain(function)
+    text = terra.explain(function, full=True)
     assert f"map_fn_v2 ({line_of('# the framework')}), because it is given an object of type function" in text
     why = f"because it makes an object of type ReferenceType ({line_of('# what helper does')})"
     assert f"The step's own code runs at each step, {why}." in text and f"helper ({line_of('# its call')}), {why}" in text
@@ -133,12 +133,14 @@ def test_a_new_path_behind_a_read():
     function = terra.coexecute(step, wait_for_graph=True)
     for i in range(16):
         function(tf.constant([1.0 if i < 10 else 200.0]), i)
-    assert "never followed the read of a value here" in terra.explain(function)
+    assert "never followed the read of a value here" in terra.explain(function, full=True)
 
 
 def test_a_step_that_was_not_called():
     function = terra.coexecute(lambda x: x)
-    assert terra.explain(function) == f"{function.__qualname__}: not called yet."
+    line = function.__wrapped__.__code__.co_firstlineno
+    assert terra.explain(function) == f"test_a_step_that_was_not_called.<lambda>  test_explain.py:{line}   not called yet"
+    assert terra.explain(function).to_dict()["steps"][0]["stats"]["steps"] == 0 and terra.explain(function).causes == []
 
 
 def test_what_a_step_is_shown_as():
@@ -172,12 +174,12 @@ def test_steps_that_always_raise_are_left_alone():
             function(X[k % 4], k)
     stats = function.stats()
     assert calls == list(range(45)) and (stats.tracing_steps, stats.imperative_steps) == (20, 25)
-    text = terra.explain(function)
+    text = terra.explain(function, full=True)
     assert "20 x the step raised ValueError" in text and "imperatively for the next 25 steps: 20 steps in a row raised" in text
     for k in range(45, 90):
         function(X[k % 4], k)
     assert function.stats().coexecuted_steps > 10
-    assert "It ran imperatively for a while once, most recently because 20 steps in a row raised" in terra.explain(function)
+    assert "It ran imperatively for a while once, most recently because 20 steps in a row raised" in terra.explain(function, full=True)
 
 
 def test_steps_that_raise_now_and_then_go_on():
@@ -203,8 +205,8 @@ def test_blocks_and_everything():
         with terra.GradientTape(wait_for_graph=True) as tape:  # the block
             loss = tf.reduce_sum(X[k % 4] @ w)
         w.assign_sub(0.1 * tape.gradient(loss, w))
-    text = terra.explain(tape)
-    assert text.startswith(f"the block at {line_of('# the block')}: 12 steps") and text in terra.explain()
+    text = terra.explain(tape, full=True)
+    assert text.startswith(f"the block at {line_of('# the block')}   ") and "of 12 steps" in text and text in terra.explain(full=True)
 
     class Trainer:
         @terra.coexecute(wait_for_graph=True)
@@ -214,7 +216,7 @@ def test_blocks_and_everything():
     trainer = Trainer()
     for k in range(5):
         trainer.step(X[0])
-    assert terra.explain().count(f"{Trainer.step.__qualname__}: 5 steps") == 2  # the class's, and in it the instance's
+    assert terra.explain(full=True).count(f"{Trainer.step.__qualname__}: 5 steps") == 1  # the instance's
     for other in (len, terra.GradientTape()):  # a tape that was no step
         with pytest.raises(TypeError, match="terra.explain takes"):
             terra.explain(other)
@@ -237,4 +239,4 @@ def test_functions_that_are_gone_are_counted():
     gc.collect()
     (line,) = [line for line in cli.statistics().splitlines() if "a_step_of_a_fold" in line]
     assert line.split()[0] == "15" and line.endswith("a_step_of_a_fold (3 functions)")
-    assert "a_step_of_a_fold, 3 functions that are gone: 15 steps" in terra.explain()
+    assert "a_step_of_a_fold, 3 functions that are gone: 15 steps" in terra.explain(full=True)

@@ -264,7 +264,7 @@ def test_each_class_has_its_own_class_method():
         assert float(Base.step(ONE)) == 1.0 + k and float(Derived.step(ONE)) == 101.0 + k
     own = vars(Base)["step"].__func__.of_instances()
     assert len(own) == 2 and all(made.stats().steps == 8 and made.stats().coexecuted_steps >= 4 for made in own)
-    assert all("step: 8 steps" in terra.explain(cls.step) for cls in (Base, Derived))
+    assert all("step: 8 steps" in terra.explain(cls.step, full=True) for cls in (Base, Derived))
     # From Python 3.13 on nothing but a call tells a class method's class.
     assert [cls.step.stats().steps for cls in (Base, Derived)] == ([8, 8] if sys.version_info < (3, 13) else [16, 16])
 

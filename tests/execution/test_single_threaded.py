@@ -68,7 +68,7 @@ def test_the_faster_way_is_kept(monkeypatch, faster):
     terra.sync()
     stats = step.stats()
     assert step.single_threaded.trial.second_is_better is faster
-    assert "one after another on one thread: steps took" in terra.explain(step)
+    assert "one after another on one thread: steps took" in terra.explain(step, full=True)
     if faster:
         assert stats.single_threaded_steps > TRIAL // 2
     else:
@@ -168,7 +168,7 @@ def test_not_where_it_calls_functions(step):
     if step(x, 0).shape.rank != 4 or hardware.has_onednn():
         assert stats.single_threaded_steps <= 4  # before the graph had a branch
         assert "calls functions" in coexecuted.single_threaded.reason and coexecuted.single_threaded.is_decided()
-        assert "does not run on one thread: it calls functions" in terra.explain(coexecuted)
+        assert "does not run on one thread: it calls functions" in terra.explain(coexecuted, full=True)
 
 
 def test_given_up_when_a_step_fails(monkeypatch):

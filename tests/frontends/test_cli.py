@@ -189,7 +189,7 @@ def test_a_traceback_shows_the_script_s_lines_only_where_it_can(tmp_path, terra_
     assert trace.splitlines()[1] == expected[0]
     assert "ValueError: ninety" in trace
     assert coexecuted_steps(run) >= 2
-    assert "step: " in run.stderr and "TraceGraph: " in run.stderr
+    assert "step: " in run.stderr and "paths with " in run.stderr and "co-executed" in run.stderr
 
 
 def test_an_error_of_the_last_step_in_flight_is_not_lost(tmp_path, terra_run):

@@ -275,7 +275,7 @@ def test_a_step_with_all_of_them(taken):
     assert step.stats().coexecuted_steps >= 8 and step.stats().fallbacks == 0
     fixed = {node.payload.event.info.op_type for node in step.program.generated.fixed}
     assert fixed == USED
-    report = str(terra.explain(step))
+    report = str(terra.explain(step, full=True))
     assert "Shapes are assumed of" in report and "Einsum (6)" in report and "would run imperatively" in report
     left = {node.op for node in step.graph.as_graph_def().node}
     assert not left & {"Einsum", "SelectV2", "SquaredDifference", "StridedSliceGrad"} and {"MatMul", "Select", "Pad", "Bitcast"} <= left
@@ -336,12 +336,12 @@ def run_sizes(sizes, reads, wrap=lambda step: step):
 def test_other_shapes_run_imperatively_once_and_then_in_a_general_form(taken):
     sizes = [4] * 6 + [3] + [4] * 12 + [3] * 12 + [5, 4, 3]
     step, seen = run_sizes(sizes, False)
-    assert "other shapes" in str(terra.explain(step))
+    assert "other shapes" in str(terra.explain(step, full=True))
     assert [fallbacks for fallbacks, _ in seen] == [0] * 6 + [1] * (len(sizes) - 6)
     assert [general for _, general in seen[8:]] == [size != 4 for size in sizes[8:]]
     program = step.program
     assert program.generated.fixed and not program.general.fixed and program.general.arg_specs == program.generated.arg_specs
-    assert "has a general form" in str(terra.explain(step))
+    assert "has a general form" in str(terra.explain(step, full=True))
     assert step.stats().fast_forwards > 20  # calls were jumped over with all shapes
 
 

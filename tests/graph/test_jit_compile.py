@@ -225,7 +225,7 @@ def test_operations_without_a_kernel_stay_outside():
     form = step.program.compiled._current[0]
     inside = {node.op for c in form.clusters for node in c.fdef.node_def}
     assert not inside & {"Where", "Unique", "AsString", "StringLength"}
-    assert "left outside" in terra.explain(step) and "Where" in terra.explain(step)
+    assert "left outside" in terra.explain(step, full=True) and "Where" in terra.explain(step, full=True)
 
 
 def test_nothing_to_compile():
@@ -234,7 +234,7 @@ def test_nothing_to_compile():
     for _ in range(12):
         step()
     assert v.numpy() == 13.0 and step.stats().compiled_steps == 0
-    assert "no part of the graph can be compiled" in terra.explain(step)
+    assert "no part of the graph can be compiled" in terra.explain(step, full=True)
 
 
 def test_a_cluster_that_xla_refuses(monkeypatch):
@@ -267,7 +267,7 @@ def test_a_compilation_that_fails_leaves_the_others(monkeypatch):
     step = compare(keras_training(mlp, sparse, read=True), batches(6))
     assert len(failed) == 1
     assert len(step.program.compiled._current[0].clusters) == 1
-    assert "this part is too strange" in terra.explain(step)
+    assert "this part is too strange" in terra.explain(step, full=True)
 
 
 # ------------------------------------------------------------------------------------- failures and fallbacks
@@ -309,7 +309,7 @@ def test_an_index_out_of_range_raises_what_eager_raises():
         with pytest.raises(tf.errors.InvalidArgumentError):
             step(tf.constant([0, 5, 4]))
     assert float(step(tf.constant([1, 2, 3]))) > 0
-    assert "failed and were replayed" in terra.explain(step)
+    assert "failed and were replayed" in terra.explain(step, full=True)
 
 
 def test_a_segment_out_of_range_raises_what_eager_raises():
@@ -476,7 +476,7 @@ def test_clusters_too_large_to_compile(monkeypatch):
     for _ in range(12):
         step(tf.constant(numbers(5, 4)), 1.0)
     assert step.stats().compiled_steps == 0 and step.stats().coexecuted_steps
-    assert "none of a size that pays" in terra.explain(step)
+    assert "none of a size that pays" in terra.explain(step, full=True)
 
 
 # ------------------------------------------------------------------------------------- when
@@ -511,7 +511,7 @@ def test_the_faster_form_is_kept(monkeypatch):
         step(x, 1.0)
     stats = step.stats()
     assert 0 < stats.compiled_steps <= trial.BLOCK + 1  # the trial's
-    assert "its steps took" in terra.explain(step)
+    assert "its steps took" in terra.explain(step, full=True)
 
 
 @pytest.mark.parametrize("faster", [True, False])
@@ -555,7 +555,7 @@ def test_given_up():
     for i in range(8):
         np.testing.assert_allclose(step(tf.eye(3) * i).numpy(), i ** 3, rtol=1e-5)
     stats = step.stats()
-    assert step.compiled.reason and step.program.compiled is None and "no part of the graph can be compiled" in terra.explain(step)
+    assert step.compiled.reason and step.program.compiled is None and "no part of the graph can be compiled" in terra.explain(step, full=True)
     assert stats.graphs == 2 and stats.fallbacks == 0 and stats.early_steps > 0
     assert w.numpy() == 9.0
 
@@ -589,7 +589,7 @@ def test_no_trial_without_the_option():
     for _ in range(12):
         step(tf.constant(numbers(5, 4)), 1.0)
     assert step.stats().compiled_steps == 0 and step.program.compiled is None
-    assert "XLA" not in terra.explain(step)
+    assert "XLA" not in terra.explain(step, full=True)
 
 
 def test_rolled_steps_are_not_compiled():

@@ -38,7 +38,7 @@ def assert_loops_inside(step, loops, clusters=1):
     inside = [node.op for cluster in form.clusters for node in cluster.fdef.node_def]
     assert sum(op in ("While", "StatelessWhile") for op in inside) == loops, inside
     assert len(form.clusters) == clusters and [node.op for node in form.top.node_def].count("PartitionedCall") == (0 if form.whole else clusters)
-    assert step.stats().recurrent_layers and "XLA may compile them so" in terra.explain(step)
+    assert step.stats().recurrent_layers and "XLA may compile them so" in terra.explain(step, full=True)
 
 
 @pytest.mark.one_variant
@@ -146,7 +146,7 @@ def test_loops_are_unrolled_again_if_xla_is_given_up(monkeypatch):
         made(*sequences()[i % 3])
     stats = made.stats()
     assert stats.recurrent_layers == 0 and stats.coexecuted_steps >= 30 and stats.fallbacks == 0, stats
-    assert "XLA's compiled form is not used" in terra.explain(made)
+    assert "XLA's compiled form is not used" in terra.explain(made, full=True)
     assert len(made.trace_graph) > 120
 
 

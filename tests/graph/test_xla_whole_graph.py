@@ -30,7 +30,7 @@ def inside(step):
 
 def assert_whole(step):
     form = form_of(step)
-    assert form.whole and "as a whole, with the variables" in terra.explain(step)
+    assert form.whole and "as a whole, with the variables" in terra.explain(step, full=True)
     return form
 
 
@@ -201,7 +201,7 @@ def test_a_whole_that_xla_refuses_is_compiled_in_parts(monkeypatch):
 
     monkeypatch.setattr(compiled, "run_alone", run_alone)
     step = compare(written_by_hand, [(tf.constant(numbers(5, 4, seed=k)), 1.0) for k in range(4)])
-    assert not form_of(step).whole and "not as a whole" in terra.explain(step)
+    assert not form_of(step).whole and "not as a whole" in terra.explain(step, full=True)
 
 
 # ------------------------------------------------------------------------------------- failures

@@ -85,7 +85,7 @@ def test_trees_come_again():
     stats, step = check(Encoder, [(tree,) for _ in range(14) for tree in TREES])
     assert stats.recurring_steps >= 24 and stats.whole_steps >= 12 and stats.fallbacks <= 1, stats
     assert len(functions(step)) == len(TREES) and None not in functions(step).values()
-    assert "4 structures of arguments" in terra.explain(step)
+    assert "4 structures of arguments" in terra.explain(step, full=True)
 
 
 def test_new_trees_between():

@@ -708,7 +708,7 @@ def test_explain_tells_about_pieces():
     rng = np.random.default_rng(0)
     for n in (5, 6, 7, 8, 9, 10, 11):
         step(tf.constant(rng.normal(size=(3, n, 6)), tf.float32))
-    assert "cut into pieces, because 1 loops" in terra.explain(step)
+    assert "cut into pieces, because 1 loops" in terra.explain(step, full=True)
 
 
 def test_run_ahead_over_rolled_steps():

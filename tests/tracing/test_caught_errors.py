@@ -179,7 +179,7 @@ def test_a_failure_in_the_step(program, options):
     same(expected, state)
     stats = step.stats()
     assert stats.coexecuted_steps >= 22
-    assert stats.fetches >= 20 and "because the program would catch their failure" in terra.explain(step)
+    assert stats.fetches >= 20 and "because the program would catch their failure" in terra.explain(step, full=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"fast_forward": "framework"}, {"loops": "roll"}], ids=str)
@@ -513,7 +513,7 @@ def step(self, i):
     step = terra.coexecute(made["step"], wait_for_graph=True)
     state = Both()
     assert run(step, state, steps=6, fails=lambda k: k == 1) == [3.0, 0.0, 3.0, 3.0, 3.0, 3.0]
-    assert "it goes on when an operation has failed (GatherV2)" in terra.explain(step)
+    assert "it goes on when an operation has failed (GatherV2)" in terra.explain(step, full=True)
 
 
 def test_the_handler_of_autographs_own_code_catches_nothing():

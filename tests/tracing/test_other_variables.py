@@ -176,7 +176,7 @@ def test_a_phase_that_is_over_is_forgotten():
     stats = step.stats()
     assert stats.traces == 1 and not any(case.n_choices > 1 for case in step.trace_graph.switch_cases())
     assert step.eviction.narrowed == 1 and stats.coexecuted_steps > 245 and stats.fallbacks == 1
-    assert "forgotten" in terra.explain(step)
+    assert "forgotten" in terra.explain(step, full=True)
 
 
 @functools.cache

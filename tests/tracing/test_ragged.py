@@ -364,4 +364,4 @@ def test_explain_tells_what_is_open():
     step = harness.coexecuted(trained(means)[0])
     for i in range(12):
         step(ragged(i))
-    assert "left unknown: int64 (None,)." in terra.explain(step)
+    assert "left unknown: int64 (None,)." in terra.explain(step, full=True)

@@ -474,14 +474,14 @@ def test_without_the_option_nothing_is_opened():
     step = terra.coexecute(lambda x: x * 2.0, wait_for_graph=True)
     for x, in rows():
         assert step(x).shape == x.shape
-    assert "left unknown" not in terra.explain(step)
+    assert "left unknown" not in terra.explain(step, full=True)
 
 
 def test_explain_tells_what_is_unknown():
     step = terra.coexecute(lambda x: tf.reduce_sum(x), wait_for_graph=True, reduce_retracing=True)
     for x, in rows():
         step(x)
-    assert "left unknown: float32 (None, 4)." in terra.explain(step)
+    assert "left unknown: float32 (None, 4)." in terra.explain(step, full=True)
 
 
 def test_assignments_compare_shapes():

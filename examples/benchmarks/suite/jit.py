@@ -40,7 +40,7 @@ class JitTerraMode(Mode):
 
     @property
     def verdict(self):
-        return next((text for text in terra.explain(self.step).splitlines() if text.startswith("XLA")), "")
+        return next((text for text in terra.explain(self.step, full=True).splitlines() if text.startswith("XLA")), "")
 
 
 class TerraMode(Mode):

@@ -192,7 +192,7 @@ class Compiled:
 
     def _give_up(self, reason):
         self.reason = reason
-        log.info("terra: the compiled form of %s is not used: %s", self.program.name, reason)
+        log.info("the compiled form of %s is not used: %s", self.program.name, reason)
 
     # -- the helper thread -----------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Compiled:
         if refused:
             states[key] = FAILED
             self.trouble = f"XLA could not compile {len(refused)} of {len(form.clusters)} parts ({next(iter(refused.values()))})"
-            log.info("terra: %s", self.trouble)
+            log.info("%s", self.trouble)
             self._without |= set(refused)
             self._write()
             return

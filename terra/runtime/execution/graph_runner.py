@@ -331,7 +331,7 @@ class GraphRunner:
         any case."""
         cause = self.executors.wait()
         self.failures += 1
-        log.info("terra: a graph kernel failed (%s); the step is replayed imperatively", cause)
+        log.info("a graph kernel failed (%s); the step is replayed imperatively", cause)
         flights = list(self.flights)  # which stay there meanwhile: other threads wait for them
         errors = {}  # of threads
         self._recovers = True

@@ -9,6 +9,7 @@ import contextlib
 import threading
 from threading import get_ident
 
+from terra import errors
 from terra.location import current_step
 from terra.runtime.execution import slicing
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
@@ -143,7 +144,15 @@ def internal_thread():
 
 
 class imperative(contextlib.ContextDecorator):
-    """Plain eager execution inside a step: `with terra.imperative():`, or as a decorator of a function that is never traced."""
+    """Plain eager execution inside a step: `with terra.imperative():`, or `@terra.imperative` on a function that is never traced."""
+
+    def __new__(cls, function=None):
+        made = super().__new__(cls)
+        if function is None:
+            return made
+        if not callable(function):
+            raise errors.DecorationError(f"terra.imperative takes a function, not {function!r}; the block of a with statement begins with `with terra.imperative():`.")
+        return made(function)
 
     def __enter__(self):
         step = current_step.active

@@ -16,8 +16,12 @@ SAMPLES = 15  # step times that are kept of either way to run
 FEW_SAMPLES = 5  # of imperative steps, to compare with
 CLOSE = 0.25  # co-execution that takes less than so many times as long needs no other imperative steps to compare with
 FAR = 0.1  # and where it takes less than so many times as long as the shorter one of two of them, these are enough
+LONGEST = 2  # times that do not count where the mean is told: something else ran on the machine
 ALWAYS = 20  # steps in a row that raised, and taught nothing
 SLOWER = 1.1  # co-execution that takes so many times as long is a loss
+
+
+advise = None  # gives the first remedy for a step function that is given up, as a sentence: set by `reporting`, which stands above
 
 
 class Policy:
@@ -33,6 +37,8 @@ class Policy:
         self._raised = 0
         self._imperative_times = collections.deque(maxlen=SAMPLES)
         self._coexecuted_times = collections.deque(maxlen=SAMPLES)
+        self._alone = collections.deque(maxlen=SAMPLES)  # of imperative steps beside which no graph was built: what eager execution takes
+        self._at_most = None  # what it takes at most: the shortest step that ran eagerly while it was traced, or while a graph was built
         self._since_compared = 0
         self._is_far = False  # whether co-executed steps are so much shorter that nothing needs to be compared
         self._asked = False  # whether the imperative steps that are compared with were run for that
@@ -40,7 +46,12 @@ class Policy:
         self.told = False
         self.for_good = False
         self.reason = None  # why it last gave up
+        self.first = self.last_other = None  # the number of the first step that was co-executed, and of the last one that was not because it was new, or raised
         self.pauses = 0  # times that it did
+        self.owner = None  # the `Coexecuted`, weakly
+        self.stall = None  # seconds that Python has waited for the graph in each of the last co-executed steps
+        self._stall_before = 0.0, 0  # (how long it had waited, how many co-executed steps there had been) when that was last looked at
+        self.told_first = False  # whether it was said that it is co-executed
         self.otherwise = None  # called when steps keep leaving the known paths: whether they are co-executed in another way from now on
 
     def imperative(self):
@@ -66,6 +77,10 @@ class Policy:
         self._since_compared += 1
         if self._since_compared < SAMPLES:
             return
+        if self._since_compared % SAMPLES == 0:
+            self._note_stall()
+            if not self.told_first and self.first is not None:
+                self._tell_first()
         if len(imperative) < FEW_SAMPLES:
             if self._since_compared % SAMPLES == 0:
                 self._look_how_far()
@@ -81,6 +96,19 @@ class Policy:
                 ours.clear()
                 self._give_up(f"co-execution took {took}")
             self._asked = False
+
+    def times(self):
+        """(what a co-executed step takes, what eager execution takes, whether that is only known to be the most that it takes), in seconds; None for what is not known."""
+        ours, alone = list(self._coexecuted_times), list(self._alone)
+        eager = statistics.median(alone) if alone else self._at_most
+        return statistics.fmean(sorted(ours)[:max(1, len(ours) - LONGEST)]) if ours else None, eager, not alone
+
+    def note_eager(self, seconds, alone):
+        """A step ran eagerly, and took so long; `alone`: it was neither traced, nor was a graph built meanwhile."""
+        if alone:
+            self._alone.append(seconds)
+        elif self._at_most is None or seconds < self._at_most:
+            self._at_most = seconds
 
     def _look_how_far(self):
         ours, imperative = self._coexecuted_times, self._imperative_times
@@ -148,7 +176,30 @@ class Policy:
         self._uncovered = self._raised = 0
         if not self.told:
             self.told = True
+            remedy = self._remedy()
             if self.for_good:
-                log.warning("terra: %s runs imperatively: %s.", self.name, reason)
+                log.warning("%s runs imperatively: %s.%s", self.name, reason, remedy)
             else:
-                log.warning("terra: %s runs imperatively for now: %s; it is tried again later.", self.name, reason)
+                log.warning("%s runs imperatively for now: %s; it is tried again later.%s", self.name, reason, remedy)
+
+    def _remedy(self):
+        """Returns what to do about it, for the log."""
+        function = self.owner() if self.owner is not None else None
+        try:
+            return " " + advise(function) if advise is not None and function is not None else ""
+        except RuntimeError:  # the helper thread looked at a graph while a step was merged into it
+            return ""
+
+    def _note_stall(self):
+        """Every so many co-executed steps: how long Python has waited in them."""
+        function = self.owner() if self.owner is not None else None
+        if function is not None:
+            (waited, steps), now = self._stall_before, (function.counts.python_stall, function._stats.coexecuted_steps)
+            self.stall, self._stall_before = (now[0] - waited) / max(now[1] - steps, 1), now
+
+    def _tell_first(self):
+        """The first co-executed steps have been timed: say so."""
+        self.told_first = True
+        ours, eager, is_bound = self.times()
+        faster = f", {'up to ' if is_bound else ''}{eager / ours:.2g} x faster than eager" if eager and ours and eager > ours else ""
+        log.info("%s is co-executed from step %d on%s", self.name, self.first, faster)

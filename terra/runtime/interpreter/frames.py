@@ -52,6 +52,16 @@ def line_inside(stop):
     return None
 
 
+def line_of_error(error):
+    """`file.py:12`: the innermost line of the user's code that an exception has come through; None if there is none."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        if is_users(trace.tb_frame):
+            found = f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
 def _look_up(frame):
     code = frame.f_code
     try:

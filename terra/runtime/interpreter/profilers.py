@@ -29,7 +29,7 @@ def can_watch():
     name = f"{type(outer).__module__}.{type(outer).__qualname__}"
     if name not in _told:
         _told.append(name)
-        log.warning("terra: the profiler %s looks on, and no other profile function can be set beside it: steps are co-executed, but nothing is recorded that could be skipped, which makes "
+        log.warning("the profiler %s looks on, and no other profile function can be set beside it: steps are co-executed, but nothing is recorded that could be skipped, which makes "
                     "them much slower. Start the profiler when the steps have run some 20 times, or use cProfile or pyinstrument.", name)
     return False
 

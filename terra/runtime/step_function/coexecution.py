@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+import types
 import weakref
 from threading import get_ident
 
@@ -17,6 +18,7 @@ from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.dynamic_arguments import DynamicArguments
 from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.step import Counts, Step
+from terra.runtime.fallback import stance
 from terra.runtime.fallback.policy import Policy
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.fast_forward.sites import framework_loops
@@ -42,7 +44,13 @@ from terra.transform import edits, instrument, reason
 
 log = logging.getLogger("terra")
 
+FOR_USERS = ("graph", "options", "run_graph_alone", "stats", "trace_graph")  # the attributes that are shown, those of functions aside
+
 framework_loops.replace()
+
+
+def _is_special(name):
+    return name.startswith("__") and name.endswith("__")
 
 
 class Coexecuted(AsWritten):
@@ -76,7 +84,7 @@ class Coexecuted(AsWritten):
         self.segments = None  # once loops are rolled: what takes the place of `store` and `program`
         self.specialisation = None  # then: the structures of arguments that come again and again, each with a function of its own
         self.rolling = Rolling(self)
-        self.policy.otherwise = self.rolling.roll_branching
+        self.policy.otherwise, self.policy.owner = self.rolling.roll_branching, weakref.ref(self)
         self.fallback_reasons = {}  # reason with its line -> how often
         self.raised = {}  # the same, of the steps that raised while they were traced
         self._stats = Stats()
@@ -89,7 +97,8 @@ class Coexecuted(AsWritten):
         self.structures, self.instances = Structures(self), Instances(self)
         self._departs = weakref.finalize(self, registry.depart, self.policy.name, self._stats, self.counts)
         self._departs.atexit = False
-        self._warnings = set()  # that were given: each comes once
+        self.warnings = set()  # that were given: each comes once
+        self.part_of = None  # the name of the first step that has called it as a part of itself
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
         self.dynamic_arguments = DynamicArguments(options.reduce_retracing)
         self.keeps_last = False
@@ -120,6 +129,11 @@ class Coexecuted(AsWritten):
         code = getattr(getattr(self.__wrapped__, "__func__", self.__wrapped__), "__code__", None)
         return f"<co-executed {self.policy.name}" + (f" at {code.co_filename}:{code.co_firstlineno}>" if code else ">")
 
+    __class_getitem__ = classmethod(types.GenericAlias)  # `Coexecuted[[tf.Tensor], tf.Tensor]`, for type checkers
+
+    def __dir__(self):
+        return sorted({*filter(_is_special, object.__dir__(self)), *FOR_USERS})
+
     # -- calls -----------------------------------------------------------------------------------------------------------------
 
     @ours.calling
@@ -130,9 +144,9 @@ class Coexecuted(AsWritten):
                 return own(*args, **kwargs)
         active = current_step.active
         if active is not None and active.thread == get_ident() and not active.open_ended:
-            return self._as_part(False)(*args, **kwargs)  # part of the outer step
+            return self.within(active)(*args, **kwargs)
         if current_step.left_alone.depth:
-            return self._as_part()(*args, **kwargs)  # part of an imperative step
+            return (self.__wrapped__ if current_step.all_are_left_alone() else self._as_part())(*args, **kwargs)  # part of an imperative step
         step_cache = self.program and self.program.step_cache
         known = step_cache is not None and step_cache.may_run_here()
         if not known and not tfi.executing_eagerly():
@@ -163,9 +177,9 @@ class Coexecuted(AsWritten):
 
     def warn_once(self, text):
         """Returns True: it is the case, whether or not that was said before."""
-        if text not in self._warnings:
-            self._warnings.add(text)
-            log.warning("terra: %s %s", self.policy.name, text)
+        if text not in self.warnings:
+            self.warnings.add(text)
+            log.warning("%s %s", self.policy.name, text)
         return True
 
     def _step(self, args, kwargs):
@@ -219,6 +233,10 @@ class Coexecuted(AsWritten):
             step_cache.detach(self, step, skeleton, args, kwargs)
         if (coexecuted or step is None) and not self.options.verify:
             self._took = coexecuted, time.perf_counter() - start, self.counts.python_stall
+        if not coexecuted and not self.options.verify:
+            self.policy.note_eager(time.perf_counter() - start, step is None and self.generation.task is None)
+        if not coexecuted and step is not None:
+            stance.check(step)
         return result
 
     def _note_last_step(self):
@@ -246,7 +264,9 @@ class Coexecuted(AsWritten):
         self.policy.imperative()
         with current_step.left_alone:
             result = self.__wrapped__(*args, **kwargs)
-        self._took = False, time.perf_counter() - start, self.counts.python_stall
+        took = time.perf_counter() - start
+        self._took = False, took, self.counts.python_stall
+        self.policy.note_eager(took, True)
         return result
 
     def current(self, look=True):
@@ -255,6 +275,12 @@ class Coexecuted(AsWritten):
             self._edits, self.was_edited = edits.found(), True
             self._python, self.located = instrument(self.__wrapped__), reason(self.__wrapped__) is None
         return self._python
+
+    def within(self, step):
+        """Returns the function that is called as a part of another `step`."""
+        if self.part_of is None:
+            self.part_of = step.function.policy.name
+        return self._as_part(False)
 
     def _as_part(self, look=True):
         """Returns the function that is called where another step, or an imperative one, or a graph that either makes, calls this one."""

@@ -27,6 +27,7 @@ log = logging.getLogger("terra")
 
 MOST_REFUSED = 4  # times that an operation may be refused because of other shapes while no graph for them is made (twice in a step, as a rule)
 MOST_OTHERS = 60  # steps with other shapes, less three times those with the first ones, after which the first ones were not the ones that count
+LARGE = 500  # operations from which on a graph may take a second to build, and the log says so
 _REFUSED = errors.GenerationError, tfi.tf.errors.OpError, ValueError, TypeError
 
 
@@ -92,6 +93,8 @@ class Generation:
                     with self.lock:
                         questions = rewrites.questions(function.store.graph)
                     rewrites.settle(questions)  # not with the lock: steps that are traced would wait
+                if len(function.store.graph) >= LARGE:
+                    log.info("building the graph of %s (%d operations)", function.policy.name, len(function.store.graph))
                 with self.lock:
                     program = self._make_program(function.store)
                     self.version = program.version
@@ -102,12 +105,12 @@ class Generation:
                 made = 1
         except _REFUSED as error:
             if function.recurrences is not None and not function.recurrences.computes_again:
-                log.info("terra: no graph for %s: %s; its RNN layers compute their loops again for gradients", function.policy.name, error)
+                log.info("no graph for %s: %s; its RNN layers compute their loops again for gradients", function.policy.name, error)
                 function.recurrences.computes_again = function.begins_anew = True
                 return
             self.error = error
             self.version = function.store.version
-            log.warning("terra: no graph for %s: %s", function.policy.name, error)
+            log.warning("no graph for %s: %s", function.policy.name, error)
             function.policy.cannot(f"its graph could not be generated ({error})")
             return
         finally:
@@ -224,7 +227,7 @@ class Generation:
         try:
             return self._make_form(program, store, True, conditional)
         except _REFUSED as error:
-            log.info("terra: no form of the graph of %s that reads in the end: %s", self._function.policy.name, error)
+            log.info("no form of the graph of %s that reads in the end: %s", self._function.policy.name, error)
             return False
 
     def _make_conditional_form(self, program, store):

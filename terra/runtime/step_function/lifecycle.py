@@ -146,8 +146,11 @@ class Lifecycle:
             function.note_coexecuted(
                 mode.program, mode.form, mode.path, step.shapes(), mode.single_threaded, mode.other_shapes_at >= 0, function.generation.lacks_form(function.program))
             step.mode = None
+            if function.policy.first is None:
+                function.policy.first = function._stats.steps
             return
         function._stats.tracing_steps += 1
+        function.policy.last_other = function._stats.steps
         self._look_for_failure(step)
         raw = step.mode.finish()
         destroy(step.deferred_destroys)
@@ -163,6 +166,8 @@ class Lifecycle:
         if not step.traced:
             function._stats.coexecuted_steps += 1
             function.policy.coexecuted()
+            if function.policy.first is None:
+                function.policy.first = function._stats.steps
             if step.operations <= structure_specialisation.LARGEST:
                 function.structures.path = step.path
                 if function.options.loops == "auto" and function.eviction.has_settled(step.path) and function.generation.task is None:
@@ -171,6 +176,7 @@ class Lifecycle:
                 function.last = segments.LastSegments(step.kept)
         else:
             function._stats.tracing_steps += 1
+            function.policy.last_other = function._stats.steps
             if fell_back:
                 function.policy.fell_back(step.fallback_reason)
             else:
@@ -197,7 +203,9 @@ class Lifecycle:
         if mode is None:
             return
         function.policy.raised(error)
-        why = f"the step raised {type(error).__name__}"
+        function.policy.last_other = function._stats.steps
+        line = frames.line_of_error(error)
+        why = f"the step raised {type(error).__name__}" + (f" ({line})" if line else "")
         if step.fallback_reason is None and not isinstance(mode, PythonRunner):
             function.raised[why] = function.raised.get(why, 0) + 1
         if isinstance(step, segments.SegmentedStep):
@@ -238,4 +246,4 @@ class Lifecycle:
         reasons[reason] = reasons.get(reason, 0) + 1
         while len(reasons) > 200:
             del reasons[next(iter(reasons))]
-        log.info("terra: step %d of %s fell back: %s", function._stats.steps, function.policy.name, reason)
+        log.info("step %d of %s fell back: %s", function._stats.steps, function.policy.name, reason)

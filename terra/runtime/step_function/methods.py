@@ -84,8 +84,15 @@ class BoundStep:
     def __call__(self, *args, **kwargs):
         return self._function(self.__self__, *args, **kwargs)
 
+    def within(self, step):
+        """Returns the method that is called as a part of another `step`."""
+        return types.MethodType(self._function.within(step), self.__self__)
+
     def __getattr__(self, name):
         return getattr(self._function, name)
+
+    def __dir__(self):
+        return dir(self._function)
 
     def __repr__(self):
         return f"<{repr(self._function)[1:-1]} of {self.__self__!r}>"

@@ -91,7 +91,7 @@ class Rolling:
         self._look_for_recurring(structure_specialisation.SHARE)
         function.note_rolled(len(varying))
         why = "take branches of their own in each iteration" if self._branching else "run another number of times each time"
-        log.info("terra: %s is co-executed in pieces from now on: %d loops %s", function.policy.name, len(varying), why)
+        log.info("%s is co-executed in pieces from now on: %d loops %s", function.policy.name, len(varying), why)
 
     def take_layers_as_one(self):
         """From the next step on, the loop of an RNN layer is one operation: it runs another number of times each time."""
@@ -102,7 +102,7 @@ class Rolling:
             function.recurrences.computes_again = True
         elif function.located and not function.options.reduce_retracing:
             self._look_for_recurring(structure_specialisation.SHARE_OF_WHOLE)
-        log.info("terra: the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", function.policy.name)
+        log.info("the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", function.policy.name)
 
     def unroll_layers(self):
         """From the next step on, RNN layers are unrolled again if their loops were one operation for the sake of XLA: whether they were."""
@@ -121,7 +121,7 @@ class Rolling:
     def unroll_settled(self):
         """All loops have run equally often for long."""
         function = self._function
-        log.info("terra: step %d of %s: all loops have run equally often for long; they are unrolled", function.n_steps, function.policy.name)
+        log.info("step %d of %s: all loops have run equally often for long; they are unrolled", function.n_steps, function.policy.name)
         function.structures.path = None
         self.unroll()
 

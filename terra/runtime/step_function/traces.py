@@ -32,7 +32,7 @@ class Traces:
                 return
         is_due = turnover.is_due(function.store, raw, function.store.n_traces >= function.options.max_traces)
         if is_due:
-            log.info("terra: step %d of %s uses other variables than those before: their traces are forgotten", function.n_steps, function.policy.name)
+            log.info("step %d of %s uses other variables than those before: their traces are forgotten", function.n_steps, function.policy.name)
             self._forget_trials()
             generation.expect_fixed_shapes()
         if is_due or (function.was_edited and fell_back):  # operations in other code are others, too
@@ -81,7 +81,7 @@ class Traces:
     def narrow(self):
         """Make a graph of the path alone that all steps take now; until it is there, the old one is used."""
         function = self._function
-        log.info("terra: step %d of %s: all steps have taken one path for long; it gets a graph of its own", function.n_steps, function.policy.name)
+        log.info("step %d of %s: all steps have taken one path for long; it gets a graph of its own", function.n_steps, function.policy.name)
         function.eviction.narrow()
         version = function.store.version + 1
         function.store = trace.TraceStore()

@@ -164,6 +164,9 @@ class TerraTensor(tfi.EagerTensorBase):
 
 
 TerraTensor.__name__ = EagerTensor.__name__
+for _name in "shape", "set_shape", "device", "backing_device", "numpy":  # `help` shows TensorFlow's texts
+    if _name in vars(TerraTensor) and not vars(TerraTensor)[_name].__doc__:
+        vars(TerraTensor)[_name].__doc__ = getattr(EagerTensor, _name).__doc__
 
 def has_open_shape(x):
     """Returns whether `x` is a tensor of a step whose shape depends on data."""

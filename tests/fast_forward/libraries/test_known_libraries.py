@@ -351,7 +351,7 @@ def test_it_raises():
 def test_what_is_not_declared_is_called():
     policy.settings.pure.discard("pure_library")
     step = compare(training(variational), whole=0)
-    assert "Gaussian" in terra.explain(step)
+    assert "Gaussian" in terra.explain(step, full=True)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow_probability") is None, reason="needs TensorFlow Probability")

@@ -263,7 +263,7 @@ def test_a_step_that_must_run():
 
     steps = harness.compare_steps(training(sequential, Binarized, after=note), whole=0, express=0)
     assert steps.stats().whole_steps == 0 and steps.stats().coexecuted_steps > 20
-    assert "tf.custom_gradient of the program's" in terra.explain(steps)
+    assert "tf.custom_gradient of the program's" in terra.explain(steps, full=True)
 
 
 def test_a_gradient_that_is_asked_for_after_the_step():

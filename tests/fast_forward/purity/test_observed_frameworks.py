@@ -415,3 +415,38 @@ def test_a_layer_wraps_a_list_that_was_there_before(package):
     assert step.stats().coexecuted_steps >= 20
 
 
+
+
+def test_steps_within_a_step():
+    """A decorated function, and a method, that a step calls are parts of it: their code is observed with the step's."""
+    class Model:
+        def __init__(self, wrap):
+            self.scale, self.calls, self.wrap = 2.0, 0, wrap
+
+        def scaled(self, x):
+            self.calls += 1
+            return x * self.scale
+
+    def runs(wrap):
+        class Wrapped(Model):
+            scaled = wrap(Model.scaled)
+
+        model = Wrapped(wrap)
+
+        @wrap
+        def inner(x, by):
+            return tf.reduce_sum(x) * by
+
+        def outer(x):
+            return inner(model.scaled(x), by=3.0)
+
+        step, given = wrap(outer), []
+        for k in range(STEPS):
+            model.scale = 2.0 if k < 18 else 5.0
+            given.append(float(step(tf.ones((2, 3)) * 0.1 * k)))
+        return given, model.calls, step
+
+    *expected, _ = runs(lambda step: step)
+    *actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
+    assert step.stats().whole_steps >= 10, terra.explain(step)

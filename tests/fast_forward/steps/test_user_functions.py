@@ -734,7 +734,7 @@ def test_explain_says_why_the_code_runs():
         wrapped = terra.coexecute(step, wait_for_graph=True)
         for k in range(10):
             wrapped(X[k % 3])
-        assert "The step's own code " + text in terra.explain(wrapped)
+        assert "The step's own code " + text in terra.explain(wrapped, full=True)
 
 
 def test_arguments_that_vary():

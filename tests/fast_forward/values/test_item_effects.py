@@ -302,7 +302,7 @@ def test_explained():
     step = terra.coexecute(trainer.step, wait_for_graph=True)
     for k in range(20):
         step(X[k % 3])
-    assert "set ['h'], count ['n']" in terra.explain(step)
+    assert "set ['h'], count ['n']" in terra.explain(step, full=True)
 
 
 LINES = ["d['a'] = d['a'] * 0.5 + x", "d['b'] = d['a']", "d['n'] += 1", "c[0] += 2", "c[1] = x + c[1] * 0.5", "y = y + (2.0 if d['n'] % 3 == 0 else 1.0)",

@@ -542,7 +542,7 @@ def test_calculations_that_raise_or_give_something_else(use):
 
 def test_explain_names_them():
     for make, names in ((argument, "lr"), (of_numpy, "beta, lr"), (item, "[1], beta"), (cell, "what a closure holds")):
-        assert f"Numbers that vary, and count as arguments: {names}." in terra.explain(compare(make))
+        assert f"Numbers that vary, and count as arguments: {names}." in terra.explain(compare(make), full=True)
 
 
 def test_arrays_and_numbers():

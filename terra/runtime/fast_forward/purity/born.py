@@ -1,4 +1,4 @@
-"""What an observed run has made, by identity, without keeping it alive: what the program drops dies as it would without an observer.
+"""Remembers what an observed run has made, by identity, without keeping it alive: what the program drops dies as it would without an observer.
 
 What can be held weakly is, and is forgotten when it dies, so that a new object of the same identity is not taken for it. Lists, dicts and iterators
 cannot be: they are held until the run is over or turns out to be impure. Until then the program has not looked at lifetimes, since whatever does that

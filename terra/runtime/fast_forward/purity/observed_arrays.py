@@ -1,4 +1,4 @@
-"""What the observer makes of calculations on arrays that vary, see `array_calculations`."""
+"""The observer's part for calculations on arrays that vary, see `array_calculations`."""
 
 import functools
 import operator

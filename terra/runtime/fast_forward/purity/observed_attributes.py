@@ -1,4 +1,4 @@
-"""What the observer makes of attributes: which of them are plain reads, and what each read depends on."""
+"""The observer's part for attributes: which of them are plain reads, and what each read depends on."""
 
 import abc
 import collections

@@ -1,4 +1,4 @@
-"""What the observer makes of builtins, and of numpy's functions, without side effects: their arguments must not have any, either."""
+"""The observer's part for builtins, and of numpy's functions, without side effects: their arguments must not have any, either."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What the observer makes of calls: of the framework's, which must be skipped, and of the user's, which are observed in turn."""
+"""The observer's part for calls: of the framework's, which must be skipped, and of the user's, which are observed in turn."""
 
 import collections
 import dataclasses
@@ -114,6 +114,9 @@ class Calls:
             return functools.partial(self._on_plain, callee)
         if self.is_initialiser(callee):
             return form
+        if ours.owns(kind) and hasattr(kind, "within"):  # a step within the step
+            function = callee.within(self.runner.step)
+            return self._known_callee(function, function, True)
         if kind is wrappers.CACHED:
             return functools.partial(self._cached, callee)
         decorated = tfi.has_custom_gradient(callee)

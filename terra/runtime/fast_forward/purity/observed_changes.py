@@ -1,4 +1,4 @@
-"""What the observer makes of changes: of attributes, items and variables, which are effects of a run (see `effects`), and of containers, which only its own may be."""
+"""The observer's part for changes: of attributes, items and variables, which are effects of a run (see `effects`), and of containers, which only its own may be."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the observer makes of the framework's loops (`tf.while_loop`, `tf.map_fn`, `tf.scan` ...), of functions with a `tf.custom_gradient`, and of `tf.TensorArray`.
+"""The observer's part for the framework's loops (`tf.while_loop`, `tf.map_fn`, `tf.scan` ...), of functions with a `tf.custom_gradient`, and of `tf.TensorArray`.
 
 Such a loop cannot be skipped, because it calls functions of the program's. They are observed; what the framework's code issues between two of these calls follows from
 what it was given, and from what they have given. So it is part of the run, like what an operator issues.

@@ -1,4 +1,4 @@
-"""What the observer makes of libraries on top of TensorFlow whose calls do nothing but compute (TensorFlow Probability, Sonnet).
+"""The observer's part for libraries on top of TensorFlow whose calls do nothing but compute (TensorFlow Probability, Sonnet).
 
 Their code is neither instrumented nor observed: a step runs thousands of its lines for a distribution or two. It is taken at its word, see `terra.transform.configure`:
 what a call gives follows from its arguments, from what the objects hold that it is given, and from the variables that it reads. Objects that the run has made

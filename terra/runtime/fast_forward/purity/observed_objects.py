@@ -1,4 +1,4 @@
-"""What the observer makes of objects of the user's classes that a run makes (a distribution, a box, a timer), and of context managers.
+"""The observer's part for objects of the user's classes that a run makes (a distribution, a box, a timer), and of context managers.
 
 Such an object is the run's own: what it holds is no matter of guards, what its class does is observed. It must not outlive the run.
 """

@@ -1,4 +1,4 @@
-"""What the observer makes of operands: which objects run no code of the user's when they are calculated with, compared, hashed or printed.
+"""The observer's part for operands: which objects run no code of the user's when they are calculated with, compared, hashed or printed.
 
 Operators look as deep as their operands go, so the containers in a container are looked into, too.
 """

@@ -1,4 +1,4 @@
-"""What the observer makes of places: attributes, items of lists and dicts, global variables and those of functions around, and the numbers there that count or vary."""
+"""The observer's part for places: attributes, items of lists and dicts, global variables and those of functions around, and the numbers there that count or vary."""
 
 import builtins
 import importlib.util

@@ -1,4 +1,4 @@
-"""What a step is given that is another one each time without being a tensor: arrays among its arguments, and numbers.
+"""Dynamic values: what a step is given that is another one each time without being a tensor: arrays among its arguments, and numbers.
 
 A run of the step's code that gives an array to nothing but calls that make a tensor of it first thing, and with a number does nothing but to calculate, until it is an operand of a tensor,
 would do the same with any other. So tensors stand for them, which are among the inputs of what is recorded (see `pure_functions`).

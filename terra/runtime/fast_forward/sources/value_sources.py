@@ -1,4 +1,4 @@
-"""What stands, in a calculation that is to be made again, for what is another one then."""
+"""Stands, in a calculation that is to be made again, for what is another one then."""
 
 from typing import NamedTuple
 

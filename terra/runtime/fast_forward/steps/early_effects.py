@@ -1,4 +1,4 @@
-"""What a prepared step does before its graph starts: opaque calls (see `opaque_calls`), and the effects that come before them."""
+"""Early effects: what a prepared step does before its graph starts: opaque calls (see `opaque_calls`), and the effects that come before them."""
 
 from typing import Any, Callable
 

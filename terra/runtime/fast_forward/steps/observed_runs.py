@@ -1,5 +1,7 @@
 """A run of the program's own code that is observed: whether it does nothing but compute, and the record of it."""
 
+import os
+import sys
 from typing import NamedTuple
 
 from terra.runtime.fast_forward.cache import verification
@@ -8,7 +10,8 @@ from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.fast_forward.sources.dynamic_values import StorageSource, DynamicValues, may_vary
-from terra.runtime.tensors.comparing import Unskippable
+from terra.runtime.interpreter import frames
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
 
 
 class Described(NamedTuple):
@@ -65,9 +68,9 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
         recording.is_known = lambda x: is_held(x, described.keep, reads)
         record = recording.make_record(result, inputs, False, deferred=observer.deferred, added=observer.added, effects=observer.effects.values(), opaque=observer.opaque,
                                   passed_on=set(map(id, inputs.external)) - observer.used - inputs.enclosed)
-    except Unskippable:
+    except Unskippable as error:
         if observer.reason is None:
-            observer.impure("uses, or gives, something that belongs to this step")
+            observer.impure(str(error) or "uses, or gives, something that belongs to this step")
         trial.take_for_constants(observer.deferred.places())
         if expected is None:
             trial.failed(observer)
@@ -88,3 +91,25 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
 def run_with_outcomes(runner, called, args, kwargs):
     """Make the call, in which calls of unknown code that were made already give what they gave (see `opaque_calls`). Returns its result."""
     return Observer(runner, set()).run(called, args, kwargs)
+
+
+def renewed_object(trial):
+    """Returns what was another object in each of the runs that were recorded, for `terra.explain`: (what it is, `file.py:12` of the call); None if nothing was.
+
+    Called when a function is given up, which happens once: nothing that was recorded has been good for another call.
+    """
+    records = [record for variants in trial.all_variants() for record in variants]
+    if trial.jumps or len(records) < 2:
+        return None
+    before, after = records[-2:]
+    frame = frames.around_ours(sys._getframe(1))
+    where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    for old, new in zip(before.keep, after.keep):
+        if old is not new and type(old) is type(new):
+            return f"an argument, an object of type {type(new).__name__},", where
+    for key, (space, entries) in after.guard._entries.items():
+        for name, value in entries.items():
+            old = before.guard._entries.get(key, (space, {}))[1].get(name, value)
+            if old is not value and type(old) is type(value) and type(value) not in SCALARS:
+                return f"{name}, an object of type {type(value).__name__},", where
+    return None

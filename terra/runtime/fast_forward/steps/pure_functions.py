@@ -31,7 +31,7 @@ from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.fast_forward.sources.dynamic_values import A_NUMBER, SHARED, DynamicValues, evaluate
-from terra.runtime.fast_forward.steps.observed_runs import Described, observe, run_with_outcomes
+from terra.runtime.fast_forward.steps.observed_runs import Described, observe, renewed_object, run_with_outcomes
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import is_librarys_container, plain
@@ -55,7 +55,7 @@ class PurityTrial:
     """Holds what came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
     __slots__ = ("name", "visits", "next", "tries", "reason", "variants", "jumps", "last_match", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
-                 "given", "growing")
+                 "given", "growing", "renewed")
 
     def __init__(self, called):
         self.parameters = called.__code__.co_varnames[:called.__code__.co_argcount] if type(called) is FunctionType else ()
@@ -63,6 +63,7 @@ class PurityTrial:
         self.visits = 0
         self.next = 2  # the first visit records what the framework does
         self.tries = 0
+        self.renewed = None  # what was another object each time, where that is why it was given up
         self.reason = None  # why the last run was impure
         self.variants = {}  # signature -> records
         self.jumps = 0
@@ -91,6 +92,7 @@ class PurityTrial:
     def _tried(self):
         self.tries += 1
         if self.given_up:
+            self.renewed = renewed_object(self)
             self.variants.clear()
             self.last_match = None
 

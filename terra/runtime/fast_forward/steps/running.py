@@ -1,4 +1,4 @@
-"""What a prepared step uses in place of a skeleton while it runs: feeds, and the owner of tensors that are there at once."""
+"""Runs a prepared step: what it uses in place of a skeleton while it runs: feeds, and the owner of tensors that are there at once."""
 
 import time
 

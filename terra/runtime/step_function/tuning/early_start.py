@@ -69,7 +69,7 @@ class EarlyStart:
             return program.generated
         early = self.trial.choose(now)
         if undecided and self.trial.second_is_better is not None:
-            log.info("terra: %s", self.describe())
+            log.info("%s", self.describe())
         return program.early_form if early else program.generated
 
     def lacks_form(self, program):
@@ -95,5 +95,5 @@ class EarlyStart:
             return f"The graph is not started with the step, because {self.reason}."
         if trial.second_is_better is None:
             return "Whether steps are faster if the graph starts with the step is being tried out." if self.wanted else None
-        took = f"steps took {trial.median(1) * 1e3:.2g} ms so, {trial.median(0) * 1e3:.2g} ms if it is dispatched when the skeleton is done"
+        took = f"steps took {trial.median(1) * 1e3:.2g} ms so, {trial.median(0) * 1e3:.2g} ms if it starts when Python is through with the step"
         return f"The graph {'starts' if trial.second_is_better else 'does not start'} with the step: {took}."

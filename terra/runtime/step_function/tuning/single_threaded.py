@@ -67,7 +67,7 @@ class SingleThreaded:
         if chosen and self._failures is None:
             self._failures = GRAPH_RUNNER.failures
         if undecided and self.trial.second_is_better is not None:
-            log.info("terra: %s", self.describe())
+            log.info("%s", self.describe())
         return chosen
 
     def _as_decided(self, now, follows):

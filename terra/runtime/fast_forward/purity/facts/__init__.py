@@ -1,4 +1,4 @@
-"""What is known of classes, attributes and code without running any of it.
+"""Facts about classes, attributes and code without running any of it.
 
 :mod:`.attribute_lookup`   how Python looks attributes up
 :mod:`.bytecode`           what the bytecode of functions tells

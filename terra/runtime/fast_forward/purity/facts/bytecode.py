@@ -1,4 +1,4 @@
-"""What the bytecode of the program's functions tells the observer."""
+"""Reads what the bytecode of the program's functions tells the observer."""
 
 import dis
 from types import CodeType, FunctionType

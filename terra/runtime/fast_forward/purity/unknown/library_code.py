@@ -1,4 +1,4 @@
-"""What the observer makes of Python code of libraries that cannot be called again where the run is skipped: it is observed like the program's.
+"""The observer's part for Python code of libraries that cannot be called again where the run is skipped: it is observed like the program's.
 
 That is code of the framework's, which may run operations, and code of Python's own library that is given a tensor, or something of the program's. Where that turns out to be of no use (it
 changes something that was there before, for instance), `Program.not_observed` remembers it, and the next time it is called as a whole.

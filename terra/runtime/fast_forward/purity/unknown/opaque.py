@@ -1,4 +1,4 @@
-"""What the observer makes of code that nothing is known of: its calls are made again where the run is skipped, see `opaque_calls`."""
+"""The observer's part for code that nothing is known of: its calls are made again where the run is skipped, see `opaque_calls`."""
 
 import functools
 import gc

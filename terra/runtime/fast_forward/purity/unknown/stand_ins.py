@@ -1,4 +1,4 @@
-"""What stands in, in the observed form of a function, for objects of which nothing is known, while they are used."""
+"""Stand-ins, in the observed form of a function, for objects of which nothing is known, while they are used."""
 
 import operator
 from typing import Any
