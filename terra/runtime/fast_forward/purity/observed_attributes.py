@@ -9,6 +9,7 @@ from types import (
 
 import numpy as np
 
+from terra import ours
 from terra.frameworks import numpys, framework_objects
 from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.sites import skipping
@@ -75,7 +76,7 @@ class Attributes:
             return answer(name, self._framework(None, skipping.skipping(found.fget), it))
         if found is None and self._asks_by_getattr(it, kind, name):
             return self._got(it, kind, name)
-        if found is not None and self._is_programs_descriptor(found):
+        if found is not None and (self._is_programs_descriptor(found) or ours.owns(type(found))):
             return self._described(it, kind, name, found)
         if type(found) is not property or not computes_only(found.fget):
             return self._plainly(it, name)
@@ -120,6 +121,8 @@ class Attributes:
             if name in attributes:
                 return self._plainly(it, name)
             self.reads.absent(attributes, name)
+        if ours.owns(how):  # a method that is a step
+            return answer(name, found.__get__(it, kind))
         self.reads.object(found, how)
         getter = self._found(how.__mro__, "__get__", None)
         return answer(name, self._user_function(getter, getter)(found, it, kind))
