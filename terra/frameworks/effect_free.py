@@ -24,6 +24,7 @@ _SETTINGS = {
     "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
     "tensorflow.python.distribute.distribute_lib": frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context"]),
+    "tensorflow.python.util.traceback_utils": frozenset(["is_traceback_filtering_enabled"]),
     "tensorflow.python.framework.ops": frozenset(["executing_eagerly_outside_functions", "get_default_graph", "inside_function"]),
 }
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too

@@ -120,6 +120,17 @@ def around_ours(frame):
     return frame
 
 
+def around_call(frame, least):
+    """Returns [(code, line, globals)] of the frames from `frame` outwards that are not Terra's, innermost first: up to the first one of the program's, and so many at `least`."""
+    found, within = [], True
+    while frame is not None and (within or len(found) < least):
+        if not ours.is_ours(frame):
+            found.append((frame.f_code, frame.f_lineno, frame.f_globals))
+            within = within and not is_users(frame)
+        frame = frame.f_back
+    return found
+
+
 def is_local(frame, name):
     """Returns whether the code that a frame runs has a variable of its own, or of a function around it, by this name."""
     code = frame.f_code

@@ -13,10 +13,11 @@ from terra.transform import policy
 TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
 PLAIN = frozenset([*SCALARS, complex, slice, range, type(Ellipsis), type(NotImplemented), tfi.tensor_shape.TensorShape, tfi.tf.DType, tfi.SymbolicTensor])  # immutable
 LISTS = frozenset([list, dict, set, frozenset])
+_VIEWS = frozenset([type(view()) for held in ({}, collections.OrderedDict()) for view in (held.keys, held.values, held.items)])
 ITERATORS = frozenset([
-    zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
-    *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values(), collections.OrderedDict())), type(reversed([])),
-    *(type(view()) for held in ({}, collections.OrderedDict()) for view in (held.keys, held.values, held.items))])
+    *_VIEWS, zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
+    *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values(), collections.OrderedDict())), type(reversed([]))])
+HOLDING = ITERATORS - _VIEWS - {GeneratorType}  # to which there are no weak references, and which hold the iterators that they are made of
 
 VARIABLE_METHODS = frozenset([
     "assign", "assign_add", "assign_sub", "read_value", "value", "sparse_read", "gather_nd", "batch_scatter_update",

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import datetime
 import enum
+import threading
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ import tf_keras
 import terra
 
 STEPS = 26
+LOCAL = threading.local()
 SEEN = []
 
 
@@ -162,7 +164,15 @@ def by_keyword(h, x):
     return h.w * x
 
 
-PROGRAMS = [scope_of_a_backend, update_of_a_backend, loss_object, initializer, strategy, class_name, descriptor, has_no_such_attribute, member_by_value, as_dict, deep_copy,
+def activation_by_name(h, x):
+    return keras.activations.get("relu")(x - 1.0)
+
+
+def perhaps_an_attribute(h, x):
+    return x * getattr(LOCAL, "scale", 3.0) * (2.0 if hasattr(LOCAL, "other") else 1.0)
+
+
+PROGRAMS = [activation_by_name, perhaps_an_attribute, scope_of_a_backend, update_of_a_backend, loss_object, initializer, strategy, class_name, descriptor, has_no_such_attribute, member_by_value, as_dict, deep_copy,
             time_of_day, suppressed, handled_by_a_context, counted, gives_itself, by_keyword]
 
 

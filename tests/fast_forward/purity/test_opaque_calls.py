@@ -301,6 +301,17 @@ def test_what_looks_at_frames_runs(body):
     assert stats.whole_steps == 0, terra.explain(step)
 
 
+def logs_an_object(h, x):
+    log.warning("held %s", h)
+    return x
+
+
+@pytest.mark.parametrize("make", [as_step, as_layer])
+def test_a_caller_is_found_behind_code_that_is_observed(make):
+    """`logging` is given an object of the program's, which it asks for its text: its own code is observed, and finds the line of the program behind it."""
+    compare(make, logs_an_object, lambda h, k: setattr(h, "steps", k))
+
+
 def test_a_caller_is_found():
     """`logging` finds the line of the program in a skipped step: see the format in `run`."""
     (_, _, out, _), step = run(as_step, logs, lambda step: terra.coexecute(step, wait_for_graph=True))

@@ -114,16 +114,18 @@ class Attributes:
         if not self._is_looked_up_plainly(kind):
             return self._plainly(it, name)
         attributes = attributes_of(it, kind)
-        if id(it) not in self._born:
-            self.note_class(it)
-            self._found(kind.__mro__, name, None)
+        self.note_class(it)
+        self._found(kind.__mro__, name, None)
         if type(attributes) is dict and defined(how, "__set__") is None and defined(how, "__delete__") is None:
             if name in attributes:
                 return self._plainly(it, name)
-            self.reads.absent(attributes, name)
+            if id(it) not in self._born:
+                self.reads.absent(attributes, name)
         if ours.owns(how):  # a method that is a step
             return answer(name, found.__get__(it, kind))
         self.reads.object(found, how)
+        for special in ("__set__", "__delete__"):
+            self._found(how.__mro__, special, {special: None})
         getter = self._found(how.__mro__, "__get__", None)
         return answer(name, self._user_function(getter, getter)(found, it, kind))
 
@@ -280,7 +282,7 @@ class Attributes:
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
-        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace):
+        if kind in TENSORS or (is_librarys(kind) and not self._is_own_object(it)) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace):
             self.impure("sets an attribute")
             return False
         attributes = attributes_of(it, kind)
@@ -364,8 +366,9 @@ class Attributes:
             return False
         if defined(kind, "__getattr__") is not None or not self._is_looked_up_plainly(kind):
             return False
-        self.reads.object(it, kind, attributes)
-        self.reads.absent(attributes, name)
+        if not self._is_own_object(it):
+            self.reads.object(it, kind, attributes)
+            self.reads.absent(attributes, name)
         self._found(kind.__mro__, name, {name: None})
         self._found(kind.__mro__, "__getattr__", {"__getattr__": None})
         return True

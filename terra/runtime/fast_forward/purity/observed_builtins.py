@@ -311,7 +311,9 @@ class Builtins:
         if type(name) is not str:
             self.impure("asks for an attribute by an unusual name")
         elif self.reason is None and not ((callee is hasattr or default) and self._lacks_attribute(it, name)):
-            self._attribute(it, name)
+            why = self.attempted(self._attribute, it, name)
+            if why is not None:
+                return self.opaque.make(callee, args, {}, why)
         return callee(it, name, *default)
 
     def _class(self, callee, form):

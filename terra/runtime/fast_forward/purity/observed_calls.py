@@ -83,7 +83,7 @@ class Calls:
                     return functools.partial(self._loop, callee)
                 if effect_free.is_setting(callee):
                     return functools.partial(self._setting, callee)
-            if fast_calls.substitute(callee) is not None:
+            if fast_calls.substitute(callee) is not None and not self.library_code.is_to_be_observed(callee):
                 if self._dynamic.numbers and callee in tensorflow.CONVERTING:
                     return functools.partial(self._converting, callee, form)
                 return functools.partial(self._framework, callee, form)
@@ -134,9 +134,7 @@ class Calls:
         if effect_free.is_scoped(call) and self.reason is None:
             return functools.partial(self._scoped, callee, call.__wrapped__)
         inside = self.library_code.called(MethodType(call, callee)) if type(call) is FunctionType else None
-        if inside is not None:
-            return inside
-        return self.opaque.calling(callee, f"calls an object of type {kind.__name__}")
+        return inside or self.opaque.calling(callee, f"calls an object of type {kind.__name__}")
 
     def _function(self, callee, form, instrumented):
         """A Python function: the program's is observed, the framework's, too; what others do is unknown, and may as well be done again."""
@@ -324,7 +322,8 @@ class Calls:
         elif callee is None or not effect_free.follows_from_arguments(callee) or not arguments.holds_plain_only((args, kwargs)):
             why = self.opaque.note_constant(callee, args, kwargs, result) if type(callee) is FunctionType and self.reason is None else ""
             if why is not None:
-                self.impure(f"calls {_name(form)}, of the framework's, which runs no operation{f' and {why}' if why else ''}", callee is None)
+                passing = callee is None or (type(callee) is FunctionType and self.library_code.observe_next_time(callee))
+                self.impure(f"calls {_name(form)}, of the framework's, which runs no operation{f' and {why}' if why else ''}", passing)
         else:
             if effect_free.looks_at_values(callee):
                 self.values((args, kwargs))

@@ -78,7 +78,7 @@ class Objects:
 
     def _attribute_of_own(self, it, kind, name):
         """Read an attribute of one."""
-        if name in vars(it) and not _sets_in_its_own_way(defined(kind, name)):
+        if name == "__class__" or (name in vars(it) and not _sets_in_its_own_way(defined(kind, name))):
             return
         found = self._found(kind.__mro__, name, None)
         if found is None or not (type(found) in (FunctionType, staticmethod, classmethod) or defined(type(found), "__get__") is None):

@@ -38,7 +38,7 @@ from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
 from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
 from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
+from terra.runtime.tensors.object_kinds import HOLDING, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import private_names as tfi
 from terra.tf import opschema
@@ -311,7 +311,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
     # -- operands --------------------------------------------------------------------------------------------------------------
 
     def fresh(self, it):
-        if not self._lets_go or type(it) not in ITERATORS:
+        if not self._lets_go or type(it) not in HOLDING:
             self._born.add(it)
         return it
 

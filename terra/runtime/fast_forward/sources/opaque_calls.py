@@ -170,16 +170,18 @@ def _made(function: Callable, caller: "Caller | None", args: list, kwargs: dict,
 
 
 class Caller:
-    """The place in the program from which a call is made: what looks for its caller (`logging`, `warnings`) finds that file, line and function."""
+    """The places in the program, and in libraries, from which a call is made, innermost first: what looks for its caller (`logging`, `warnings`) finds these files, lines and functions."""
 
-    __slots__ = ("_function",)
+    __slots__ = ("_functions",)
 
-    def __init__(self, code: CodeType, line: int, space: dict):
-        self._function = FunctionType(_calling(code.co_filename, code.co_name, line), space)
+    def __init__(self, places: list[tuple[CodeType, int, dict]]):
+        self._functions = [FunctionType(_calling(code.co_filename, code.co_name, line), space) for code, line, space in places]
 
     @ours.calling
     def call(self, function: Callable, args: list, kwargs: dict) -> Any:
-        return self._function(function, args, kwargs)
+        for around in self._functions[:-1]:
+            function, args, kwargs = around, (function, args, kwargs), {}
+        return self._functions[-1](function, args, kwargs)
 
 
 @functools.lru_cache(1000)

@@ -16,7 +16,7 @@ _EMPTY = CellType()
 
 def runs_program(callee: Any, args: tuple) -> bool:
     """Returns whether a call may run such code."""
-    if callee is getattr:
+    if callee is getattr or callee is hasattr:
         it, name = args[:2]
         kind = type(it)
         if kind is super or issubclass(kind, type) or is_librarys(kind):

@@ -5,6 +5,7 @@ changes something that was there before, for instance), `Program.not_observed` r
 """
 
 import functools
+import inspect
 import sys
 import weakref
 from types import CodeType, FunctionType, MethodType
@@ -31,7 +32,7 @@ class LibraryCode:
         if type(function) is not FunctionType or policy.may_know_program(function) or self._is_of_no_use(function) or not unwatched(convert.is_observable, function):
             return None
         observed = self._of()._user_function(function, None)
-        return None if observed is None else functools.partial(self._call, function.__code__, observed if callee is function else MethodType(observed, callee.__self__))
+        return None if observed is None else functools.partial(self._call, own_code(function), observed if callee is function else MethodType(observed, callee.__self__))
 
     def attribute(self, it: Any, name: str) -> Callable | None:
         """Returns what gives an attribute that is a property, or another descriptor, of a library's; None if it is none, or cannot be observed."""
@@ -53,11 +54,22 @@ class LibraryCode:
 
     def initialiser(self, made: FunctionType, observed: Callable) -> Callable:
         """Returns what initialises such an object; `observed`: the observed form of `made`."""
-        self._made[id(made.__code__)] = made.__code__
-        return functools.partial(self._call, made.__code__, observed)
+        code = own_code(made)
+        self._made[id(code)] = code
+        return functools.partial(self._call, code, observed)
+
+    def observe_next_time(self, function: FunctionType) -> bool:
+        """Notes that a function had better be observed than called as a whole; returns whether that is new."""
+        code, known = own_code(function), self._of().runner.program.to_be_observed
+        is_new = id(code) not in known
+        known[id(code)] = code
+        return is_new
+
+    def is_to_be_observed(self, function: FunctionType) -> bool:
+        return id(own_code(function)) in self._of().runner.program.to_be_observed
 
     def _is_of_no_use(self, function: FunctionType) -> bool:
-        return id(function.__code__) in self._of().runner.program.not_observed
+        return id(own_code(function)) in self._of().runner.program.not_observed
 
     @ours.calling
     def _call(self, code: CodeType, form: Callable, /, *args: Any, **kwargs: Any) -> Any:
@@ -68,6 +80,11 @@ class LibraryCode:
         finally:
             if was_pure and observer.reason is not None and not observer.passing:
                 observer.runner.program.not_observed.update({**self._made, id(code): code})
+
+
+def own_code(function: FunctionType) -> CodeType:
+    """Returns the code that tells a function from others: that of what it decorates, as all functions that are decorated in one way share the code of the wrapper."""
+    return getattr(inspect.unwrap(function), "__code__", function.__code__)
 
 
 def unwatched(look: Callable, *args: Any) -> Any:

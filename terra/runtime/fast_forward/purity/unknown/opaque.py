@@ -85,15 +85,15 @@ class Opaque:
         if observer.reason is None and _is_refused(callee):
             observer.impure(reason)
         if observer.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
-            form = observer.library_code.called(callee) if callee is not getattr else observer.library_code.attribute(*args)
+            form = observer.library_code.attribute(*args) if callee is getattr and len(args) == 2 else observer.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
             observer.impure(reason)
-        if _looks_deeper(callee, args, kwargs):
+        level = _level(callee, args, kwargs)
+        if level > 1:
             observer.impure(f"{reason}, which looks at who has called its caller")
-            return _counted_from(callee, args, kwargs, frame)
-        caller = None if frame is None else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
+        caller = None if frame is None else Caller(frames.around_call(frame, level))
         if observer.reason is not None:
             return _call(callee, args, kwargs, caller)
         contents = self._own_contents((*args, *kwargs.values()))
@@ -134,15 +134,16 @@ class Opaque:
         return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs)
 
     def _is_to_be_observed(self, callee: Any) -> bool:
-        return id(getattr(getattr(callee, "__func__", callee), "__code__", None)) in self._observer.runner.program.to_be_observed
+        function = getattr(callee, "__func__", callee)
+        return type(function) is FunctionType and self._observer.library_code.is_to_be_observed(function)
 
     def _observe_next_time(self, callee: Any, args: tuple) -> None:
         """The run comes to nothing because something is done with what opaque calls have given: they had better be observed."""
         for number in filter(lambda n: n is not None, map(self.number_of, (callee, *args))):
             given_by = self.calls[number].parts[0]
-            code = getattr(getattr(given_by.value, "__func__", given_by.value), "__code__", None) if type(given_by) is Held else None
-            if code is not None:
-                self._observer.runner.program.to_be_observed[id(code)] = code
+            function = getattr(given_by.value, "__func__", given_by.value) if type(given_by) is Held else None
+            if type(function) is FunctionType:
+                self._observer.library_code.observe_next_time(function)
 
     def note_constant(self, callee: Any, args: tuple, kwargs: dict, value: Any) -> str | None:
         """A function of the framework's has given `value`, and has run no operation: notes that; returns why it cannot."""
@@ -302,23 +303,10 @@ def _call(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None) ->
     return callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
 
 
-def _looks_deeper(callee: Any, args: tuple, kwargs: dict) -> bool:
-    """Returns whether a call names the caller of its caller, as `warnings.warn(text, stacklevel=2)` does."""
+def _level(callee: Any, args: tuple, kwargs: dict) -> int:
+    """Returns how many callers a call looks up, as `warnings.warn(text, stacklevel=2)` does."""
     level = args[2] if callee is warnings.warn and len(args) > 2 else kwargs.get("stacklevel", 1)
-    return type(level) is int and level > 1
-
-
-@ours.calling
-def _counted_from(callee: Callable, args: tuple, kwargs: dict, frame: Any) -> Any:
-    """Makes such a call, which is to count from `frame` on, not from here."""
-    between, here = 0, sys._getframe()
-    while frame is not None and here is not frame:
-        between, here = between + 1, here.f_back
-    if "stacklevel" in kwargs:
-        kwargs["stacklevel"] += between
-    else:
-        args = (*args[:2], args[2] + between, *args[3:])
-    return callee(*args, **kwargs)
+    return level if type(level) is int else 1
 
 
 def _is_one_of(callee: Any, functions: frozenset) -> bool:
