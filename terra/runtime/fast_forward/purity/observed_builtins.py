@@ -208,8 +208,7 @@ class Builtins:
                 kwargs["key"] = functools.partial(self._key, self.builtin(x))
             else:
                 self._element(x)
-        result = form(*given, **kwargs)
-        return self._made(result) if callee is sorted else result
+        return self._made(form(*given, **kwargs)) if callee is sorted else form(*given, **kwargs)
 
     @ours.calling
     def _make_record(self, callee, /, *args, **kwargs):
@@ -311,8 +310,7 @@ class Builtins:
         if type(name) is not str:
             self.impure("asks for an attribute by an unusual name")
         elif self.reason is None and not ((callee is hasattr or default) and self._lacks_attribute(it, name)):
-            why = self.attempted(self._attribute, it, name)
-            if why is not None:
+            if (why := self.attempted(self._attribute, it, name)) is not None:
                 return self.opaque.make(callee, args, {}, why)
         return callee(it, name, *default)
 
