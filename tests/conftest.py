@@ -27,12 +27,8 @@ HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that n
 # Of so many variants of a test, one of so many runs.
 SHARES = ((12, 4), (6, 3), (4, 2))
 
-# Files that take the longest, three quarters of a minute and more.
-LONGEST = (
-    "test_recurrent_layers", "test_papers_programs", "test_corpus", "test_examples", "test_reduce_retracing", "test_jit_compile", "test_xla_loops", "test_vectorized_map",
-    "test_optimizers", "test_keras_train_steps", "test_recurring_structures", "test_scripts", "test_random_programs", "test_cli", "test_calls_in_blocks", "test_varying_loops",
-    "test_xla_whole_graph", "test_state_and_order", "test_keras_fit", "test_script_loops",
-)
+# Files that take a minute or more.
+LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers")
 
 _stderr = None
 _file = None  # of the last test

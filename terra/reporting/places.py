@@ -107,7 +107,7 @@ def _file(line):
     """(path, number) of `file.py:12`; (None, 0) if no file of this name is known, or several are."""
     name, _, number = (line or "").rpartition(":")
     paths = {site.filename for site in location.sites() if os.path.basename(site.filename) == name}
-    return (paths.pop(), int(number)) if len(paths) == 1 else (None, 0)
+    return (paths.pop(), int(number)) if len(paths) == 1 and number.isdigit() else (None, 0)
 
 
 def _nodes(filename, kinds):

@@ -255,7 +255,7 @@ def _observable_factory(function, instrumented):
 
 def _make_observable(function, instrumented):
     decision = decide(function)
-    if decision.reason is LIBRARY and _is_observed_only(function):
+    if (decision.reason is LIBRARY or decision.only_forced) and _is_observed_only(function):
         instrumented = False
     elif decision.only_forced or (decision.factory is None and decision.outer is None and decision.reason is not NOTHING):
         return None  # (all functions of TensorFlow's share the code of one wrapper: one that is a step says nothing about the others)

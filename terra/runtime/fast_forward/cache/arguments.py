@@ -48,13 +48,13 @@ def tensors_for(step, x):
 def _number_converted(callee):
     """Of how many arguments `callee` first thing makes tensors, if they are arrays: the next time they may be others, and the call is skipped all the same."""
     package = framework_objects.stock_package(type(callee).__module__)
-    if package != "metrics" and not framework_objects.is_stock_object(callee):
-        if not framework_objects.is_derived_object(callee):
-            return 0
-        package = framework_objects.package_of_base(type(callee))
+    is_stock = package == "metrics" or framework_objects.is_stock_object(callee)
+    if not is_stock and not framework_objects.is_derived_object(callee):
+        return 0
+    package = package if is_stock else framework_objects.package_of_base(type(callee))
     if keras.is_of_tf_keras(type(callee)):
         return int(package not in ("losses", "metrics"))  # those treat arrays and tensors differently
-    return sys.maxsize if getattr(callee, "_convert_input_args", True) else 0
+    return sys.maxsize if (is_stock and package != "layers") or getattr(callee, "_convert_input_args", True) else 0
 
 
 def unread(runner, owner, args, kwargs):

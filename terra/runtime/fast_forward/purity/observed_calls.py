@@ -115,8 +115,7 @@ class Calls:
         if self.is_initialiser(callee):
             return form
         if ours.owns(kind) and hasattr(kind, "within"):  # a step within the step
-            function = callee.within(self.runner.step)
-            return self._known_callee(function, function, True)
+            return self._known_callee(callee.__wrapped__, callee.within(self.runner.step), True)
         if kind is wrappers.CACHED:
             return functools.partial(self._cached, callee)
         decorated = tfi.has_custom_gradient(callee)
@@ -322,7 +321,8 @@ class Calls:
         elif callee is None or not effect_free.follows_from_arguments(callee) or not arguments.holds_plain_only((args, kwargs)):
             why = self.opaque.note_constant(callee, args, kwargs, result) if type(callee) is FunctionType and self.reason is None else ""
             if why is not None:
-                passing = callee is None or (type(callee) is FunctionType and self.library_code.observe_next_time(callee))
+                passing = callee is None or (
+                    type(callee) is FunctionType and self.opaque.takes(args, kwargs) and self.library_code.observe_next_time(callee))
                 self.impure(f"calls {_name(form)}, of the framework's, which runs no operation{f' and {why}' if why else ''}", passing)
         else:
             if effect_free.looks_at_values(callee):

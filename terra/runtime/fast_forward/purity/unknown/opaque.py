@@ -85,7 +85,7 @@ class Opaque:
         if observer.reason is None and _is_refused(callee):
             observer.impure(reason)
         if observer.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
-            form = observer.library_code.attribute(*args) if callee is getattr and len(args) == 2 else observer.library_code.called(callee)
+            form = observer.library_code.attribute(*args) if callee is getattr and len(args) == 2 and id(args[0]) in observer._born else observer.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
