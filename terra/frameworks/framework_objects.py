@@ -66,6 +66,11 @@ def is_derived_object(callee):
     return known
 
 
+def is_tensorflows(kind):
+    """Returns whether a class is TensorFlow's, or derives from one of them, as ragged tensors and TensorArrays do."""
+    return any(cls.__module__.startswith("tensorflow.") for cls in kind.__mro__)
+
+
 def package_of_base(kind):
     """Returns the package of the first class of Keras' own that a class derives from, such as `layers`; None if there is none."""
     return next(filter(None, (stock_package(cls.__module__) for cls in kind.__mro__)), None)

@@ -11,6 +11,7 @@ import operator
 from types import FunctionType, MethodWrapperType
 
 from terra import ours
+from terra.frameworks import framework_objects
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
@@ -30,7 +31,7 @@ def is_plain_class(kind):
     """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
     if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):
         return False
-    if any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]):
+    if any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]) or framework_objects.is_tensorflows(kind):
         return False
     return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
 
