@@ -304,7 +304,7 @@ def test_a_step_that_nothing_is_wrong_with():
     def step(x, y):
         return train(x, y)
 
-    text = explained(step)
+    text = explained(step, wait_for_graph=True)
     assert text.causes == [] and text.splitlines()[-1] == "Nothing was seen that should be changed."
     assert re.match(r"test_a_step_that_nothing_is_wrong_with.step  test_causes.py:\d+   (up to )?[\d.]+ x faster than eager \([\d.]+ ms a step, eager (at most )?[\d.]+\)", text), text
     assert re.match(r"co-executed from step [3-9] on: 5\d of 60 steps, \d+ of them without running its Python", text.splitlines()[1]), text
