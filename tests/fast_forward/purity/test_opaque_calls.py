@@ -11,6 +11,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -295,7 +296,18 @@ def warns_of_its_caller(h, x):
     return x * 2.0
 
 
-@pytest.mark.parametrize("body", [looks_at_its_frame, evaluates, warns_of_its_caller])
+class Box:
+    pass
+
+
+def keeps_it_weakly(h, x):
+    made = Box()
+    held = weakref.WeakValueDictionary(a=made)
+    made = None
+    return x * float(1 + len(held))
+
+
+@pytest.mark.parametrize("body", [looks_at_its_frame, evaluates, warns_of_its_caller, keeps_it_weakly])
 def test_what_looks_at_frames_runs(body):
     stats, step = compare(as_step, body)
     assert stats.whole_steps == 0, terra.explain(step)

@@ -14,6 +14,7 @@ from terra import ours
 from terra.frameworks import framework_objects
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_record
@@ -48,7 +49,7 @@ class Objects:
         """Make an instance of such a class."""
         made = defined(kind, "__init__")
         is_librarys_own = type(made) is FunctionType and not policy.may_know_program(made)
-        if type(made) is FunctionType and self.reason is None and (not unwatched(convert.is_observable, made) or (
+        if type(made) is FunctionType and self.reason is None and (is_refused(made) or not unwatched(convert.is_observable, made) or (
                 is_librarys_own and not self.library_code.makes(kind, made) and self.opaque.takes(args, kwargs))):
             return self.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}")
         self.reads.bases(kind)

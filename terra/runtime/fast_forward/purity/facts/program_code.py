@@ -1,7 +1,11 @@
 """Whether a call may run code of the program's, or of a library that may know of it: it is not made again where a run is skipped, as what it changes may have been read before."""
 
 import functools
+import gc
+import inspect
 import sys
+import traceback
+import weakref
 from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MethodType
 from typing import Any
 
@@ -12,6 +16,22 @@ from terra.transform import policy
 
 _HARMLESS = frozenset(["__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__enter__", "__exit__", "__setstate__", "__getstate__", "__reduce__"])
 _EMPTY = CellType()
+_WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
+# What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
+_REFUSED = frozenset([
+    exec, eval, globals, locals, vars, dir, super, delattr, __import__, breakpoint, iter, next, sys._getframe, inspect.currentframe, inspect.stack, inspect.trace, traceback.extract_stack,
+    traceback.format_stack, traceback.print_stack, traceback.walk_stack, sys.exc_info, sys.settrace, sys.setprofile, gc.collect, gc.get_objects, gc.get_referrers, sys.getrefcount, weakref.ref])
+
+
+def is_refused(callee: Any) -> bool:
+    """Returns whether something looks at frames deeper than its caller, at when objects go, or does what the observer cannot see."""
+    function = callee.__func__ if type(callee) is MethodType else callee
+    if getattr(callee, "__module__", None) in _WATCHING or (type(function) is FunctionType and function.__globals__.get("__name__") in _WATCHING):
+        return True
+    try:
+        return callee in _REFUSED
+    except TypeError:  # it has no hash
+        return False
 
 
 def runs_program(callee: Any, args: tuple) -> bool:

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable
 
 from terra import ours
+from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.object_kinds import defined, is_librarys
 from terra.transform import convert, policy
@@ -29,7 +30,7 @@ class LibraryCode:
         if isinstance(callee, type) and type(defined(type(callee), "__call__")) is FunctionType:
             callee = MethodType(defined(type(callee), "__call__"), callee)
         function = callee.__func__ if type(callee) is MethodType else callee
-        if type(function) is not FunctionType or policy.may_know_program(function) or self._is_of_no_use(function) or not unwatched(convert.is_observable, function):
+        if type(function) is not FunctionType or is_refused(function) or policy.may_know_program(function) or self._is_of_no_use(function) or not unwatched(convert.is_observable, function):
             return None
         observed = self._of()._user_function(function, None)
         return None if observed is None else functools.partial(self._call, own_code(function), observed if callee is function else MethodType(observed, callee.__self__))

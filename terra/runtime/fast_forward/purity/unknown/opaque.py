@@ -1,12 +1,9 @@
 """The observer's part for code that nothing is known of: its calls are made again where the run is skipped, see `opaque_calls`."""
 
 import functools
-import gc
-import inspect
 import io
 import operator
 import sys
-import traceback
 import warnings
 import weakref
 from collections.abc import Coroutine, Generator
@@ -22,18 +19,13 @@ from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, He
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.fast_forward.purity.facts.bytecode import is_dropped
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
-from terra.runtime.fast_forward.purity.facts.program_code import runs_program
+from terra.runtime.fast_forward.purity.facts.program_code import is_refused, runs_program
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
 from terra.tf import private_names as tfi
 
-_WATCHING = frozenset(["weakref", "_weakref", "_weakrefset", "gc", "tracemalloc", "faulthandler"])  # modules that look at when objects go
 _MOST_CALLS = 1000  # in one run
-# What looks at the frame that calls it, as deep as it likes, or gives what changes behind the observer's back.
-_REFUSED = frozenset([
-    exec, eval, globals, locals, vars, dir, super, delattr, __import__, breakpoint, iter, next, sys._getframe, inspect.currentframe, inspect.stack, inspect.trace, traceback.extract_stack,
-    traceback.format_stack, traceback.print_stack, traceback.walk_stack, sys.exc_info, sys.settrace, sys.setprofile, gc.collect, gc.get_objects, gc.get_referrers, sys.getrefcount, weakref.ref])
 
 
 class Opaque:
@@ -68,7 +60,7 @@ class Opaque:
 
     def calling(self, callee: Any, reason: str) -> Callable:
         """Returns what to call in place of `callee`, which makes the run impure for this reason if it cannot be an opaque call."""
-        if _is_refused(callee) or (type(callee) is FunctionType and is_frameworks_function(callee)):
+        if is_refused(callee) or (type(callee) is FunctionType and is_frameworks_function(callee)):
             self._observer.impure(reason)
             return callee
         return functools.partial(self._call, callee, reason)
@@ -82,7 +74,7 @@ class Opaque:
     def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's."""
         observer, is_blind = self._observer, effect_free_calls.is_blind(callee, args, kwargs)
-        if observer.reason is None and _is_refused(callee):
+        if observer.reason is None and is_refused(callee):
             observer.impure(reason)
         if observer.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
             form = observer.library_code.attribute(*args) if callee is getattr and len(args) == 2 and id(args[0]) in observer._born else observer.library_code.called(callee)
@@ -294,10 +286,6 @@ def _contents(it: Any) -> list:
     return [*map(id, it.values() if type(it) is dict else it)]
 
 
-def _is_refused(callee: Any) -> bool:
-    return getattr(callee, "__module__", None) in _WATCHING or _is_one_of(callee, _REFUSED)
-
-
 @ours.calling
 def _call(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None) -> Any:
     return callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
@@ -307,13 +295,6 @@ def _level(callee: Any, args: tuple, kwargs: dict) -> int:
     """Returns how many callers a call looks up, as `warnings.warn(text, stacklevel=2)` does."""
     level = args[2] if callee is warnings.warn and len(args) > 2 else kwargs.get("stacklevel", 1)
     return level if type(level) is int else 1
-
-
-def _is_one_of(callee: Any, functions: frozenset) -> bool:
-    try:
-        return callee in functions
-    except TypeError:  # it has no hash
-        return False
 
 
 def _renewed(value: Any) -> Any:
