@@ -2,10 +2,10 @@
 
 from terra import logs, transform
 from terra.frontends import at_exit, forks, replicas, script, stance  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.fast_forward.purity import user_code  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.fast_forward.sites import substitution  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.fast_forward.steps import pure_functions  # noqa: F401  (`at_exit` waits for the last steps)
-from terra.runtime.execution import interception  # noqa: F401  (`at_exit` waits for the last steps)
+from terra.runtime.fast_forward.purity import user_code
+from terra.runtime.fast_forward.sites import substitution
+from terra.runtime.fast_forward.steps import pure_functions
+from terra.runtime.execution import interception
 from terra.frontends.gradient_tape import raise_late_error
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.step_function.coexecution import Coexecuted

@@ -27,21 +27,24 @@ class set_stance:
             close = difflib.get_close_matches(str(stance_), STANCES, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(map(repr, STANCES))}."
             raise errors.OptionError(f"terra.set_stance knows no {stance_!r}; {hint}")
-        interception.end_open_step()
-        GRAPH_RUNNER.sync()
         self._before = _now[0]
-        _set(stance_)
+        _change(stance_)
 
     def __enter__(self) -> "set_stance":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        interception.end_open_step()
-        GRAPH_RUNNER.sync()
-        _set(self._before)
+        _change(self._before)
 
     def __repr__(self) -> str:
         return f"<terra stance {_now[0]!r}>"
+
+
+def _change(name: str) -> None:
+    """Take another stance, once the steps in flight are done."""
+    interception.end_open_step()
+    GRAPH_RUNNER.sync()
+    _set(name)
 
 
 def _set(name: str) -> None:

@@ -141,12 +141,17 @@ def counting():
     return step, v
 
 
-def test_stances():
-    step, v = counting()
-    other, w = counting()
+def settled():
+    """Two such steps with their variables, after six calls each: the second one runs eagerly."""
+    (step, v), (other, w) = counting(), counting()
     for k in range(6):
         other.__wrapped__(X[k % 4])
         step(X[k % 4])
+    return (step, v), (other, w)
+
+
+def test_stances():
+    (step, v), (other, w) = settled()
     before = step.stats().steps
     terra.set_stance("imperative")
     try:
@@ -182,11 +187,7 @@ def test_a_stance_for_a_while():
 
 
 def test_fallbacks_as_errors():
-    step, v = counting()
-    other, w = counting()
-    for k in range(6):
-        other.__wrapped__(X[k % 4])
-        step(X[k % 4])
+    (step, v), (other, w) = settled()
     with terra.set_stance("fail_on_fallback"):
         step(X[0])
         with pytest.raises(errors.FallbackError, match=r"left its graph: Sin never followed .* \(test_logs_and_stances.py:\d+\)\. The step was finished eagerly"):

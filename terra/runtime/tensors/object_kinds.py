@@ -65,6 +65,11 @@ def is_librarys(cls):
     return cls.__module__.split(".", 1)[0] in tfi.FRAMEWORKS
 
 
+def is_iterator(it):
+    """Returns whether an object gives items one by one, and can be read only once."""
+    return hasattr(type(it), "__next__")
+
+
 def is_librarys_container(kind):
     """Returns whether it is a class of the framework's of lists or dicts, as those of a layer are."""
     return issubclass(kind, (list, dict)) and is_librarys(kind)

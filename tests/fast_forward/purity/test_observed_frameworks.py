@@ -213,6 +213,26 @@ def compare(make, body, change=lambda h, k: None, **options):
     return step
 
 
+def compared(runs):
+    """Runs a program eagerly and co-executed: `runs(wrap)` gives what is compared, and the step in the end. Returns the co-executed step."""
+    *expected, _ = runs(lambda step: step)
+    *actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
+    assert actual == expected
+    return step
+
+
+def descent(model):
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x) ** 2)
+        variables = model.trainable_variables
+        for gradient, variable in zip(tape.gradient(loss, variables), variables):
+            variable.assign_sub(0.001 * gradient)
+        return loss
+
+    return train
+
+
 @pytest.mark.parametrize("make", [as_step, as_layer])
 @pytest.mark.parametrize("body", PROGRAMS)
 def test_steps_are_skipped(body, make):
@@ -268,25 +288,16 @@ def test_a_function_of_the_framework_is_replaced(monkeypatch):
     """What the framework's own code calls in turn is somebody else's from some step on."""
     from tf_keras.src import backend
 
-    original = backend.name_scope
+    original, seen = backend.name_scope, []
 
     def change(h, k):
-        backend.name_scope = original if k < 16 else lambda name: contextlib.nullcontext(h.seen.append(k))
+        monkeypatch.setattr(backend, "name_scope", original if k < 16 else lambda name: contextlib.nullcontext(seen.append(k)))
 
     def body(h, x):
         with backend.name_scope("inner"):
             return x * 2.0
 
-    seen = []
-
-    def prepared(h, k):
-        h.seen = seen
-        change(h, k)
-
-    try:
-        compare(as_step, body, prepared)
-    finally:
-        backend.name_scope = original
+    compare(as_step, body, change)
     assert seen == [*range(16, STEPS)] * 2
 
 
@@ -306,19 +317,10 @@ def test_batches_of_numpy_for_a_model_of_a_derived_class():
         tf_keras.utils.set_random_seed(1)
         net = Net()
 
-        def train(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(net(x) ** 2)
-            for gradient, variable in zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables):
-                variable.assign_sub(0.1 * gradient)
-            return loss
-
-        step = wrap(train)
+        step = wrap(descent(net))
         return [float(step(x[:, :-1])) for x in batches], step
 
-    expected, _ = runs(lambda step: step)
-    actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert actual == expected
+    step = compared(runs)
     assert step.stats().whole_steps >= 15, terra.explain(step)
 
 
@@ -347,9 +349,7 @@ def test_variables_that_a_function_has_made():
         step = wrap(train)
         return [float(step(tf.constant([1.0, 2.0, 0.1 * k]))) for k in range(STEPS)], step
 
-    expected, _ = runs(lambda step: step)
-    actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert actual == expected
+    step = compared(runs)
     assert step.stats().whole_steps >= 12, terra.explain(step)
 
 
@@ -377,24 +377,14 @@ def test_a_layer_keeps_a_list_of_what_it_has_computed(package):
         model(tf.ones((2, 3)))
         given = []
 
-        def train(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(model(x) ** 2)
-            variables = model.trainable_variables
-            for gradient, variable in zip(tape.gradient(loss, variables), variables):
-                variable.assign_sub(0.001 * gradient)
-            return loss
-
-        step = wrap(train)
+        step = wrap(descent(model))
         for k in range(STEPS):
             if k == 18 and package is tf_keras:  # (layers of Keras 3 take no more parts by then)
                 layer.more = package.layers.Dense(3)
             given.append(float(step(tf.ones((2, 3)) * 0.1 * k)))
         return given, [v.numpy().tolist() for v in model.variables], [float(tf.reduce_sum(x)) for x in layer.found], step
 
-    *expected, _ = runs(lambda step: step)
-    *actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert actual == expected
+    step = compared(runs)
     assert step.stats().whole_steps >= 10, terra.explain(step)
 
 
@@ -419,12 +409,8 @@ def test_a_layer_wraps_a_list_that_was_there_before(package):
         step = wrap(lambda x: tf.reduce_sum(layer(x)))
         return [float(step(tf.ones((2, 3)) * 0.1 * k)) for k in range(STEPS)], list(SEEN), list(layer.kept), list(layer.others), step
 
-    *expected, _ = runs(lambda step: step)
-    *actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert actual == expected
+    step = compared(runs)
     assert step.stats().coexecuted_steps >= 20
-
-
 
 
 def test_steps_within_a_step():
@@ -456,7 +442,5 @@ def test_steps_within_a_step():
             given.append(float(step(tf.ones((2, 3)) * 0.1 * k)))
         return given, model.calls, step
 
-    *expected, _ = runs(lambda step: step)
-    *actual, step = runs(lambda step: terra.coexecute(step, wait_for_graph=True))
-    assert actual == expected
+    step = compared(runs)
     assert step.stats().whole_steps >= 10, terra.explain(step)

@@ -12,7 +12,7 @@ from terra.runtime.fast_forward.guards import added_losses, attribute_filter
 from terra.runtime.fast_forward.guards.patch_guard import modules
 from terra.runtime.fast_forward.guards.container_guard import noted
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
-from terra.runtime.tensors.object_kinds import is_description, is_librarys
+from terra.runtime.tensors.object_kinds import is_description, is_iterator, is_librarys
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import private_names as tfi
 from terra.transform import policy
@@ -176,18 +176,14 @@ class GuardBuilder:
         """A functools.partial: its function is called with arguments that may be changed in place."""
         function = value.func
         if not self.reading and (type(value) is not partial or isinstance(function, BuiltinFunctionType)
-                                 or (isinstance(function, type) and not is_librarys(function)) or any(map(_is_iterator, value.args))
-                                 or any(map(_is_iterator, value.keywords.values()))):
+                                 or (isinstance(function, type) and not is_librarys(function)) or any(map(is_iterator, value.args))
+                                 or any(map(is_iterator, value.keywords.values()))):
             raise Unskippable
         if id(value) not in self.seen:
             self.seen.add(id(value))
             self.todo.append(function)
             self._container(value.args)
             self._container(value.keywords)
-
-
-def _is_iterator(value):
-    return hasattr(type(value), "__next__")
 
 
 def _wraps_users(value):

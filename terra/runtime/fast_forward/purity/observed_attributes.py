@@ -282,7 +282,7 @@ class Attributes:
     def may_set(self, it, name):
         """Whether an attribute can be set when the run is skipped as well: nothing of the user's runs for it. If not, the run is impure."""
         kind = type(it)
-        if kind in TENSORS or (is_librarys(kind) and not self._is_own_object(it)) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace):
+        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType, FunctionType)) or (is_c_class(kind) and kind is not SimpleNamespace):
             self.impure("sets an attribute")
             return False
         attributes = attributes_of(it, kind)

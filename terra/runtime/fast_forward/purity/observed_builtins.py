@@ -208,7 +208,8 @@ class Builtins:
                 kwargs["key"] = functools.partial(self._key, self.builtin(x))
             else:
                 self._element(x)
-        return self._made(form(*given, **kwargs)) if callee is sorted else form(*given, **kwargs)
+        result = form(*given, **kwargs)
+        return self._made(result) if callee is sorted else result
 
     @ours.calling
     def _make_record(self, callee, /, *args, **kwargs):
@@ -319,7 +320,7 @@ class Builtins:
             return functools.partial(self._anew, form)
         if callee is tfi.tf.autodiff.ForwardAccumulator:
             return functools.partial(self._accumulating, callee)
-        if callee is tfi.tf.name_scope:
+        if callee is tfi.tf.name_scope or callee is super:
             return form
         if callee is tfi.tf.TensorArray:
             return functools.partial(self._of_array, callee)
@@ -331,8 +332,6 @@ class Builtins:
             return functools.partial(self._map, callee, form)
         if callee is functools.partial:
             return functools.partial(self._anew, form)
-        if callee is super:
-            return form
         if callee is tfi.tf.SparseTensor:
             return functools.partial(self._framework, None, form)
         if callee is tfi.tf.IndexedSlices:

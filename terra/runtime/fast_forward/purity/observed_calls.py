@@ -106,7 +106,7 @@ class Calls:
             return self._partial(callee, form, instrumented)
         if framework_objects.is_derived_object(callee) and self._covers(callee):
             return functools.partial(self._within, callee)
-        if type(form) is skipping.Skipping and not (self._is_own_object(callee) and self.library_code.called(callee.__call__) is not None):
+        if type(form) is skipping.Skipping and not (self._is_own_object(callee) and self.library_code.observes(kind.__call__)):
             return functools.partial(self._framework, None, form)
         if type(form) is user_layers.Wrapped:
             return functools.partial(self._layer, callee, form)

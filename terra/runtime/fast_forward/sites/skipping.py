@@ -7,6 +7,7 @@ from terra.runtime.fast_forward.cache.arguments import with_tensors
 from terra.runtime.fast_forward.cache.call_cache import attempt, attempt_at, enter, running
 from terra.runtime.fast_forward.cache.call_records import MOST_RECORDS
 from terra.runtime.fast_forward.sites import loss_scaling
+from terra.runtime.tensors.object_kinds import is_iterator
 from terra.tf import private_names as tfi
 
 Generator = tfi.tf.random.Generator
@@ -23,10 +24,10 @@ def skipping(function):
         runner = running()
         if runner is None or not (framework_objects.is_stock_kind(type(self)) or type(self) is Generator):
             return enter(runner, lambda: function(self, *args, **kwargs))
-        if args and type(args[0]) not in (list, tuple) and hasattr(args[0], "__next__"):
+        if args and is_iterator(args[0]):
             args = (list(args[0]), *args[1:])  # a zip can be read only once
         for name, x in kwargs.items():
-            if hasattr(x, "__next__"):
+            if is_iterator(x):
                 kwargs[name] = list(x)
         if scales_losses(self):
             loss_scaling.prepare(skipping)

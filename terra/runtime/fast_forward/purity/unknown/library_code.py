@@ -30,10 +30,15 @@ class LibraryCode:
         if isinstance(callee, type) and type(defined(type(callee), "__call__")) is FunctionType:
             callee = MethodType(defined(type(callee), "__call__"), callee)
         function = callee.__func__ if type(callee) is MethodType else callee
-        if type(function) is not FunctionType or is_refused(function) or policy.may_know_program(function) or self._is_of_no_use(function) or not unwatched(convert.is_observable, function):
+        if not self.observes(function):
             return None
         observed = self._of()._user_function(function, None)
         return None if observed is None else functools.partial(self._call, own_code(function), observed if callee is function else MethodType(observed, callee.__self__))
+
+    def observes(self, function: Any) -> bool:
+        """Returns whether something is a Python function of a library's that can be observed, and was not so for nothing."""
+        return type(function) is FunctionType and not (
+            is_refused(function) or policy.may_know_program(function) or self._is_of_no_use(function)) and unwatched(convert.is_observable, function)
 
     def attribute(self, it: Any, name: str) -> Callable | None:
         """Returns what gives an attribute that is a property, or another descriptor, of a library's; None if it is none, or cannot be observed."""
