@@ -12,7 +12,6 @@ import tensorflow as tf
 import terra
 from terra import trial
 from terra.runtime.execution import compiled
-from terra.runtime.step_function.tuning import single_threaded
 from terra.runtime.step_function.tuning.early_start import STEPS, EarlyStart
 from terra.trial import BLOCK, ROUNDS
 from tests import harness
@@ -178,13 +177,13 @@ def test_found_out_in_a_program_that_reads_its_loss(monkeypatch):
             x = tf.tanh(x @ w)
         return tf.reduce_sum(x)
 
-    coexecuted, x = terra.coexecute(step, wait_for_graph=True), tf.constant(floats(300, 300, seed=1))
-    expected = float(step(x))
-    n = single_threaded.LEARNED + STEPS + 4 * BLOCK * ROUNDS + 40
-    assert [float(coexecuted(x)) for _ in range(n)] == [expected] * n
+    coexecuted, x = terra.coexecute(step, wait_for_graph=True, fast_forward=False), tf.constant(floats(300, 300, seed=1))
+    expected, left = float(step(x)), 1500  # far more steps than the trials take, of which another comes first, and begins again where something else takes the time
+    while left and (coexecuted.early_start.trial is None or coexecuted.early_start.trial.second_is_better is None):
+        assert float(coexecuted(x)) == expected
+        left -= 1
     stats = coexecuted.stats()
-    assert stats.early_steps >= BLOCK * ROUNDS and stats.fallbacks == 0 and stats.graphs == 1
-    assert coexecuted.early_start.trial.second_is_better is not None
+    assert left and stats.early_steps >= BLOCK * ROUNDS and stats.fallbacks == 0 and stats.graphs == 1
     assert coexecuted.early_start.describe() in terra.explain(coexecuted, full=True)
 
 

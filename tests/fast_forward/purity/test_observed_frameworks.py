@@ -241,6 +241,16 @@ def test_steps_are_skipped(body, make):
     assert (step.stats().whole_steps >= 12) is not runs, terra.explain(step)
 
 
+def test_in_a_program_with_a_block_of_terras_tape():
+    """For such blocks, the framework's methods look for a step themselves: what stands in their place is observed as they are."""
+    w = tf.Variable(1.0)
+    with terra.GradientTape() as tape:
+        loss = tf.sin(w)
+    tape.gradient(loss, w)
+    step = compare(as_step, loss_object)
+    assert step.stats().whole_steps >= 12, terra.explain(step)
+
+
 @pytest.mark.parametrize("body", PROGRAMS)
 def test_verified(body):
     step = compare(as_step, body, verify=True)

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable
 
 from terra import ours
+from terra.frameworks.framework_objects import original
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.object_kinds import defined, is_librarys
@@ -29,14 +30,15 @@ class LibraryCode:
         """Returns what to call in place of a Python function, method or class of a library's; None if it cannot be observed, or that was of no use."""
         if isinstance(callee, type) and type(defined(type(callee), "__call__")) is FunctionType:
             callee = MethodType(defined(type(callee), "__call__"), callee)
-        function = callee.__func__ if type(callee) is MethodType else callee
+        function = original(callee.__func__ if type(callee) is MethodType else callee)
         if not self.observes(function):
             return None
         observed = self._of()._user_function(function, None)
-        return None if observed is None else functools.partial(self._call, own_code(function), observed if callee is function else MethodType(observed, callee.__self__))
+        return None if observed is None else functools.partial(self._call, own_code(function), MethodType(observed, callee.__self__) if type(callee) is MethodType else observed)
 
     def observes(self, function: Any) -> bool:
         """Returns whether something is a Python function of a library's that can be observed, and was not so for nothing."""
+        function = original(function)
         return type(function) is FunctionType and not (
             is_refused(function) or policy.may_know_program(function) or self._is_of_no_use(function)) and unwatched(convert.is_observable, function)
 
