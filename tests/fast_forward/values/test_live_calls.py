@@ -288,6 +288,7 @@ def test_an_element_is_put_back_where_an_earlier_step_fails():
 
 X = [tf.constant(np.random.RandomState(k).rand(4, 3), tf.float32) for k in range(3)]
 RNG, STATE, PYTHON = np.random.default_rng(1), np.random.RandomState(1), random.Random(1)
+SIZES = [4, 3]
 
 
 def reseed():
@@ -304,6 +305,8 @@ DRAWS = {
     "numpy array": lambda x: tf.convert_to_tensor(np.random.rand(4, 3).astype(np.float32)) + x,
     "scaled": lambda x: x + tf.constant((np.random.randn(4, 3) * 0.1 + 1.0).astype("float32")),
     "cast": lambda x: x + tf.cast(2.0 * STATE.normal(size=(4, 3)) - 1, tf.float32),
+    "as large as its argument": lambda x: x + np.random.normal(size=x.shape).astype("float32"),
+    "sizes in a list": lambda x: x + np.random.uniform(-1.0, 1.0, size=[x.shape[0], 3]).astype("float32") * RNG.random(SIZES).astype("float32"),
     "indices": lambda x: tf.gather(x, np.random.randint(0, 4, 2)),
     "generator": lambda x: tf.gather(x, RNG.integers(0, 4, size=3)) * RNG.random(),
     "permutation": lambda x: tf.gather(x, np.random.permutation(4)),
@@ -360,6 +363,17 @@ def test_draws_verified(name):
         reseed()
         return lambda x: tf.identity(use(x)) + 1.0, lambda s, k: s(X[k % 3]), lambda: (RNG.random(), STATE.rand(), PYTHON.random())
     compare_steps(make, verify=True)
+
+
+def test_sizes_in_a_list_that_change():
+    def make():
+        reseed()
+        return lambda x: tf.identity(x + RNG.random(SIZES).astype("float32")) + 1.0, lambda s, k: s(X[k % 3]), RNG.random
+
+    try:
+        compare_steps(make, n=60, seed=lambda k: SIZES.__setitem__(0, 4 if k < 20 or k > 40 else 1))
+    finally:
+        SIZES[0] = 4
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -19,7 +19,6 @@ from terra.runtime.fast_forward.sources.effects import GROWING, Append
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.tf import private_names as tfi
-from terra.tf.random_state import random_state
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
@@ -58,7 +57,7 @@ class Builtins:
         if isinstance(owner, (ModuleType, type)):
             return self.opaque.calling(callee, f"calls {callee.__qualname__}")
         if residual_calls.is_residual(owner, callee.__name__):
-            return functools.partial(self._live, owner, callee.__name__)
+            return functools.partial(self.live_calls.make, owner, callee.__name__)
         if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
             return functools.partial(self._append, callee)
         if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
@@ -75,39 +74,6 @@ class Builtins:
                 return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
             return self.opaque.calling(callee, f"calls {callee.__qualname__}")
         return functools.partial(self._on_containers, callee)
-
-    def _live(self, owner, name, /, *args, **kwargs):
-        """Make a call that is to be made each time, see `residual_calls`."""
-        recording, step = self.recording, self.runner.step
-        takes = residual_calls.takes_element(owner, name)
-        if recording is None and not takes and residual_calls.draws(owner, name, args, kwargs):
-            return self.opaque.make(getattr(owner, name), args, kwargs, f"calls {type(owner).__name__}.{name}")
-        if self.opaque.draws:
-            self.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
-        if recording is None or not (takes or residual_calls.draws(owner, name, args, kwargs)) or (not takes and recording.random != random_state()):
-            self.impure(f"calls {type(owner).__name__}.{name}")
-            return getattr(owner, name)(*args, **kwargs)
-        for x in (*args, *kwargs.values()):
-            self._arguments(x)
-        step.pause()  # it is no operation of the step's
-        try:
-            value = getattr(owner, name)(*args, **kwargs)
-        finally:
-            step.resume()
-        if not takes:
-            recording.random = random_state()
-        given = residual_calls.flat(value)
-        if not given:
-            self.impure(f"calls {type(owner).__name__}.{name}, which gives an object of type {type(value).__name__}")
-            return value
-        return self._drawn(value, owner, name, args, kwargs)
-
-    def _drawn(self, value, owner, name, args, kwargs):
-        """A residual call gave `value`: what stands for that."""
-        call = residual_calls.ResidualCall(owner, name, args, tuple(kwargs.items()), residual_calls.kind_of(value))
-        made = residual_calls.rebuilt(value, iter(self._dynamic.drawn(call, residual_calls.flat(value))))
-        self._bear(made)
-        return made
 
     @ours.calling
     def _key(self, function, it):
@@ -237,7 +203,7 @@ class Builtins:
     def _on_one(self, callee, /, *args):
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and residual_calls.takes_element(args[0], "__next__"):
-            return self._live(args[0], "__next__")
+            return self.live_calls.make(args[0], "__next__")
         if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
             self.looks_at_shape(args[0])
             return len(args[0])

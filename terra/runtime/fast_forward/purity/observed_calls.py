@@ -269,7 +269,7 @@ class Calls:
         if type(owner) is tfi.tf.autodiff.ForwardAccumulator and function.__name__ == "jvp" and id(owner) in self._born:
             return functools.partial(self._gradient, form)
         if residual_calls.is_residual(owner, function.__name__):
-            return functools.partial(self._live, owner, function.__name__)
+            return functools.partial(self.live_calls.make, owner, function.__name__)
         if type(function) is FunctionType and is_frameworks_function(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self._adding, callee)

@@ -31,6 +31,7 @@ from terra.runtime.fast_forward.purity.observed_objects import Objects
 from terra.runtime.fast_forward.purity.observed_operands import Operands
 from terra.runtime.fast_forward.purity.observed_places import Places
 from terra.runtime.fast_forward.purity.unknown.library_code import LibraryCode
+from terra.runtime.fast_forward.purity.unknown.live_calls import LiveCalls
 from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, Unknown
 from terra.runtime.fast_forward.sites import fast_calls, user_layers
@@ -80,7 +81,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         self.recomputes = 0  # functions of `tf.recompute_grad` that run now: no call is skipped while the tape is stopped
         self.exchanged = []  # functions that were called while they had other code than their own: what they read is still to be noted
         self.deferred = DeferredFetches(self._dynamic, runner.deferred_fetches)
-        self.opaque, self.library_code = Opaque(self), LibraryCode(self)
+        self.opaque, self.library_code, self.live_calls = Opaque(self), LibraryCode(self), LiveCalls(self)
         self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
         self.added = []  # in the end, of those that it has changed
         self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
@@ -343,9 +344,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
 
     def iterated(self, it):
         """The items of `it` are looked at in turn: returns what to iterate over."""
-        if it in self.opaque:
-            return self.fresh(self.opaque.items(it))
-        return self.container(it)
+        return self.fresh(self.opaque.items(it)) if it in self.opaque else self.container(it)
 
     def mapping(self, it):
         """An item or slice of `it` is taken."""

@@ -161,7 +161,7 @@ class Opaque:
             return value
         varies = key in observer.runner.program.unsteady and not dropped
         if varies and observer.recording is not None and type(value) in KINDS and (place := _where(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
-            return observer._drawn(value, *place, args, kwargs)
+            return observer.live_calls.gave(value, *place, args, kwargs)
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self.draws = True
             if observer.recording is not None and observer._dynamic.calls:

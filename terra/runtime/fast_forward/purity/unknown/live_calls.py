@@ -1,0 +1,55 @@
+"""The observer's part for calls that are made each time, also where the run is skipped: the next element of an iterator, draws of random numbers (see `sources.residual_calls`)."""
+
+import weakref
+from typing import Any
+
+from terra.runtime.fast_forward.sources import residual_calls
+from terra.tf import private_names as tfi
+from terra.tf.random_state import random_state
+
+
+class LiveCalls:
+    """The calls of one run that are made each time."""
+
+    def __init__(self, observer: Any):
+        self._of = weakref.ref(observer)
+
+    def make(self, owner: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Makes a call of a method that is to be called each time; returns what stands for what it gives."""
+        observer = self._of()
+        recording, step, doing = observer.recording, observer.runner.step, f"calls {type(owner).__name__}.{name}"
+        takes = residual_calls.takes_element(owner, name)
+        args, kwargs = tuple([self._sizes(x) for x in args]), {key: self._sizes(x) for key, x in kwargs.items()}
+        draws = not takes and residual_calls.draws(owner, name, args, kwargs)
+        if recording is None and draws:
+            return observer.opaque.make(getattr(owner, name), args, kwargs, doing)
+        if observer.opaque.draws:
+            observer.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
+        if recording is None or not (takes or draws) or (draws and recording.random != random_state()):
+            observer.impure(doing)
+            return getattr(owner, name)(*args, **kwargs)
+        for x in (*args, *kwargs.values()):
+            observer._arguments(x)
+        step.pause()  # it is no operation of the step's
+        try:
+            value = getattr(owner, name)(*args, **kwargs)
+        finally:
+            step.resume()
+        if draws:
+            recording.random = random_state()
+        if not residual_calls.flat(value):
+            observer.impure(f"{doing}, which gives an object of type {type(value).__name__}")
+            return value
+        return self.gave(value, owner, name, args, kwargs)
+
+    def gave(self, value: Any, owner: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        """Returns what stands for `value`, which such a call has given."""
+        observer = self._of()
+        call = residual_calls.ResidualCall(owner, name, args, tuple(kwargs.items()), residual_calls.kind_of(value))
+        made = residual_calls.rebuilt(value, iter(observer._dynamic.drawn(call, residual_calls.flat(value))))
+        observer._bear(made)
+        return made
+
+    def _sizes(self, x: Any) -> Any:
+        """Returns the tuple of what is in a list or shape, as a draw reads them alike and nobody changes it; anything else as it is."""
+        return tuple(self._of().iterated(x)) if type(x) is list or (type(x) is tfi.tensor_shape.TensorShape and x.rank is not None) else x
