@@ -125,6 +125,26 @@ def inner(x):
     return tf.add_n(list(items()))
 
 
+def inner_before_a_zip(x):
+    """An iterator that comes behind a generator is held: that has nothing to do when it is closed."""
+    def items():
+        yield x
+        yield x * 2.0
+    left = tf.add_n(list(items()))
+    return [a + b for a, b in list(zip([left, x], [x, left]))]
+
+
+def inner_that_cleans_up(x):
+    def items():
+        try:
+            yield x
+        finally:
+            holder.n += 1
+
+    for y in zip(items(), [x]):
+        return y[0] + y[1]
+
+
 def under_tape(x):
     def losses(w):
         for y in count(x, 3):
@@ -181,12 +201,14 @@ STEPS = {
     "broken off": broken_off,
     "dropped": dropped,
     "made inside": inner,
+    "made inside, then a zip": inner_before_a_zip,
+    "made inside, and closed": inner_that_cleans_up,
     "under a tape": under_tape,
     "a tape inside": tape_inside,
     "stops": stops,
     "several at once": lambda x: [a + b for a, b in zip(noted(x), noted(-x))],
 }
-REFUSED = frozenset(["an iterable of the user's", "stops", "several at once"])  # what Python does there is not followed
+REFUSED = frozenset(["an iterable of the user's", "stops", "several at once", "made inside, and closed"])  # what Python does there is not followed
 
 
 def run(use, **options):

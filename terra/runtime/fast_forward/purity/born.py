@@ -8,6 +8,7 @@ cannot be: they are held until the run is over or turns out to be impure. Until 
 import weakref
 from typing import Any, Iterator
 
+from terra.runtime.tensors.object_kinds import ITERATORS
 from terra.tf import private_names as tfi
 
 
@@ -28,6 +29,11 @@ class Born(dict):
             self[key] = weakref.ref(it, lambda _: self.pop(key, None))
         except TypeError:
             self[key] = it
+
+    def drop_iterators(self) -> None:
+        """Hold no iterator any more: it would keep what it goes through."""
+        for key in [key for key, it in self.items() if type(it) in ITERATORS]:
+            del self[key]
 
     def close(self) -> None:
         """Forget all, and what is added from now on: the run is impure."""

@@ -21,7 +21,7 @@ from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
+from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
@@ -216,7 +216,8 @@ class Calls:
         observed = self._observed_function(function, form, instrumented)
         if observed is None or type(observed) is functools.partial or self.reason is not None or not function.__code__.co_flags & inspect.CO_GENERATOR:
             return observed
-        return functools.partial(self._generating, observed, cleans_up(convert.own_code(function.__code__)))
+        own = convert.own_code(function.__code__)
+        return functools.partial(self._generating, observed, any(map(cleans_up, convert.own_codes(own) or [own])))
 
     @ours.calling
     def _generating(self, function, cleans_up, /, *args, **kwargs):
@@ -224,8 +225,7 @@ class Calls:
         held by iterators over it, either."""
         if cleans_up and not self._lets_go:
             self._lets_go = True
-            for key in [key for key, it in self._born.items() if type(it) in ITERATORS]:
-                del self._born[key]
+            self._born.drop_iterators()
         made = function(*args, **kwargs)
         self._born.add(made)
         if cleans_up:
