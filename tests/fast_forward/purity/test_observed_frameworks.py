@@ -251,6 +251,28 @@ def test_in_a_program_with_a_block_of_terras_tape():
     assert step.stats().whole_steps >= 12, terra.explain(step)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_loss_object_asks_for_the_mask_of_a_tensor_from_outside(kept):
+    """The step is skipped as long as there is none, whether the tensor is an argument or one that the program keeps."""
+    def runs(wrap):
+        own = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+
+        def program(x):
+            return tf.sin(x) + keras.losses.MeanSquaredError()(tf.zeros((2, 2)), own if kept else x)
+
+        step, seen = wrap(program), []
+        for k in range(40):
+            x = tf.constant([[1.0, 2.0], [3.0, 5.0 + k]])
+            if k >= 30:
+                (own if kept else x)._keras_mask = tf.constant([[True, False], [k % 2 == 0, False]])
+            seen.append(step(x).numpy().tolist())
+            if k == 29 and hasattr(step, "stats"):
+                assert step.stats().whole_steps >= 12, terra.explain(step)
+        return seen, step
+
+    compared(runs)
+
+
 @pytest.mark.parametrize("body", PROGRAMS)
 def test_verified(body):
     step = compare(as_step, body, verify=True)

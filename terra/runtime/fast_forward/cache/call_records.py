@@ -31,6 +31,14 @@ def note_mask(runner, x):
         runner.observer.masks.setdefault(id(x), (x, mask_of(x), logits_of(x)))
 
 
+def lacks(runner, x, name):
+    """Returns whether a tensor has no such attribute of those that Keras attaches, of which the observer is told then."""
+    if name not in ("_keras_mask", "_keras_logits"):
+        return False
+    note_mask(runner, x)
+    return name not in vars(x)
+
+
 def is_expected(expected, value):
     """Returns whether a value that was read is what a record has for it."""
     if type(expected) is Within:

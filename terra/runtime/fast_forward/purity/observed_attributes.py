@@ -11,6 +11,7 @@ import numpy as np
 
 from terra import ours
 from terra.frameworks import numpys, framework_objects
+from terra.runtime.fast_forward.cache.call_records import lacks
 from terra.runtime.fast_forward.guards import patch_guard
 from terra.runtime.fast_forward.sites import skipping
 from terra.runtime.fast_forward.sources import residual_calls
@@ -19,9 +20,7 @@ from terra.runtime.fast_forward.sources.effects import GROWING, held_in
 from terra.runtime.tensors.comparing import Unskippable
 from terra.tf import private_names as tfi
 from terra.runtime.tensors.object_kinds import (
-    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin,
-    is_named_tuple, is_record,
-)
+    LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_record)
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, registered, slot
 from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
 from terra.runtime.fast_forward.purity.observed_libraries import derives_from_librarys, parts_of_super
@@ -353,18 +352,19 @@ class Attributes:
                 self.reads.absent(attributes, name)
 
     def _lacks_attribute(self, it, name):
-        """Whether the object `it` of a class of the user's has no attribute `name`, which is asked for all the same."""
+        """Whether a tensor, or the object `it` of a class of the user's, has no attribute `name`, which is asked for all the same."""
         kind = type(it)
         if kind in PLAIN:
             return not hasattr(it, name)
         if kind in (type, abc.ABCMeta, enum.EnumMeta):
             return self._class_lacks(it, kind, name)
-        if kind in TENSORS or is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_c_class(kind):
+        if kind in TENSORS:
+            return lacks(self.runner, it, name)
+        if is_librarys(kind) or issubclass(kind, (type, ModuleType)) or is_c_class(kind):
             return False
         attributes = attributes_of(it, kind)
-        if type(attributes) is not dict or name in attributes or any(name in cls.__dict__ for cls in kind.__mro__):
-            return False
-        if defined(kind, "__getattr__") is not None or not self._is_looked_up_plainly(kind):
+        if type(attributes) is not dict or name in attributes or any(name in cls.__dict__ for cls in kind.__mro__) \
+                or defined(kind, "__getattr__") is not None or not self._is_looked_up_plainly(kind):
             return False
         if not self._is_own_object(it):
             self.reads.object(it, kind, attributes)
