@@ -17,7 +17,7 @@ _NAMES = {
     os: "getenv getpid getcwd cpu_count fspath",
     platform: "system machine node python_version release",
     sys: "getsizeof getrecursionlimit getdefaultencoding getfilesystemencoding intern",
-    operator: "add sub mul truediv floordiv mod pow neg pos eq ne lt le gt ge not_ truth index",
+    operator: "add sub mul truediv floordiv mod pow neg pos eq ne lt le gt ge not_ truth index contains getitem",
 }
 _BLIND = frozenset([getattr(module, name) for module, names in _NAMES.items() for name in names.split() if hasattr(module, name)] + [f for f in vars(math).values() if callable(f)])
 _PLAIN = (int, float, str, bytes, bool, type(None), type, FunctionType, BuiltinFunctionType)
@@ -25,6 +25,6 @@ _PLAIN = (int, float, str, bytes, bool, type(None), type, FunctionType, BuiltinF
 
 def is_blind(function: Any, args: tuple, kwargs: dict) -> bool:
     """Returns whether a call does neither, so that it may as well be made twice."""
-    if type(function) not in (FunctionType, BuiltinFunctionType) or function not in _BLIND:
+    if function is not bool and (type(function) not in (FunctionType, BuiltinFunctionType) or function not in _BLIND):
         return False
     return all(isinstance(x, _PLAIN) or callable(x) for x in (*args, *kwargs.values()))

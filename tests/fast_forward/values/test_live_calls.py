@@ -365,6 +365,33 @@ def test_draws_verified(name):
     compare_steps(make, verify=True)
 
 
+def flipped(x, modes):
+    mode = random.choice(modes)
+    if mode == "flip":
+        x = tf.reverse(x, [1])
+    elif mode == "roll":
+        x = tf.roll(x, 1, 1)
+    return x * 2.0 if random.choice(("keep", "double")) == "double" else tf.identity(x)
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": True}])
+def test_choices_of_texts(options):
+    """Another text is chosen each time, and steps differ in what they ask of it: each draw is made once all the same."""
+    def make():
+        modes = ["flip", "roll", "none"]
+        return lambda x, k: flipped(x, modes) + 1.0, lambda s, k: (k == 60 and modes.append("roll"), s(X[k % 3], k // 90)), lambda: ()
+
+    compare_steps(make, n=120, whole=40, express=0, **options)
+
+
+def test_objects_that_are_chosen():
+    """Functions: they take the place of those that were chosen when the step was recorded."""
+    def make():
+        return lambda x: random.choice([tf.abs, tf.square, tf.exp])(x) + 1.0, lambda s, k: s(X[k % 3]), lambda: ()
+
+    compare_steps(make, n=60, whole=0, express=0)
+
+
 def test_sizes_in_a_list_that_change():
     def make():
         reseed()

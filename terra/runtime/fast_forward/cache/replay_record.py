@@ -124,20 +124,9 @@ def apply_record(runner, record, inputs, variants):
 def _make_opaque(runner, record, inputs, first, end, had, made):
     """Make opaque calls of a record, where so many of its effects were had: see `opaque_calls.make_all`; None if the record does not hold. `made`: a
     list that is told of them."""
-    found = opaque_calls.make_all(
-        record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, None if made is None else lambda *call: made.append(call),
-        first, had, lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
-    if found is None:
-        note_unsteady(runner.program, record)
-    return found
-
-
-def note_unsteady(program, record):
-    """An opaque call of a record gave something else than it did: if that is a number or a text, another one is to be expected each time."""
-    pending = opaque_calls.outcomes.pending
-    call, outcome = record.opaque[len(pending) - 1], pending[-1]
-    if outcome.error is None and type(outcome.value) in (float, str, bytes, int):
-        program.unsteady.add(call.key)
+    return opaque_calls.make_all(
+        record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
+        None if made is None else lambda *call: made.append(call), opaque_calls.with_outcomes(record.opaque[:first]), had, lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
 
 
 def _read(runner, record, inputs, variants):

@@ -10,7 +10,7 @@ item) is an opaque call in turn.
 
 import functools
 import threading
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable, NamedTuple
 
 from terra import ours
@@ -45,7 +45,6 @@ class Outcome(NamedTuple):
     function: Any
     value: Any
     error: Exception | None
-    is_blind: bool = False  # whether the call may as well be made again
 
     @ours.calling
     def give(self) -> Any:
@@ -55,7 +54,10 @@ class Outcome(NamedTuple):
 
 
 class _Outcomes(threading.local):
-    """Outcomes of calls that were made for a record that did not hold, in the order of the program, until the code that runs instead has taken them up."""
+    """Outcomes of calls that were made for a record that did not hold, in the order of the program, until the code that runs instead has taken them up.
+
+    Calls that may as well be made again (`OpaqueCall.is_blind`) are not among them: not all records of a step make them.
+    """
 
     def __init__(self) -> None:
         self.pending: list[Outcome] = []
@@ -63,8 +65,7 @@ class _Outcomes(threading.local):
     def take(self, function: Any) -> Outcome | None:
         """Returns the next one, if it is that of a call of `function`; None if there is none."""
         if self.pending and self.pending[0].function == function:
-            outcome = self.pending.pop(0)
-            return outcome if not outcome.is_blind else None
+            return self.pending.pop(0)
         self.pending.clear()  # the program has gone another way
         return None
 
@@ -72,7 +73,7 @@ class _Outcomes(threading.local):
 outcomes = _Outcomes()
 ANYTHING = object()  # in place of what a call has given, if nobody looks at it
 OBJECT = object()  # in place of what a call has given, if that is opaque
-_COMPARED = frozenset([*PLAIN, type(print), type([].append), type("".__len__)])  # of which equal ones do the same
+_COMPARED = frozenset([*PLAIN, MethodType, type(print), type([].append), type("".__len__)])  # of which equal ones do the same
 
 
 class OpaqueCall:
@@ -95,14 +96,14 @@ class OpaqueCall:
         return (self.expected, self.n_effects) == (other.expected, other.n_effects) and same(self.parts, other.parts)
 
 
-def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: list, note: Callable | None = None, first: int = 0,
+def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: list, unsteady: set, note: Callable | None = None, first: int = 0,
              n_had: int = 0, still_holds: Callable[[], bool] | None = None) -> tuple[int, Any] | None:
     """Makes the opaque calls of a record, with the effects before each, which `build(template)` makes of their templates.
 
-    `still_holds`: asked after each call that may change what is guarded. `first`: the number of the first of these calls; `n_had`: how many effects were had before.
+    `still_holds`: asked after each call that may change what is guarded. `first`: how many outcomes calls before these have; `n_had`: how many effects were had before.
 
     Returns (how many effects were had, a function that takes them back), or None if a call did not give what was expected; then no effect was had, and the outcomes are pending.
-    `results` gets what the calls have given; `note`, if given, is told of each call that was made: (call, parts, what it gave).
+    `results` gets what the calls have given, `unsteady` the key of a call that gave another number or text than was expected: so it will again; `note`, if given, is told of each call that was made: (call, parts, what it gave).
     """
     had: list = []
 
@@ -110,22 +111,26 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
         for effect, before in reversed(had):
             effect.undo(before)
 
-    pending = outcomes.pending
+    pending, n = outcomes.pending, first
     try:
-        for k, call in enumerate(calls, first):
+        for call in calls:
             for effect in effects[n_had + len(had):call.n_effects]:
                 value = build(effect.template)
                 had.append((effect, effect.state()))
                 effect.apply(value)
             function, args, kwargs = parts = build(call.parts)
-            if k < len(pending) and pending[k].function == function:
-                outcome = pending[k]
+            if not call.is_blind and n < len(pending) and pending[n].function == function:
+                outcome = pending[n]
             else:
-                del pending[k:]
-                outcome = _made(function, call.caller, args, kwargs, call.is_blind)
-                pending.append(outcome)
-            if outcome.error is not None or (call.expected is not ANYTHING and identity(outcome.value) != call.expected) or not (
-                    call.is_blind or still_holds is None or still_holds()):
+                outcome = _made(function, call.caller, args, kwargs)
+                if not call.is_blind:
+                    del pending[n:]
+                    pending.append(outcome)
+            n += not call.is_blind
+            is_another = outcome.error is None and call.expected is not ANYTHING and identity(outcome.value) != call.expected
+            if is_another and type(outcome.value) in (float, str, bytes, int):
+                unsteady.add(call.key)
+            if outcome.error is not None or is_another or not (call.is_blind or still_holds is None or still_holds()):
                 take_back()
                 return None
             results.append(outcome.value)
@@ -139,7 +144,12 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
 
 def made_for_good(calls: list[OpaqueCall]) -> None:
     """The record held: nobody will ask for the outcomes of its calls."""
-    del outcomes.pending[:len(calls)]
+    del outcomes.pending[:with_outcomes(calls)]
+
+
+def with_outcomes(calls: list[OpaqueCall]) -> int:
+    """Returns how many of these calls may not be made again."""
+    return sum(not call.is_blind for call in calls)
 
 
 def identity(value: Any) -> Any:
@@ -160,13 +170,13 @@ def is_plain(value: Any) -> bool:
     return all(map(is_plain, value)) if kind is tuple else kind in SCALARS
 
 
-def _made(function: Callable, caller: "Caller | None", args: list, kwargs: dict, is_blind: bool) -> Outcome:
+def _made(function: Callable, caller: "Caller | None", args: list, kwargs: dict) -> Outcome:
     try:
-        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None, is_blind)
+        return Outcome(function, function(*args, **kwargs) if caller is None else caller.call(function, args, kwargs), None)
     except Exception as error:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # the first frame is this one
-        return Outcome(function, None, error, is_blind)
+        return Outcome(function, None, error)
 
 
 class Caller:

@@ -17,7 +17,7 @@ from terra.runtime.execution.graph_runner import Flight, GRAPH_RUNNER
 from terra.runtime.execution.placeholders import unwaited
 from terra.runtime.fallback.replay import StepRecord
 from terra.runtime.fast_forward.cache.call_cache import CallSiteCache
-from terra.runtime.fast_forward.cache.replay_record import note_unsteady, bind_inputs
+from terra.runtime.fast_forward.cache.replay_record import bind_inputs
 from terra.runtime.fast_forward.cache.call_records import RESULT, StepArgument, ExternalInput, Instance, DynamicNumber
 from terra.runtime.fast_forward.sources import residual_calls, opaque_calls
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred, parts_of
@@ -274,10 +274,9 @@ class DetachedStep:
         results = []
         known = (), tensors, numbers, made.values, held, (), results
         done = opaque_calls.make_all(
-            self._calls, self._before, lambda how: None if how is None else _build(how, known), results,
+            self._calls, self._before, lambda how: None if how is None else _build(how, known), results, self.program.unsteady,
             still_holds=lambda: self.record.guard.holds() and (not numbers or evaluate(self.record.numbers, (*self._owner, *given), made.values) == numbers))
         if done is None:
-            note_unsteady(self.program, self.record)
             made.undo()
             return None
         had, take_back = done
