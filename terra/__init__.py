@@ -20,8 +20,8 @@ import sys
 
 from terra.errors import DecorationError, FallbackError, GenerationError, OptionError, TerraError, UnsupportedTensorFlowError, VerificationError
 from terra.options import Options, Stats
+from terra.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "coexecute", "compile", "explain", "imperative", "set_stance", "sync", "to_code", "Coexecuted", "GradientTape", "Options", "Stats",
     "TerraError", "DecorationError", "FallbackError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",

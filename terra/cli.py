@@ -1,4 +1,4 @@
-"""The command line: `python -m terra run SCRIPT`, `python -m terra code FILE[:FUNCTION]`.
+"""The command line: `python -m terra run SCRIPT`, `python -m terra code FILE[:FUNCTION]`, `python -m terra doctor`; `terra` is the same command.
 
 What only a run needs is imported there: help and instrumented source are printed without TensorFlow.
 """
@@ -16,6 +16,7 @@ import types
 from terra import errors
 from terra.options import LOOPS, Options, Stats
 from terra.transform import to_code
+from terra.version import __version__
 
 _DESCRIPTION = "Imperative TensorFlow programs at graph speed: run a script co-executed, or look at what Terra makes of its source."
 _RUN = """\
@@ -25,6 +26,9 @@ needs no change. Options of this command stand ahead of the script's name."""
 _CODE = """\
 Prints the instrumented source of FUNCTION in FILE (such as train.py:train_step or model.py:Net.call), or of all functions in FILE. The file is read,
 not run."""
+_DOCTOR = """\
+Looks whether the installed TensorFlow has each private name, and behaves in each way, that Terra relies on, and runs a small step. It says what is
+missing, and ends with 1 if anything is. Special cases for versions of Keras that are not installed are listed, too: they do no harm."""
 _COLUMNS = {
     "steps": "steps", "co-executed": "coexecuted_steps", "skipped": "whole_steps", "traced": "tracing_steps", "imperative": "imperative_steps", "traces": "traces",
     "graphs": "graphs", "fallbacks": "fallbacks", "feeds": "feeds", "fetches": "fetches",
@@ -38,6 +42,7 @@ class _Unusable(Exception):
 def parser():
     """Makes the parser of the command line: `call` is the command's function, `parser` the command's own parser."""
     made = argparse.ArgumentParser(prog="python -m terra", description=_DESCRIPTION)
+    made.add_argument("--version", action="version", version=f"terra {__version__}")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser(
@@ -54,6 +59,9 @@ def parser():
     code = commands.add_parser("code", help="print instrumented source", description=_CODE, formatter_class=argparse.RawDescriptionHelpFormatter)
     code.add_argument("target", metavar="FILE[:FUNCTION]")
     code.set_defaults(call=_code, parser=code)
+
+    doctor = commands.add_parser("doctor", help="check that Terra can work on the installed TensorFlow", description=_DOCTOR, formatter_class=argparse.RawDescriptionHelpFormatter)
+    doctor.set_defaults(call=_doctor, parser=doctor)
     return made
 
 
@@ -153,6 +161,16 @@ def statistics():
     for name, stats in rows:
         lines.append("".join(f"{getattr(stats, field):>{max(len(title), 6) + 2}}" for title, field in _COLUMNS.items()) + f"  {name}")
     return "\n".join(lines)
+
+
+# -- doctor --------------------------------------------------------------------------------------------------------------------
+
+def _doctor(options):
+    from terra.reporting import doctor
+
+    text, is_well = doctor.examine()
+    print(text)
+    return 0 if is_well else 1
 
 
 # -- code ----------------------------------------------------------------------------------------------------------------------

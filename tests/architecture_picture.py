@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN, END = "```mermaid\n", "```\n"
 TOP = "api, cli"
-GROUND = "errors, logs, options, ours, trial"
+GROUND = "errors, logs, options, ours, trial, version"
 
 
 def room_of(module):

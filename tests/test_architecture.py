@@ -87,3 +87,9 @@ def test_packages():
 def test_the_picture_is_of_today():
     text = architecture_picture.DOCUMENT.read_text()
     assert architecture_picture.picture() in text, "python -m tests.architecture_picture"
+
+
+def test_ruff():
+    pytest.importorskip("ruff")
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--no-cache", "."], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,7 +1,7 @@
 """The one room for TensorFlow's private names.
 
 Everything here was tried on TensorFlow 2.21 (Python 3.11); the names exist under the same paths from 2.16 on. Each group says why it is
-needed. A name that is missing raises `UnsupportedTensorFlowError` at import, with the versions that are supported.
+needed. A name that is missing raises `UnsupportedTensorFlowError` at import, with the versions that are supported; `support` finds the names in this file.
 """
 
 import contextlib
@@ -13,9 +13,11 @@ import threading
 import types
 
 from terra import errors
+from terra.tf.support.versions import SUPPORTED, require_installed
 
-SUPPORTED = "TensorFlow 2.16 to 2.21"
 FRAMEWORKS = frozenset(["keras", "tf_keras", "tensorflow"])  # the packages whose code is no user's
+
+require_installed()
 
 try:
     import tensorflow as tf
@@ -102,7 +104,7 @@ try:
     ConfigProto = config_pb2.ConfigProto
 except (ImportError, AttributeError) as missing:
     raise errors.UnsupportedTensorFlowError(
-        f"Terra needs {SUPPORTED}, and this TensorFlow lacks a name it builds on ({missing}); install a supported version."
+        f"Terra needs {SUPPORTED}, and this TensorFlow lacks a name it builds on ({missing}); install a supported version, and see `python -m terra doctor`."
     ) from missing
 
 
@@ -396,5 +398,3 @@ def composite(kind, parts):
     if kind is tf.SparseTensor:
         made._dense_shape_default = parts[-1]
     return made
-
-

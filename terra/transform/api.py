@@ -6,7 +6,6 @@ import textwrap
 from types import FunctionType, MethodType
 
 from terra.transform import convert
-from terra.transform.rewriting import unparser
 
 __all__ = ["instrument", "to_code", "is_instrumented", "reason"]
 

@@ -246,8 +246,8 @@ def _measure(rows, build, plan, progress):
                 else:
                     turns[key]()
 
-    for number in range(UNCOUNTED):
-        progress(f"round {number + 1} of {UNCOUNTED} that do not count", 50)
+    for uncounted in range(UNCOUNTED):
+        progress(f"round {uncounted + 1} of {UNCOUNTED} that do not count", 50)
         start = time.perf_counter()
         take_turns(list(turns))
         turn_seconds = time.perf_counter() - start

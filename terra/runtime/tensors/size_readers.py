@@ -10,8 +10,11 @@ Each function is known by its name, its file, and a fingerprint of its source: a
 """
 
 import hashlib
+import importlib.util
 import inspect
+import pathlib
 import threading
+import types
 
 from terra.tf import private_names as tfi
 
@@ -90,6 +93,22 @@ def fingerprint(code):
     except (OSError, TypeError):
         return None
     return hashlib.sha1("".join(source.split()).encode()).hexdigest()[:12]
+
+
+def special_cases():
+    """Lists (file, function, whether the installed version of it is one that is known) of all functions that are known here."""
+    found = []
+    for (file, name), versions in _rules.items():
+        spec = importlib.util.find_spec(file.partition("/")[0])
+        path = None if spec is None else pathlib.Path(spec.origin).parents[1] / file
+        there = [] if path is None or not path.exists() else _codes(compile(path.read_text(encoding="utf-8"), str(path), "exec"))
+        found.append((file, name, any(code.co_name == name and fingerprint(code) in versions for code in there)))
+    return found
+
+
+def _codes(code):
+    """All code objects in one, itself among them."""
+    return [code, *(inner for constant in code.co_consts if isinstance(constant, types.CodeType) for inner in _codes(constant))]
 
 
 def _add(rule, file, name, *fingerprints):
