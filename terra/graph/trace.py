@@ -40,17 +40,17 @@ class RawEvent:
     refs: per flat input (VALUE, position, output) | (CONST, Const) | (FEED, object number, dtype enum) | (ARG, index, dtype enum) |
     (RESOURCE, handle). shape_key: what the output shapes followed from; out_shapes: per flat output a tuple, or what is known (a Partial, None) if it
     depends on data. line: `file.py:12`, for events that no instrumented call site need be near to. enums: the dtype enums of its inputs, if another
-    call is to be compared with it.
+    call is to be compared with it. origin: ((path, line number) in the program, name scope) where it was first recorded, for names and listings only.
     """
 
-    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line", "enums")
+    __slots__ = ("info", "location", "refs", "shape_key", "out_shapes", "out_enums", "template", "fast_attrs", "grad_attrs", "device", "line", "enums", "origin")
 
     @property
     def has_open_shape(self):
         """Whether the shape of an output depends on data."""
         return not all(type(shape) is tuple for shape in self.out_shapes)
 
-    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device="", line=None, enums=None):
+    def __init__(self, info, location, refs, shape_key, out_shapes, out_enums, template, fast_attrs, grad_attrs, device="", line=None, enums=None, origin=None):
         self.info = info
         self.location = location
         self.refs = refs
@@ -63,6 +63,7 @@ class RawEvent:
         self.device = device  # where the outputs live
         self.line = line
         self.enums = enums
+        self.origin = origin
 
     @property
     def signature(self):

@@ -72,11 +72,25 @@ class TraceGraph:
 
         return assign_cases(self)
 
-    def to_dot(self, label: Optional[Callable[[Node], str]] = None) -> str:
-        """This graph as Graphviz text (`terra.graph.dot`)."""
+    def to_dot(self, label: Optional[Callable[[Node], str]] = None, by: str = "op") -> str:
+        """This graph as Graphviz text (`terra.graph.dot`); `by` says what becomes one box: "op", "line" or "layer"."""
         from terra.graph.dot import to_dot
 
-        return to_dot(self, label)
+        return to_dot(self, label, by)
+
+    def listing(self, most: Optional[int] = 200) -> str:
+        """This graph by the lines of the program, with at most so many lines of text (`terra.graph.listing`)."""
+        from terra.graph.listing import listing
+
+        return listing(self, most)
+
+    def __str__(self) -> str:
+        return self.listing()
+
+    def _repr_html_(self) -> str:
+        from terra.graph.listing import to_html
+
+        return to_html(self)
 
     def successor(
         self, node: Node, key: Hashable, sources: Sequence[Source], when: Mapping[Node, int]

@@ -10,7 +10,7 @@ import re
 from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 
 def type_list(enums):
@@ -102,7 +102,7 @@ class FunctionBuilder:
     def node(self, op, inputs, attrs, label=None, controls=()):
         """Append a node; returns its name."""
         self._count += 1
-        name = f"{label or 'terra'}__{op}_{self._count}" if "/" not in op else f"{label or 'terra'}__call_{self._count}"
+        name = f"{label or 'terra'}/{op if '/' not in op else 'call'}_{self._count}"
         add_node(self.fdef, name, op, [*inputs, *["^" + c for c in controls]], attrs)
         self.node_names.append(name)
         return name

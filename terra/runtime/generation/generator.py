@@ -109,14 +109,16 @@ class GraphGenerator(Commits):
         return site.event.out_enums[out] if out >= 0 else site.kinds[-1 - out][1]
 
     def _label(self, node):
-        location = node.payload.event.location
-        label = self._labels.get(location)
+        """Returns the first part of the names of what a node becomes: its line, and the layer that it is part of (`train.py_L15/net/dense_1`)."""
+        event = node.payload.event
+        key = event.origin or event.location
+        label = self._labels.get(key)
         if label is None:
-            origin = location.origin()
-            label = safe_name(f"{os.path.basename(origin[0])}_L{origin[1]}") if origin else "step"
+            place, scope = event.origin or (event.location.origin(), None)
+            label = safe_name(f"{os.path.basename(place[0])}_L{place[1]}") if place else "step"
             if not label[0].isalpha():
                 label = "f" + label
-            self._labels[location] = label
+            label = self._labels[key] = "/".join([label, *map(safe_name, filter(None, (scope or "").split("/")))])
         return label
 
     # -- emission --------------------------------------------------------------------------------------------------------------

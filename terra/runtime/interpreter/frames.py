@@ -44,10 +44,16 @@ def is_users(frame):
 
 def line_inside(stop):
     """`file.py:12`: where the user's code is, in frames inside of the one that runs the code object `stop`; None if there is none of it."""
+    found = place_inside(stop)
+    return found and f"{os.path.basename(found[0])}:{found[1]}"
+
+
+def place_inside(stop):
+    """(path, line number): where the user's code is, in frames inside of the one that runs the code object `stop`; None if there is none of it."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not stop:
-        if is_users(frame):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if _look_up(frame) is not None:
+            return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
 

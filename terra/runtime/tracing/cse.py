@@ -6,7 +6,7 @@ from terra.runtime.tensors.tensor import TerraTensor
 
 def is_repeated(tracer, noted, event, devices):
     """Returns whether what was noted would become an event like this one; `devices`: whether there are several."""
-    schema, _, flat, attrs, device, location, eager, template = noted
+    schema, _, flat, attrs, device, location, eager, template, _ = noted
     info, enums = event.info, event.enums
     if (
         info.schema is not schema or enums is None or event.fast_attrs != attrs or event.location != location or event.template != template

@@ -7,6 +7,7 @@ operations are traced as they are executed.
 
 from terra.graph.nonfailing_ops import is_harmless
 from terra.graph.trace import ARG, CONST, FEED, RESOURCE, VALUE, Const, RawEvent, RawTrace, is_value
+from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import seed_enum
 from terra.runtime.tensors.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
 from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
@@ -20,7 +21,7 @@ from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, const_key, is_small_constant, value_key
 from terra.tf.opschema import get_schema, op_info, schemas
-from terra.tf.private import hardware
+from terra.tf.private import hardware, scopes
 
 EagerTensor = tfi.EagerTensor
 FallbackException, BaseResourceVariable = tfi.FallbackException, tfi.BaseResourceVariable
@@ -111,7 +112,7 @@ class Tracer:
         if known_shapes and schema.met and not step.store.dynamic and (schema.static or (schema.static_by_value and not computed_sizes(schema, flat))):
             if schema.has_lists:  # the same
                 inputs = [tuple(x) if type(x) is list else x for x in inputs]
-            outs = self._note((schema, inputs, flat, attrs, device, self.cursor.current, eager, template), eager)
+            outs = self._note((schema, inputs, flat, attrs, device, self.cursor.current, eager, template, self._origin()), eager)
             if recording:
                 self.record_on_tapes(op, list(flat), schema.call(inputs, enums_of(flat), attrs, device)[1], outs)
         else:
@@ -165,7 +166,7 @@ class Tracer:
     def check(self, t):
         with self.step.visit():
             if t._value is None and self.step.mode is self and not self.step.before_read():
-                self.note_fetch(t, self.cursor.current, CHECK_INFOS, self.step.line_here())
+                self.note_fetch(t, self.cursor.current, CHECK_INFOS, self.step.line_here(), self._origin())
 
     # -- imperative-only operations --------------------------------------------------------------------------------------------
 
@@ -201,8 +202,9 @@ class Tracer:
         """Record one executed op; returns the TerraTensors of its outputs (`outs` if they exist already, as after a fallback)."""
         refs, shape_key, open_ended = self._inputs(info, flat)
         position = len(self.events)
+        origin = None
         if location is None:
-            location = self.cursor.current
+            location, origin = self.cursor.current, self._origin()
         unreliable = (info.key, location) in self.step.store.dynamic
         shapes = tuple([e._shape_tuple() for e in eager])
         enums = info.out_enums
@@ -214,7 +216,7 @@ class Tracer:
         if open_ended or unreliable:
             shapes = tuple(open_shapes(info, [x._datatype_enum() for x in flat], shape_key, handles(refs, flat), shapes, unreliable))
         self.events.append(known_event(self, position, RawEvent(
-            info, location, tuple(refs), tuple(shape_key), shapes, enums, template, fast_attrs, grad_attrs, eager[0].device if eager else "")))
+            info, location, tuple(refs), tuple(shape_key), shapes, enums, template, fast_attrs, grad_attrs, eager[0].device if eager else "", origin=origin)))
         if outs is None:
             outs = [make_tensor(DTYPES[n], n, s, (position, k), self, e) for k, (e, n, s) in enumerate(zip(eager, enums, shapes))]
         else:
@@ -311,7 +313,7 @@ class Tracer:
             if position < len(before) and is_repeated(self, noted, before[position], devices):
                 events[position] = before[position]
                 continue
-            schema, inputs, flat, attrs, device, location, eager, template = noted
+            schema, inputs, flat, attrs, device, location, eager, template, origin = noted
             enums = enums_of(flat)
             info, grad_attrs = schema.call(inputs, enums, attrs, device)
             refs, shape_key, _ = self._inputs(info, flat)
@@ -321,8 +323,12 @@ class Tracer:
                 self.step.function.begins_anew = True  # operations behind it were recorded as if its shapes were known
             events[position] = RawEvent(
                 info, location, tuple(refs), tuple(shape_key), tuple([e._shape_tuple() for e in eager]), info.out_enums, template, attrs, grad_attrs,
-                eager[0].device if eager else "", enums=enums if schema.tells_apart(attrs) else None)
+                eager[0].device if eager else "", enums=enums if schema.tells_apart(attrs) else None, origin=origin)
         self._settled = len(events)
+
+    def _origin(self):
+        """Where the operation at hand comes from: ((path, line number) of the program's code, the name scope)."""
+        return frames.place_inside(self.step.function.step_code), scopes.name_scope()
 
     def _number(self, x):
         return self._objects.setdefault(id(x), (len(self._objects), x))[0]
@@ -350,7 +356,7 @@ class Tracer:
         with self.step.visit():  # worker threads of the step may read, too
             if t._value is None and not (self.step.mode is self and self.step.before_read()):
                 if self.step.mode is self:
-                    self.note_fetch(t, self.cursor.current, line=self.step.line_here())
+                    self.note_fetch(t, self.cursor.current, line=self.step.line_here(), origin=self._origin())
                 else:
                     t._value = t._hidden
         return t._value
@@ -358,8 +364,8 @@ class Tracer:
     def read_again(self, tensor):
         """Python reads what it has fetched before."""
 
-    def note_fetch(self, t, location, infos=FETCH_INFOS, line=None):
-        event = RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None, line=line)
+    def note_fetch(self, t, location, infos=FETCH_INFOS, line=None, origin=None):
+        event = RawEvent(infos[t._enum], location, ((VALUE, *t._key),), (), (), (), None, None, None, line=line, origin=origin)
         self.events.append(known_event(self, len(self.events), event))
         if t._value is None:
             t._value = t._hidden

@@ -26,5 +26,10 @@ def enter_name_scope(name):
     return outer
 
 
+def name_scope():
+    """The name scope that the calling thread's eager operations are in, `net/dense_1/`; empty or None outside of any."""
+    return tfi.context._context._thread_local_data.scope_name
+
+
 def leave_name_scope(outer):
     tfi.context._context._thread_local_data.scope_name = outer
