@@ -168,7 +168,7 @@ def written(x, y, train):
 
 
 def slept(x, y, train):
-    time.sleep(0.003)  # slept
+    time.sleep(0.02)  # slept
     return train(x, y)
 
 
