@@ -45,6 +45,17 @@ def test_readme_s_program_runs_as_it_stands(tmp_path):
 
 
 @pytest.mark.all_variants
+@pytest.mark.parametrize("name", ["debugging", "coming_from_tf_function"])
+def test_blocks_run(name, tmp_path):
+    """All Python blocks of a page, one behind the other."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "page.py").write_text("\n".join(blocks))
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONPATH=str(ROOT))
+    done = subprocess.run([sys.executable, "-W", "ignore", "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    assert blocks and done.returncode == 0, done.stderr
+
+
+@pytest.mark.all_variants
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", _BLOCK.sub("", page.read_text())):
