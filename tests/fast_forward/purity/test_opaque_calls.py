@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import logging
+import operator
 import re
 import threading
 import time
@@ -21,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
+from terra.frameworks import effect_free_calls
 
 LOCAL = threading.local()
 log = logging.getLogger("tests.opaque")
@@ -385,3 +387,23 @@ def test_any_order(acts, limit, inside):
         h.limit = limit
 
     compare(as_layer if inside else as_step, body, change)
+
+
+class CallableTable:
+    """Has methods of its own for what operators do, though it can be called like a function."""
+
+    def __call__(self):
+        return None
+
+    def __getitem__(self, key):
+        return key
+
+    def __bool__(self):
+        return True
+
+
+def test_operators_may_be_made_twice_of_numbers_and_texts_alone():
+    for call in ((operator.getitem, ("text", 0)), (operator.contains, ("text", "t")), (bool, ("text",))):
+        assert effect_free_calls.is_blind(*call, {})
+    for call in ((operator.getitem, (CallableTable(), 0)), (operator.contains, (CallableTable(), "t")), (bool, (CallableTable(),))):
+        assert not effect_free_calls.is_blind(*call, {})

@@ -126,7 +126,8 @@ def _make_opaque(runner, record, inputs, first, end, had, made):
     list that is told of them."""
     return opaque_calls.make_all(
         record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
-        None if made is None else lambda *call: made.append(call), opaque_calls.with_outcomes(record.opaque[:first]), had, lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
+        None if made is None else lambda *call: made.append(call), opaque_calls.with_outcomes(record.opaque[:first]), had,
+        lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
 
 
 def _read(runner, record, inputs, variants):

@@ -21,21 +21,18 @@ class LiveCalls:
         takes = residual_calls.takes_element(owner, name)
         args, kwargs = tuple([self._sizes(x) for x in args]), {key: self._sizes(x) for key, x in kwargs.items()}
         draws = not takes and residual_calls.draws(owner, name, args, kwargs)
-        if draws and recording is not None and recording.random != random_state():
-            observer.impure(doing)  # somebody else has drawn
-        if draws and observer.opaque.draws and not residual_calls.chooses_objects(name, args) and recording is not None:
-            observer.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
-        if not takes and not draws:
+        as_opaque = draws and (recording is None or residual_calls.chooses_objects(name, args))
+        if not draws and (recording is None or not takes):
             observer.impure(doing)
-        if not takes and (observer.reason is not None or recording is None or residual_calls.chooses_objects(name, args)):
+        elif draws and recording is not None and recording.random != random_state():
+            observer.impure(doing)  # somebody else has drawn
+        elif draws and not as_opaque and observer.opaque.draws:
+            observer.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
+        if as_opaque or observer.reason is not None:
             value = observer.opaque.make(getattr(owner, name), args, kwargs, doing)
-            if recording is not None:
+            if draws and recording is not None:
                 recording.random = random_state()
             return value
-        if recording is None:
-            observer.impure(doing)
-        if observer.reason is not None:
-            return getattr(owner, name)(*args, **kwargs)
         for x in (*args, *kwargs.values()):
             observer._arguments(x)
         step.pause()  # it is no operation of the step's
