@@ -1,8 +1,9 @@
 """Random programs of what strangers' programs got wrong: lifetimes, files, arrays that are resized, callers that catch, batches that fail, arguments with parts, defaults that change.
 
-`TERRA_RANDOM_PROGRAMS=2000 python -m pytest tests/fuzz/test_random_faults.py` runs so many, with new seeds each time, and shrinks the one that fails.
+`TERRA_RANDOM_PROGRAMS=2000 python -m pytest -v -n 2 tests/fuzz/test_random_faults.py` runs so many, a hundred in each test, with new seeds each time, and shrinks the one that fails.
 """
 
+import gc
 import itertools
 import os
 import random
@@ -17,6 +18,7 @@ from tests.fuzz.test_random_programs import load
 from tests.variants import ALL
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
+PART = 100  # programs of one test in a large run
 
 HEAD = '''
 import asyncio, collections, concurrent.futures, contextlib, copy, dataclasses, functools, gc, os, sys, tempfile, unittest, weakref
@@ -297,14 +299,17 @@ def run(text, folder, decorate):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_random_faults(tmp_path, capsys):
+@pytest.mark.parametrize("part", range(max(1, -(-LARGE // PART))))
+def test_random_faults(part, tmp_path, capsys):
     phases = [Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else [])
 
-    @settings(max_examples=LARGE or (40 if ALL else 24), derandomize=not LARGE, deadline=None, database=None, phases=phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    @settings(max_examples=min(PART, LARGE - PART * part) if LARGE else 40 if ALL else 24, derandomize=not LARGE, deadline=None, database=None, phases=phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(st.randoms(use_true_random=False) if LARGE else st.integers(0, 2 ** 32).map(random.Random))
     def differential(r):
         text = Program(r).text()
         note(text)
+        if LARGE:
+            gc.freeze()  # the programs collect garbage at each step: what the ones before have left would make that ever slower
         capsys.readouterr()
         _, expected = run(text, tmp_path, lambda f: f)
         printed = capsys.readouterr().out
