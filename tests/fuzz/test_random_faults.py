@@ -299,6 +299,7 @@ def run(text, folder, decorate):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.all_variants
 @pytest.mark.parametrize("part", range(max(1, -(-LARGE // PART))))
 def test_random_faults(part, tmp_path, capsys):
     phases = [Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else [])
