@@ -29,23 +29,25 @@ default_role = "code"  # what stands in single backticks in a docstring
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # terra/__init__.pyi has the types
 
-_FIELD = re.compile(r"(Returns|Raises|[a-z_]+): ")
+_PART = re.compile(r"(Returns|Raises|[a-z_]+|`[a-z_]+`(?:, `[a-z_]+`)*): ")
 
 
-def _with_fields(app, what, name, obj, options, lines):
-    """Makes lists of the lines of a docstring that say what an option is, what is returned and what is raised: they begin with a word and a colon."""
+def _with_lists(app, what, name, obj, options, lines):
+    """Makes lists of the lines of a docstring that begin with a name and a colon: what an option is, what is returned, what is raised."""
     made, within = [], False
     for line in lines:
-        is_field = _FIELD.match(line) is not None
-        if is_field and not within and made and made[-1]:
-            made.append("")
-        if within and not is_field:
-            within = bool(line)
-            line = "    " + line.strip() if line else line
-        made.append(":" + line if is_field else line)
-        within = within or is_field
+        begun = _PART.match(line)
+        if begun:
+            if made and made[-1]:
+                made.append("")
+            word = begun[1]
+            line = f":{line}" if word.istitle() else f"- {line}" if "`" in word else f"- `{word}`: {line[begun.end():]}"
+        elif within and line:
+            line = "  " + line.strip()
+        within = begun is not None or within and bool(line)
+        made.append(line)
     lines[:] = made
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", _with_fields)
+    app.connect("autodoc-process-docstring", _with_lists)

@@ -1,5 +1,6 @@
 """The pages of docs/ as Sphinx builds them, strictly, and what must be on them."""
 
+import dataclasses
 import pathlib
 import re
 
@@ -15,7 +16,7 @@ BUILDERS = ("sphinx", "myst_parser", "furo", "sphinxcontrib.mermaid")
 
 def documented():
     """The names that docs/api.md has documented."""
-    return set(re.findall(r"^\.\. auto\w+:: ([\w.]+)$", (DOCS / "api.md").read_text(), re.MULTILINE))
+    return set(re.findall(r"^\.\. auto\w+:: ([\w.]+)(?:\(\))?$", (DOCS / "api.md").read_text(), re.MULTILINE))
 
 
 def test_all_that_is_public_is_in_the_api():
@@ -44,6 +45,8 @@ def test_the_pages_are_built_without_a_warning(tmp_path):
     assert [name for name in documented() if f'id="{name}"' not in api] == []
     without = [name for name in documented() if not re.search(rf'id="{re.escape(name)}".*?</dt>\s*<dd><p>\w', api, re.DOTALL)]
     assert without == []  # each has its docstring
+    items = re.findall(r'<li><p><code[^>]*>(?:<span[^>]*>)*(\w+)', api)
+    assert {field.name for field in dataclasses.fields(terra.Options)} <= set(items) and {"pure", "full"} <= set(items)  # a list of what can be given
     for page in DOCS.rglob("*.md"):
         if "_build" not in page.parts:
             assert (out / page.relative_to(DOCS)).with_suffix(".html").exists()

@@ -18,6 +18,7 @@ import zipfile
 import pytest
 
 import terra
+from terra.tf.support import versions
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = (".ci", "docs", "examples", "terra", "tests")
@@ -27,7 +28,7 @@ BUILD = "import sys; from setuptools import build_meta as backend; print(getattr
 
 def run(words, cwd, path=()):
     """Runs a command in an environment that shows nothing of this checkout."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON", "TERRA_"))}
+    environment = {name: value for name, value in os.environ.items() if name == versions.VARIABLE or not name.startswith(("PYTEST_", "PYTHON", "TERRA_"))}
     environment.update(TF_CPP_MIN_LOG_LEVEL="3", PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=os.pathsep.join(map(str, path)))
     return subprocess.run([*map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=100)
 
