@@ -33,6 +33,12 @@ def test_the_index_has_all_pages():
     assert {target for target in re.findall(r"\]\((\w+)\.md\)", text)} == pages
 
 
+def test_pages_can_be_read_as_they_are():
+    """Directives of Sphinx's are in the lists of pages, and in the page that is made from docstrings."""
+    found = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "```{" in page.read_text()}
+    assert found == {"index.md", "internals/index.md", "api.md"}
+
+
 def test_the_pages_are_built_without_a_warning(tmp_path):
     for name in BUILDERS:
         pytest.importorskip(name, reason="the pages are built with what the extra `docs` installs")
