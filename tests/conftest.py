@@ -28,7 +28,7 @@ HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that n
 SHARES = ((12, 4), (6, 3), (4, 2))
 
 # Files that take a minute or more.
-LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers")
+LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers", "test_distributions")
 
 _stderr = None
 _file = None  # of the last test

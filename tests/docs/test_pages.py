@@ -9,12 +9,15 @@ import sys
 import pytest
 
 from examples.benchmarks.suite import report
-from tests import benchmark_picture
+from tests import benchmark_picture, forks
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-_BLOCK = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)
+PAGES = sorted([*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)])
+_BLOCK = re.compile(r"^```[\w{}-]*\n.*?^```$", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OF_THEIR_OWN = ("README.md", "docs/performance.md")  # whose programs have tests of their own: below, and tests/reporting/test_performance_page.py
+PROGRAMS = [page for page in PAGES if _PYTHON.search(page.read_text()) and page.relative_to(ROOT).as_posix() not in OF_THEIR_OWN]
 CELL, SENTENCE = 120, 40  # characters, words
 
 
@@ -44,15 +47,37 @@ def test_readme_s_program_runs_as_it_stands(tmp_path):
     assert re.search(r"^train_step  train\.py:15   .* x faster than eager", done.stdout, re.MULTILINE), done.stdout
 
 
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory):
+    with forks.Interpreters(tmp_path_factory.mktemp("interpreters"), "import os, runpy, sys, tensorflow") as made:
+        yield made
+
+
+def test_pages_with_programs():
+    """Those of which a reader copies programs."""
+    assert {"start", "keras", "scripts", "debugging", "coming_from_tf_function"} <= {page.stem for page in PROGRAMS}
+
+
+# Steps wait for their graphs, so that the programs, which are short, are co-executed on any machine.
+RUN = """
+os.chdir({folder!r})
+sys.path[:0], sys.argv[:] = [{folder!r}, {root!r}], ["page.py"]
+import dataclasses, terra
+from terra.reporting import explanation
+terra.Options.__init__.__defaults__ = tuple(field.name == "wait_for_graph" or field.default for field in dataclasses.fields(terra.Options))
+space = runpy.run_path("page.py", run_name="__main__")
+print("co-executed steps:", sum(function.stats().coexecuted_steps for function in explanation.used()))
+"""
+
+
 @pytest.mark.all_variants
-@pytest.mark.parametrize("name", ["debugging", "coming_from_tf_function"])
-def test_blocks_run(name, tmp_path):
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.stem)
+def test_blocks_run(page, tmp_path, interpreters):
     """All Python blocks of a page, one behind the other."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "page.py").write_text("\n".join(blocks))
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONPATH=str(ROOT))
-    done = subprocess.run([sys.executable, "-W", "ignore", "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
-    assert blocks and done.returncode == 0, done.stderr
+    (tmp_path / "page.py").write_text("\n".join(_PYTHON.findall(page.read_text())))
+    done = interpreters.run(RUN.format(folder=str(tmp_path), root=str(ROOT)))
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.rpartition("co-executed steps: ")[2]) >= 10, done.stdout
 
 
 @pytest.mark.all_variants

@@ -54,12 +54,14 @@ def _is_special(name):
 
 
 class Coexecuted(AsWritten):
-    """The callable that `terra.coexecute` returns: call it like the function it wraps.
+    """The callable that `terra.coexecute` returns: call it like the function it wraps, which is its `__wrapped__`; its `options` are a `terra.Options`.
 
-    It holds what its parts share: the options, the traces (`store`), the program made of them, the segments of rolled steps, the policy.
-    Its parts do the work: `lifecycle` begins and ends steps, `traces` merges what was traced, `generation` makes programs of that, `rolling` cuts loops,
-    `structures` and `instances` have the functions for single structures of arguments, and for the instances of a class.
+    Of a method, each instance has one of its own, with its own traces and graph.
     """
+
+    # It holds what its parts share: the options, the traces (`store`), the program made of them, the segments of rolled steps, the policy.
+    # Its parts do the work: `lifecycle` begins and ends steps, `traces` merges what was traced, `generation` makes programs of that, `rolling` cuts loops,
+    # `structures` and `instances` have the functions for single structures of arguments, and for the instances of a class.
 
     may_roll = True  # whether its steps can be cut into segments
     lifecycle_class = Lifecycle

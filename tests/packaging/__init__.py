@@ -1,0 +1,1 @@
+"""What is handed out: the wheel, and the source distribution."""
