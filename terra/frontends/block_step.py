@@ -28,9 +28,10 @@ from terra.runtime.execution.process.cross_thread import View
 from terra.runtime.execution.step import Step
 from terra.runtime.fallback import stance
 from terra.runtime.fast_forward.cache import verification
-from terra.runtime.interpreter import frames
+from terra.runtime.interpreter import frames, spans
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.lifecycle import Lifecycle
+from terra.runtime.step_function.recorded import RecordedStep
 from terra.runtime.tensors.tensor import noted
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.tracer import Tracer
@@ -85,10 +86,18 @@ class BlockLifecycle(Lifecycle):
     def __init__(self, function):
         super().__init__(function)
         self._last = None  # when the last step began, and how many there were of each kind then
+        self._recorded = None  # the step at hand, if spans are noted
 
     def begin(self, *args):
         self._note_time()
-        return super().begin(*args)
+        recorder = spans.look() if spans.recorder is not None or tfi.is_profiling() else None
+        recorded = None if recorder is None else RecordedStep(self._function, recorder)
+        step = super().begin(*args)
+        if recorded is not None and step is None:
+            recorded.end()  # nobody tells when the block is over
+        else:
+            self._recorded = recorded
+        return step
 
     @property
     def last_use(self):
@@ -115,6 +124,9 @@ class BlockLifecycle(Lifecycle):
             location.end_step(step.came_from)
         tfi.flush_zeros_cache()
         interception.remove_if_idle()
+        recorded, self._recorded = self._recorded, None
+        if recorded is not None:
+            recorded.end()
         signal_handlers.put_back(step.handlers)
 
 

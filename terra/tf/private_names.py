@@ -37,8 +37,7 @@ try:
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset as VariantDataset  # a dataset of which nothing but a variant tensor is known
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator  # its `_next_internal` takes an element
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
-    from tensorflow.python.distribute import distribute_lib
-    from tensorflow.python.distribute import mirrored_run  # its `_call_for_each_replica` is what `strategy.run` comes to
+    from tensorflow.python.distribute import distribute_lib, mirrored_run  # the latter's `_call_for_each_replica` is what `strategy.run` comes to
     from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread as _ReplicaThread  # on which a MirroredStrategy runs a replica
     from tensorflow.python.training.coordinator import LooperThread
@@ -51,6 +50,7 @@ try:
     from tensorflow.python.ops.custom_gradient import Bind as _Bind
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
     from tensorflow.python.ops.script_ops import EagerFunc  # what runs the Python function of a `tf.py_function`
+    from tensorflow.python.profiler.trace import Trace as ProfilerTrace, enabled as is_profiling  # a span for the profiler; whether that is at work
     from tensorflow.python.util import _pywrap_util_port as pywrap_util_port
     from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
     from tensorflow.python.trackable.data_structures import ListWrapper  # what a list becomes that is an attribute of a `tf.Module`

@@ -1,0 +1,125 @@
+"""What was noted while a program ran, as a timeline: for Chrome and Perfetto, and for the report."""
+
+import json
+import os
+import time
+from typing import Any, Iterator
+
+from terra.graph import lines
+from terra.graph.lines import Place
+from terra.runtime.generation.feeds import Feed
+from terra.runtime.interpreter import spans
+from terra.runtime.interpreter.spans import BUILDER, FALLBACK, FEED, GRAPH, PYTHON, SKIPPED, WAIT, Event
+
+KINDS = {
+    PYTHON: "a step's Python", SKIPPED: "a step that was skipped as a whole", GRAPH: "a run of a graph", WAIT: "Python waits for a graph", BUILDER: "a graph is built",
+    FEED: "Python gives the graph a value", FALLBACK: "a step leaves its graph",
+}  # fmt: skip
+INSTANTS = frozenset([FEED, FALLBACK])
+
+
+class Recording:
+    """The spans from one moment on, up to now or to `end`."""
+
+    def __init__(self) -> None:
+        self._recorder = spans.start()
+        self._first = len(self._recorder.events)
+        self._lost = self._recorder.lost
+        self.start = time.perf_counter()
+        self.stop: float | None = None
+        self.events: list[Event] = []
+        self.lost = 0  # spans that were too many to be kept
+
+    def end(self) -> None:
+        """Takes the spans up to now; later ones do not count."""
+        if self.stop is None:
+            self._recorder.settle("running")
+            self.look()
+            self.stop = time.perf_counter()
+            spans.stop()
+
+    def look(self) -> "Recording":
+        """Takes the spans so far; returns the recording."""
+        if self.stop is None:
+            self.events = [event for event in self._recorder.events[self._first:] if event.start >= self.start]
+            self.lost = self._recorder.lost - self._lost
+        return self
+
+    @property
+    def length(self) -> float:
+        """Seconds from the beginning to the end, or to now."""
+        return (self.stop or time.perf_counter()) - self.start
+
+    def total(self, kind: str) -> float:
+        """Seconds of all spans of one kind."""
+        return sum(event.end - event.start for event in self.events if event.kind == kind)
+
+    def tracks(self) -> dict[str, list[Event]]:
+        """The events by what they happened on: threads of Python, the graph, threads that build graphs. Those of one track begin one after another."""
+        found: dict[str, list[Event]] = {}
+        for event in sorted(self.events, key=lambda event: (event.start, -event.end)):
+            found.setdefault(self._track(event), []).append(event)
+        order = {"graph": 1, "builder": 3}
+        return dict(sorted(found.items(), key=lambda item: order.get(item[0].split(" ")[0], 0 if item[0] == "Python" else 2)))
+
+    def _track(self, event: Event) -> str:
+        if event.kind == GRAPH:
+            return "graph"
+        if event.kind == BUILDER:
+            builders = [thread for thread in dict.fromkeys(e.thread for e in self.events if e.kind == BUILDER)]
+            return "builder" if len(builders) == 1 else f"builder {builders.index(event.thread) + 1}"
+        name = self._recorder.threads.get(event.thread, "thread")
+        return "Python" if name == "MainThread" else f"Python ({name})"
+
+    def trace(self) -> dict[str, Any]:
+        """The recording as Chrome's trace format has it, `{"traceEvents": [...]}`: times in microseconds, complete events (X), instants (i) and names of tracks (M)."""
+        process, found = os.getpid(), []
+        for number, (track, events) in enumerate(self.tracks().items(), 1):
+            found.append(_meta(process, number, "thread_name", {"name": track}))
+            found.append(_meta(process, number, "thread_sort_index", {"sort_index": number}))
+            found += [self._traced(event, process, number) for event in events]
+        other = {"waited_s": round(self.total(WAIT), 6), "spans_lost": self.lost}
+        return {"traceEvents": [_meta(process, 0, "process_name", {"name": "terra"}), *found], "displayTimeUnit": "ms", "otherData": other}
+
+    def _traced(self, event: Event, process: int, track: int) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "name": title(event), "cat": event.kind, "ph": "i" if event.kind in INSTANTS else "X", "ts": round((event.start - self.start) * 1e6, 3), "pid": process, "tid": track}
+        made |= {"s": "t"} if event.kind in INSTANTS else {"dur": round((event.end - event.start) * 1e6, 3)}
+        return made | {"args": arguments(event)}
+
+    def save(self, path: str) -> None:
+        """Writes the trace as JSON. Raises: OSError."""
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self.trace(), file, separators=(",", ":"))
+
+
+def _meta(process: int, track: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "ph": "M", "ts": 0, "pid": process, "tid": track, "args": arguments}
+
+
+def place_of(event: Event) -> Place | None:
+    """The line of the program that an event belongs to; None if it belongs to no single one."""
+    details = event.details
+    if type(details) is Feed:
+        return lines.place_of(details.node)
+    return Place(*details) if type(details) is tuple else None
+
+
+def title(event: Event) -> str:
+    """What an event is called: its kind, and the line or the step."""
+    place = place_of(event)
+    return f"{event.kind} {place if place is not None else event.name}".rstrip()
+
+
+def arguments(event: Event) -> dict[str, Any]:
+    """What is known of an event besides its times."""
+    place = place_of(event)
+    found: dict[str, Any] = {"of": event.name} if event.name else {}
+    if place is not None:
+        found |= {"line": str(place), "statement": place.statement}
+    return found | (event.details if type(event.details) is dict else {})
+
+
+def steps_of(events: list[Event]) -> Iterator[Event]:
+    """The steps among these events."""
+    return (event for event in events if event.kind in (PYTHON, SKIPPED))
