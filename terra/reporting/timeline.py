@@ -19,13 +19,16 @@ INSTANTS = frozenset([FEED, FALLBACK])
 
 
 class Recording:
-    """The spans from one moment on, up to now or to `end`."""
+    """The spans from one moment on, up to now or to `end`.
 
-    def __init__(self) -> None:
+    since: from which event on, if others record already; None for those from now on.
+    """
+
+    def __init__(self, since: int | None = None) -> None:
         self._recorder = spans.start()
-        self._first = len(self._recorder.events)
+        self._first = len(self._recorder.events) if since is None else since
         self._lost = self._recorder.lost
-        self.start = time.perf_counter()
+        self.start = time.perf_counter() if since is None else min([event.start for event in self._recorder.events[since:]], default=time.perf_counter())
         self.stop: float | None = None
         self.events: list[Event] = []
         self.lost = 0  # spans that were too many to be kept
@@ -33,7 +36,8 @@ class Recording:
     def end(self) -> None:
         """Takes the spans up to now; later ones do not count."""
         if self.stop is None:
-            self._recorder.settle("running")
+            if self._recorder.users == 1:
+                self._recorder.settle("running")
             self.look()
             self.stop = time.perf_counter()
             spans.stop()
