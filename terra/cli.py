@@ -155,7 +155,7 @@ def _run(options):
 
 
 def _written(recorded):
-    """Has a recording write its files. Returns an exit code: 0, or 2 if it cannot, which is said then."""
+    """Writes the files of a recording. Returns an exit code: 0, or 2 if that cannot be done, which is said then."""
     try:
         recorded.write()
     except OSError as error:

@@ -29,9 +29,9 @@ from terra.runtime.execution.step import Step
 from terra.runtime.fallback import stance
 from terra.runtime.fast_forward.cache import verification
 from terra.runtime.interpreter import frames, spans
+from terra.runtime.step_function import recorded
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.lifecycle import Lifecycle
-from terra.runtime.step_function.recorded import RecordedStep
 from terra.runtime.tensors.tensor import noted
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.tracer import Tracer
@@ -90,13 +90,13 @@ class BlockLifecycle(Lifecycle):
 
     def begin(self, *args):
         self._note_time()
-        recorder = spans.look() if spans.recorder is not None or tfi.is_profiling() else None
-        recorded = None if recorder is None else RecordedStep(self._function, recorder)
+        function, recorder = self._function, spans.look() if spans.recorder is not None or tfi.is_profiling() else None
+        begun = recorder and (recorder, function, recorded.counted(function), spans.mark(spans.PYTHON, function.counts.name), time.perf_counter())
         step = super().begin(*args)
-        if recorded is not None and step is None:
-            recorded.end()  # nobody tells when the block is over
+        if begun is not None and step is None:
+            recorded.note(*begun)  # nobody tells when the block is over
         else:
-            self._recorded = recorded
+            self._recorded = begun
         return step
 
     @property
@@ -124,9 +124,9 @@ class BlockLifecycle(Lifecycle):
             location.end_step(step.came_from)
         tfi.flush_zeros_cache()
         interception.remove_if_idle()
-        recorded, self._recorded = self._recorded, None
-        if recorded is not None:
-            recorded.end()
+        begun, self._recorded = self._recorded, None
+        if begun is not None:
+            recorded.note(*begun)
         signal_handlers.put_back(step.handlers)
 
 

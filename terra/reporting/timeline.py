@@ -1,4 +1,4 @@
-"""What was noted while a program ran, as a timeline: for Chrome and Perfetto, and for the report."""
+"""Takes the spans that were noted while a program ran, and makes a timeline of them: for Chrome and Perfetto, and for the report."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class Recording:
         self._recorder = spans.start()
         self._first = len(self._recorder.events) if since is None else since
         self._lost = self._recorder.lost
-        self.start = time.perf_counter() if since is None else min([event.start for event in self._recorder.events[since:]], default=time.perf_counter())
+        self.start = time.perf_counter() if since is None else min([start for _, _, start, *_ in self._recorder.events[since:]], default=time.perf_counter())
         self.stop: float | None = None
         self.events: list[Event] = []
         self.lost = 0  # spans that were too many to be kept
@@ -45,7 +45,7 @@ class Recording:
     def look(self) -> "Recording":
         """Takes the spans so far; returns the recording."""
         if self.stop is None:
-            self.events = [event for event in self._recorder.events[self._first:] if event.start >= self.start]
+            self.events = [event for event in map(Event._make, self._recorder.events[self._first:]) if event.start >= self.start]
             self.lost = self._recorder.lost - self._lost
         return self
 
@@ -106,21 +106,23 @@ def place_of(event: Event) -> Place | None:
     details = event.details
     if type(details) is Feed:
         return lines.place_of(details.node)
-    return Place(*details) if type(details) is tuple else None
+    return Place(*details) if event.kind == WAIT and details is not None else None
 
 
 def title(event: Event) -> str:
-    """What an event is called: its kind, and the line or the step."""
+    """Returns the name of an event: its kind, and the line or the step."""
     place = place_of(event)
     return f"{event.kind} {place if place is not None else event.name}".rstrip()
 
 
 def arguments(event: Event) -> dict[str, Any]:
-    """What is known of an event besides its times."""
+    """Returns all that is known of an event besides its times, by name."""
     place = place_of(event)
     found: dict[str, Any] = {"of": event.name} if event.name else {}
     if place is not None:
         found |= {"line": str(place), "statement": place.statement}
+    if event.kind in (PYTHON, SKIPPED):
+        found |= {"how": event.details[0], "step": event.details[1]}
     return found | (event.details if type(event.details) is dict else {})
 
 

@@ -5,6 +5,7 @@ import html
 import os
 import platform
 import sys
+import time
 from importlib import metadata
 from typing import Any
 
@@ -20,7 +21,7 @@ from terra.version import __version__
 
 _MOST_STEPS = 20
 _MOST_FILES = 12
-_PACKAGES = ("tensorflow", "keras", "tf_keras", "numpy")
+_PACKAGES = {"tensorflow": "TensorFlow", "keras": "Keras", "tf_keras": "tf_keras", "numpy": "NumPy"}
 _LEGEND = (("ops", "3 ops", "co-executed operations"), ("below", "40 within", "those of what is called here"), ("read", "reads", "Python waits for a value"), (
     "feed", "feeds", "Python gives a value"), ("skip", "skipped 9×", "calls whose outcome was known"), ("fall", "falls back 2×", "steps that left their graph"), (
     "cause", "T02", "a cause of slowness"))
@@ -62,13 +63,14 @@ def page(said: Explanation, recording: "Recording | None") -> str:
     sections["Graph"] = "".join(_graph(diagnosis, len(diagnoses) < 4) for diagnosis in diagnoses)
     sections["Statistics"] = _statistics(diagnoses)
     sections["All that is known"] = f"<details><summary>terra.explain(full=True)</summary><pre>{html.escape(said)}</pre></details>"
-    sections["Versions"] = _versions()
+    sections["Versions"] = _table(_versions())
     sections = {name: text for name, text in sections.items() if text}
     made = "".join(f'<section id="{_id(name)}"><h2>{name}</h2>{text}</section>' for name, text in sections.items())
     links = "".join(f'<a href="#{_id(name)}">{name}</a>' for name in sections)
     program = os.path.basename(sys.argv[0] or "") or "a program"
-    head = f"<p>{html.escape(' '.join([program, *sys.argv[1:]]))}</p>"
-    return style.PAGE.format(title=html.escape(f"Terra: {program}"), css=style.CSS, head=head, links=links, sections=made)
+    versions = _versions()
+    head = " · ".join([" ".join([program, *sys.argv[1:]]), *(f"{name} {versions[name]}" for name in ("Terra", "TensorFlow", "Python") if name in versions), time.strftime("%Y-%m-%d %H:%M")])
+    return style.PAGE.format(title=html.escape(f"Terra: {program}"), css=style.CSS, head=html.escape(head), links=links, sections=made)
 
 
 def _id(name: str) -> str:
@@ -125,13 +127,16 @@ def _figure(value: "int | float") -> str:
     return f"<td>{value:.3f}</td>" if isinstance(value, float) else f"<td>{value}</td>"
 
 
-def _versions() -> str:
-    found = {"terra": __version__, "Python": platform.python_version()}
-    for package in _PACKAGES:
+def _versions() -> "dict[str, str]":
+    """Returns the versions of all that the program ran on, by name."""
+    found = {"Terra": __version__, "Python": platform.python_version()}
+    for package, name in _PACKAGES.items():
         try:
-            found[package] = metadata.version(package)
+            found[name] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    found["processors"] = str(os.cpu_count())
-    found["system"] = platform.platform()
-    return '<div class="wide"><table>' + "".join(f"<tr><td>{name}</td><td>{html.escape(version)}</td></tr>" for name, version in found.items()) + "</table></div>"
+    return found | {"processors": str(os.cpu_count()), "system": platform.platform()}
+
+
+def _table(rows: "dict[str, str]") -> str:
+    return '<div class="wide"><table>' + "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows.items()) + "</table></div>"

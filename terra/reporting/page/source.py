@@ -18,7 +18,7 @@ _MOST = 4000  # lines of one file
 
 
 class Line:
-    """What happened on one line of the program."""
+    """Counts what happened on one line of the program."""
 
     __slots__ = ("kinds", "below", "reads", "fed", "skipped", "fallbacks", "raised", "step", "causes")
 
@@ -123,7 +123,7 @@ def to_html(path: str, marked: dict[int, Line]) -> str:
         else:
             folded.append(row)
     rows += _fold(folded)
-    return f'<div class="source" role="table">{"".join(rows)}</div>'
+    return f'<div class="source"><div class="rows">{"".join(rows)}</div></div>'
 
 
 def _fold(rows: list[str]) -> list[str]:
@@ -141,5 +141,5 @@ def _row(path: str, number: int, source: str, line: Line | None) -> str:
 
 def _note(cause: Cause) -> str:
     cost = f", up to {amount(cause.ms)} ms a step" if cause.ms is not None and cause.ms >= 0.05 else ""
-    return (f'<div class="note"><b class="m cause">{cause.code}</b> <span><strong>{html.escape(cause.title)}</strong>{cost}: {html.escape(cause.seen)}. '
-            f"<em>Do:</em> {html.escape(cause.remedy)}.</span></div>")
+    return (f'<div class="note"><p><b class="m cause">{cause.code}</b> <span><strong>{html.escape(cause.title)}</strong>{cost}: {html.escape(cause.seen)}. '
+            f"<em>Do:</em> {html.escape(cause.remedy)}.</span></p></div>")

@@ -9,7 +9,7 @@ PAGE = """<!DOCTYPE html>
 <style>{css}</style>
 </head>
 <body>
-<header><h1>{title}</h1>{head}</header>
+<header><h1>{title}</h1><p>{head}</p></header>
 <nav>{links}</nav>
 <main>{sections}</main>
 </body>
@@ -44,18 +44,19 @@ pre { margin: 0; overflow-x: auto; background: var(--ground); border-radius: 6px
 .m.skip { color: var(--skip); } .m.fall { color: var(--cause); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; margin: 0 0 12px; color: var(--soft); font-size: 13px; }
 .source { border: 1px solid var(--rule); border-radius: 6px; overflow-x: auto; }
-.line { display: grid; grid-template-columns: 3.2em 15em minmax(max-content, 1fr); gap: 0 10px; align-items: baseline; }
+.rows { width: max-content; min-width: 100%; }
+.line { display: grid; grid-template-columns: 3.2em 15em 1fr; gap: 0 10px; align-items: baseline; }
 .line .n { text-align: right; color: var(--soft); font: 12px/1.55 ui-monospace, "DejaVu Sans Mono", monospace; }
 .line .marks { display: flex; flex-wrap: wrap; gap: 2px 3px; }
 .line code { white-space: pre; padding-right: 12px; }
 .line.ops, .line.below { background: #f1f8f3; } .line.read, .line.feed { background: #fdf4ea; } .line.fall, .line.cause { background: #fdeeed; } .line.step { background: #eaf0f9; }
-.note { display: flex; gap: 8px; align-items: baseline; padding: 4px 12px 6px 3.9em; background: #fdeeed; font-size: 13px; position: sticky; left: 0; max-width: 1136px; overflow-wrap: anywhere; }
+.note { background: #fdeeed; } .note p { display: flex; gap: 8px; align-items: baseline; margin: 0; padding: 4px 12px 6px 54px; font-size: 13px; position: sticky; left: 0; width: min(1090px, 92vw); overflow-wrap: anywhere; }
 .fold summary { color: var(--soft); font-size: 12px; padding: 3px 12px; cursor: pointer; background: var(--ground); position: sticky; left: 0; }
 figure { margin: 0 0 18px; } figcaption { font-weight: 600; margin-bottom: 6px; }
-.track { display: grid; grid-template-columns: 9em 1fr; gap: 10px; align-items: center; margin-bottom: 4px; }
+.track { display: grid; grid-template-columns: 130px 1fr; gap: 10px; align-items: center; margin-bottom: 4px; }
 .track span { font-size: 13px; color: var(--soft); overflow-wrap: anywhere; }
 .track svg { width: 100%; height: 24px; background: var(--ground); border-radius: 3px; display: block; }
-.axis { position: relative; height: 18px; margin-left: calc(9em + 10px); font-size: 11px; color: var(--soft); }
+.axis { position: relative; height: 18px; margin-left: 140px; font-size: 11px; color: var(--soft); }
 .axis i { position: absolute; font-style: normal; border-left: 1px solid #aab4be; padding-left: 3px; white-space: nowrap; }
 .k-python { fill: #7fa3cf; background: #7fa3cf; } .k-skipped { fill: #a8d5d8; background: #a8d5d8; } .k-graph { fill: #4f9d5d; background: #4f9d5d; } .k-wait { fill: #ef8a1d; background: #ef8a1d; }
 .k-builder { fill: #9a6fb0; background: #9a6fb0; } .k-feed { fill: #6b4a2b; background: #6b4a2b; } .k-fallback { fill: #c62b22; background: #c62b22; }
@@ -68,10 +69,10 @@ details > summary { cursor: pointer; }
 @media (max-width: 760px) {
   header, nav, main { padding-left: 10px; padding-right: 10px; }
   section { padding: 14px 12px; }
-  .line { grid-template-columns: 2.6em minmax(max-content, 1fr); gap: 0 8px; }
-  .line .marks { grid-column: 2; grid-row: 1; padding-top: 2px; position: sticky; left: 3.2em; max-width: 78vw; } .line .marks:empty { display: none; }
+  .line { grid-template-columns: 2.6em 1fr; gap: 0 8px; }
+  .line .marks { grid-column: 2; grid-row: 1; padding-top: 2px; position: sticky; left: 3.2em; max-width: 76vw; } .line .marks:empty { display: none; }
   .line .n { grid-row: 1; } .line .marks:not(:empty) ~ code { grid-row: 2; grid-column: 2; } .line code { grid-column: 2; }
-  .note { padding-left: 10px; max-width: 88vw; }
+  .note p { padding-left: 10px; width: 86vw; }
   .track { grid-template-columns: 1fr; gap: 1px; } .axis { margin-left: 0; }
   table { font-size: 13px; } th, td { padding-right: 10px; }
 }

@@ -208,7 +208,8 @@ class Channels:
     def _get(self, node):
         """Wait for the value of a fetch. Raises what `Queue.get` raises."""
         counts = self.step.counts
-        span = None if spans.recorder is None else spans.recorder.begin_wait(counts.name, node.location.origin())
+        recorder = spans.recorder
+        span = None if recorder is None else recorder.begin_wait(counts.name, node.location.origin())
         start = time.perf_counter()
         try:
             return node.fetch_queue.get(self.manager)
@@ -216,4 +217,4 @@ class Channels:
             end = time.perf_counter()
             counts.python_stall += end - start
             if span is not None:
-                span.end(start, end)
+                recorder.end_wait(span, start, end)

@@ -210,14 +210,18 @@ class GraphRunner:
 
     def run_and_wait(self, program, args, manager, form, counts, attrs):
         """Run a program's function, for which Python waits. Returns (its outputs' handles, seconds). Raises what `run` raises; that is no wait."""
-        span = None if spans.recorder is None else spans.recorder.begin_wait(program.step)
+        recorder = spans.recorder
+        span = shown = None
+        if recorder is not None:
+            span, shown = recorder.begin_wait(program.step), spans.mark(spans.GRAPH, program.step)
         start = time.perf_counter()
         outputs = self.run(program, args, manager, form, attrs)
         end = time.perf_counter()
         counts.python_stall += end - start
         counts.waited_steps += 1
         if span is not None:
-            span.ran(start, end)
+            recorder.add(spans.GRAPH, program.step, start, end, None, shown)
+            recorder.end_wait(span, start, end)
         return outputs, end - start
 
     def start(self, program, args, form, counts, attrs=None):
@@ -263,16 +267,16 @@ class GraphRunner:
             self._raise_left_over()
             ends = [flight for flight in list(self.flights) if flight.last]
             if len(ends) > run_ahead:
-                self.wait_for(ends[len(ends) - run_ahead - 1])
+                self.wait_for(ends[len(ends) - run_ahead - 1], False)
 
-    def wait_for(self, flight):
-        """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised.
+    def wait_for(self, flight, reads=True):
+        """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised. reads: whether a line of the program's asks for it.
 
         Between any two of its bytecodes a signal handler, or a finalizer, may wait for the same flights on this thread, and raise.
         """
         recorder, me = spans.recorder, threading.get_ident()
         is_within = self._waits == me  # such a handler's wait is a part of the one that it has come into, where it is counted
-        span = None if recorder is None or is_within else recorder.begin_wait(flight.counts.name)
+        span = None if recorder is None or is_within else recorder.begin_wait(flight.counts.name, None, reads)
         start = time.perf_counter()
         flight.waited_for(start)
         try:
@@ -299,7 +303,7 @@ class GraphRunner:
                 self._waits = None if self._waits == me else self._waits
                 flight.counts.python_stall += end - start
                 if span is not None:
-                    span.end(start, end)
+                    recorder.end_wait(span, start, end)
             if not self.flights and self.on_idle is not None:
                 self.on_idle()
 

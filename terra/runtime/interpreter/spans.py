@@ -15,7 +15,9 @@ from terra.tf import private_names as tfi
 
 PYTHON, SKIPPED, GRAPH, BUILDER, WAIT, FEED, FALLBACK = "python", "skipped", "graph", "builder", "wait", "feed", "fallback"
 MOST = 1_000_000  # spans that are kept
-SHARE = 60  # times as long as a stamp takes is what must pass between two of them
+SHARE = 120  # times as long as a stamp takes is what must pass between two of them
+AT_MOST = {"ended": "at this time or earlier"}
+LONGEST_STAMP = 100e-6  # seconds: the first one takes longer
 AT_ONCE = 50e-6  # seconds: who gets an answer later than that has waited for it
 _ERRORS = tfi.NotOkStatusException, tfi.OpError
 
@@ -31,43 +33,14 @@ class Event(NamedTuple):
     start: float  # seconds, as `time.perf_counter` counts
     end: float
     thread: int
-    details: Any  # a dict; (path, line number) of the program's; for a feed its `Feed`; None
+    details: Any  # of a step (which way it took, its number); of a wait (path, line number); of a feed its `Feed`; else a dict; None if there is nothing to tell
 
 
-class Span:
-    """A span that has begun."""
-
-    __slots__ = ("_recorder", "kind", "name", "place", "_mark")
-
-    def __init__(self, of: "Recorder", kind: str, name: str, place: "tuple[str, int] | None" = None):
-        self._recorder, self.kind, self.name, self.place = of, kind, name, place
-        self._mark = None
-        if tfi.is_profiling():
-            where = "" if place is None else f" {os.path.basename(place[0])}:{place[1]}"
-            self._mark = tfi.ProfilerTrace(f"terra:{kind} {name}{where}")
-
-    def end(self, start: float, end: float, details: Any = None, kind: "str | None" = None) -> None:
-        """Ends it. start, end: its times; kind: if it turned out to be another one than it began as."""
-        if self._mark is not None:
-            if type(details) is dict:
-                self._mark.set_metadata(**details)
-            self._mark.__exit__(None, None, None)
-        self._recorder.add(kind or self.kind, self.name, start, end, self.place if details is None else details)
-
-
-    def ran(self, start: float, end: float) -> None:
-        """Ends it, as the wait for a graph that this thread has run itself."""
-        self.end(start, end)
-        self._recorder.add(GRAPH, self.name, start, end)
-
-
-class _Running:
-    """A graph that was started and is not known to have ended."""
-
-    __slots__ = ("done", "name", "start", "stamp")
-
-    def __init__(self, done: Any, name: str, start: float, stamp: Any):
-        self.done, self.name, self.start, self.stamp = done, name, start, stamp
+def mark(kind: str, name: str, place: "tuple[str, int] | None" = None) -> Any:
+    """Begins a span for TensorFlow's profiler, which ends when its `__exit__` is called; None if that is not at work."""
+    if not tfi.is_profiling():
+        return None
+    return tfi.ProfilerTrace(f"terra:{kind} {name}" if place is None else f"terra:{kind} {name} {os.path.basename(place[0])}:{place[1]}")
 
 
 class Recorder:
@@ -75,10 +48,10 @@ class Recorder:
 
     def __init__(self):
         self.users = 0  # how many keep what is noted; without any, it is shown to TensorFlow's profiler only
-        self.events: "list[Event]" = []
+        self.events: "list[tuple]" = []  # the fields of an `Event`; to make one takes longer than all else
         self.lost = 0  # spans that were too many to be kept
         self.threads: "dict[int, str]" = {}  # ids and names of those that have a span
-        self._running: "list[_Running]" = []  # those that were started first stand first
+        self._running: "list[tuple]" = []  # (the first output, name, start, stamp) of graphs that are not known to have ended, in the order in which they were started
         self._wall = time.time() - time.perf_counter()  # what the clock of the stamps says when `perf_counter` says 0
         self._next_stamp = 0.0
         self._blocked = False  # whether Python was waiting when the last graph ended: then that it has ended tells when
@@ -86,24 +59,26 @@ class Recorder:
 
     # -- what Python does ------------------------------------------------------------------------------------------------------
 
-    def begin(self, kind: str, name: str = "") -> Span:
-        """Begins a span on this thread."""
-        return Span(self, kind, name)
+    def begin_wait(self, name: str, place: "tuple[str, int] | None" = None, looks: bool = True) -> tuple:
+        """Begins the wait for a graph of the step of this name. place: the line that waits; looks: whether it is that of the innermost frame of the program's else. Returns what `end_wait` takes."""
+        if place is None and looks:
+            place = frames.place_inside(None)
+        return name, place, mark(WAIT, name, place)
 
-    def begin_wait(self, name: str, line: "tuple[str, int] | None" = None) -> Span:
-        """Begins the span of a wait, for a graph of the step of this name; line: (path, number), if not that of the innermost frame of the program's."""
-        return Span(self, WAIT, name, line or frames.place_inside(None))
+    def end_wait(self, wait: tuple, start: float, end: float) -> None:
+        """Ends a wait: it took from start to end."""
+        name, place, shown = wait
+        self.add(WAIT, name, start, end, place, shown)
 
     def instant(self, kind: str, name: str, details: Any = None) -> None:
         """Notes what happens at this moment."""
-        if tfi.is_profiling():
-            with tfi.ProfilerTrace(f"terra:{kind} {name}"):
-                pass
         now = time.perf_counter()
-        self.add(kind, name, now, now, details)
+        self.add(kind, name, now, now, details, mark(kind, name))
 
-    def add(self, kind: str, name: str, start: float, end: float, details: Any = None) -> None:
-        """Keeps a span of this thread."""
+    def add(self, kind: str, name: str, start: float, end: float, details: Any = None, shown: Any = None) -> None:
+        """Keeps a span of this thread. shown: its `mark`, which ends."""
+        if shown is not None:
+            shown.__exit__(None, None, None)
         if not self.users:
             return
         if len(self.events) >= MOST:
@@ -112,7 +87,7 @@ class Recorder:
         thread = get_ident()
         if thread not in self.threads:
             self.threads[thread] = threading.current_thread().name
-        self.events.append(Event(kind, name, start, end, thread, details))
+        self.events.append((kind, name, start, end, thread, details))
 
     # -- what the executor does ------------------------------------------------------------------------------------------------
 
@@ -127,21 +102,20 @@ class Recorder:
             except _ERRORS:  # of the graph: the executor takes nothing more
                 noted = None
             now = time.perf_counter()
-            self._next_stamp = now + SHARE * (now - begun)
-        self._running.append(_Running(outputs[0], name, start, noted))
+            self._next_stamp = now + SHARE * min(now - begun, LONGEST_STAMP)
+        self._running.append((outputs[0], name, start, noted))
 
     def landed(self, outputs: Any, seen: float, now: float, well: bool) -> None:
         """The graph with these outputs is known to have ended at `now`: Python has begun to look at `seen`. well: whether it did what it should."""
-        self._blocked = now - seen > AT_ONCE
-        done, running = outputs[0], self._running[:]
-        last = next((graph for graph in running if graph.done is done), None)
-        if last is None:
-            return  # it was started before anybody asked
-        for graph in running:
-            is_last = graph is last
-            self._ended(graph, now, self._blocked and is_last, {} if well or not is_last else {"failed": True})
-            if is_last:
-                return
+        self._blocked = blocked = now - seen > AT_ONCE
+        done, running = outputs[0], self._running
+        if not running or running[0][0] is not done:  # they end one after another; those that were cancelled are told otherwise
+            if all(graph[0] is not done for graph in running[:]):
+                return  # it was started before anybody asked
+            while running and running[0][0] is not done:
+                self._ended(running[0], now, False, None)
+        if running:
+            self._ended(running[0], now, blocked, None if well else {"failed": True})
 
     def settle(self, how: str) -> None:
         """Nothing is known of what was started and has not ended, but this one word: it was `cancelled`, say."""
@@ -149,26 +123,27 @@ class Recorder:
         for graph in self._running[:]:
             self._ended(graph, now, False, {how: True})
 
-    def _ended(self, graph: _Running, now: float, is_exact: bool, details: "dict[str, Any]") -> None:
-        try:
-            self._running.remove(graph)
-        except ValueError:  # a signal handler was quicker
+    def _ended(self, graph: tuple, now: float, is_exact: bool, details: "dict[str, Any] | None") -> None:
+        running = self._running
+        if not running or running.pop(0) is not graph:  # a signal handler was quicker
             return
+        _, name, start, stamp = graph
         end = now
-        if graph.stamp is not None and not details:
-            try:
-                end, is_exact = float(graph.stamp._numpy_internal()) - self._wall, True
-            except _ERRORS:  # those of the graph
-                end = now
-        start = max(graph.start, self._free)
+        if details is None:
+            if stamp is not None:
+                try:
+                    end, is_exact = float(stamp._numpy_internal()) - self._wall, True
+                except _ERRORS:  # those of the graph
+                    end = now
+            if not is_exact:
+                details = AT_MOST
+        start = start if start > self._free else self._free
         end = self._free = max(min(end, now), start)
-        if not is_exact and not details:
-            details = {"ended": "at this time or earlier"}
-        self.add(GRAPH, graph.name, start, end, details or None)
+        self.add(GRAPH, name, start, end, details)
 
 
 def start() -> Recorder:
-    """Has spans be kept, until as many `stop` as `start` were called. Returns the recorder, whose events so far are those of others."""
+    """Lets spans be kept, until as many `stop` as `start` were called. Returns the recorder, whose events so far are those of others."""
     global recorder
     with _lock:
         if recorder is None:
@@ -190,11 +165,13 @@ def stop() -> None:
 def look() -> "Recorder | None":
     """Returns the recorder, where a step begins: one that keeps nothing comes and goes with TensorFlow's profiler."""
     global recorder
-    if recorder is None or not recorder.users:
+    found = recorder
+    if found is None or not found.users:
         with _lock:
             if recorder is None or not recorder.users:
-                recorder = Recorder() if tfi.is_profiling() else None
-    return recorder
+                recorder = (recorder or Recorder()) if tfi.is_profiling() else None
+            found = recorder
+    return found
 
 
 def forget() -> None:

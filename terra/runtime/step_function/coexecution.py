@@ -25,11 +25,10 @@ from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.fast_forward.steps import step_cache, pure_functions
 from terra.runtime.interpreter import frames, spans, tracebacks
-from terra.runtime.step_function import registry, structure_specialisation
+from terra.runtime.step_function import recorded, registry, structure_specialisation
 from terra.runtime.step_function.generation import Generation
 from terra.runtime.step_function.lifecycle import Lifecycle
 from terra.runtime.step_function.methods import GIVES_CLASSES, BoundStep, Instances
-from terra.runtime.step_function.recorded import RecordedStep
 from terra.runtime.step_function.rolling import Rolling
 from terra.runtime.step_function.signatures import AsWritten
 from terra.runtime.step_function.structures import Structures
@@ -162,7 +161,7 @@ class Coexecuted(AsWritten):
         try:
             interception.end_open_step()
             held = signal_handlers.put_off()
-            return self._step(args, kwargs)
+            return self._step(args, kwargs) if spans.recorder is None and not tfi.is_profiling() else recorded.step(self, self._step, args, kwargs)
         except BaseException as error:
             tracebacks.clean(error)
             raise
@@ -184,19 +183,6 @@ class Coexecuted(AsWritten):
         return True
 
     def _step(self, args, kwargs):
-        if spans.recorder is None and not tfi.is_profiling():
-            return self._any_step(args, kwargs)
-        recorder = spans.look()
-        if recorder is None:
-            return self._any_step(args, kwargs)
-        recorded = RecordedStep(self, recorder)
-        try:
-            return self._any_step(args, kwargs)
-        finally:
-            recorded.end()
-
-    def _any_step(self, args, kwargs):
-        """Makes a step in the way that is its turn."""
         if self.policy.pause_left and self.generation.task is None and not self.generation.retired:
             return self._leave_alone(args, kwargs)
         if self.specialisation is not None and not self.policy.pause_left:

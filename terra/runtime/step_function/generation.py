@@ -74,7 +74,8 @@ class Generation:
 
     def _run(self):
         function, start, made = self._function, time.perf_counter(), 0
-        span = None if spans.recorder is None else spans.recorder.begin(spans.BUILDER, function.counts.name)
+        recorder = spans.recorder
+        mark = None if recorder is None else spans.mark(spans.BUILDER, function.counts.name)
         try:
             with interception.internal_thread():
                 if function.segments is not None:
@@ -118,8 +119,8 @@ class Generation:
         finally:
             end = time.perf_counter()
             function.note_generated(made, end - start)
-            if span is not None:
-                span.end(start, end, {"operations": len(function.store.graph)})
+            if recorder is not None:
+                recorder.add(spans.BUILDER, function.counts.name, start, end, {"operations": len(function.store.graph)}, mark)
         before = function.program
         if before is not None:
             self.retired.append(before)

@@ -160,7 +160,7 @@ class Executors:
             _set_executor_for_thread(handle, self._default_handle)
 
     def stamp(self):
-        """Have the time be noted when all is done that was dispatched; returns a tensor that will have it, as `time.time` counts."""
+        """Lets the executor note the time when all is done that was dispatched; returns a tensor that will have it, as `time.time` counts."""
         handle = self.context_handle
         _set_executor_for_thread(handle, self._async_handle)
         try:
