@@ -45,7 +45,7 @@ def test_readme_s_program_runs_as_it_stands(tmp_path):
 
 
 @pytest.mark.all_variants
-@pytest.mark.parametrize("name", ["debugging", "coming_from_tf_function"])
+@pytest.mark.parametrize("name", ["debugging", "coming_from_tf_function", "timeline"])
 def test_blocks_run(name, tmp_path):
     """All Python blocks of a page, one behind the other."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE | re.DOTALL)

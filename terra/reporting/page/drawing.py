@@ -11,6 +11,7 @@ _WIDTH = 2000  # units of a strip
 _HEIGHT = 24
 _STEPS = 8  # that are drawn one by one
 _ONE_BY_ONE = 600  # spans that are told apart; more are drawn as what they cover
+_WHOLE = ("python", "skipped", "graph")  # kinds of which one may follow on another without a gap
 _INSET = {"wait": 8, "feed": 2, "fallback": 0}  # how far from the upper edge a kind begins, so that what lies under it is seen
 
 
@@ -57,9 +58,10 @@ def _strip(events: list[Event], start: float, length: float) -> str:
             else:
                 boxes.append([x, right, event])
         top = _INSET.get(kind, 0)
+        edge = " apart" if apart and kind in _WHOLE else ""
         for x, right, event in boxes:
             text = f"<title>{html.escape(_told(event))}</title>" if apart else ""
-            found.append(f'<rect class="k-{kind}" x="{x}" y="{top}" width="{max(right - x, 1)}" height="{_HEIGHT - top}">{text}</rect>')
+            found.append(f'<rect class="k-{kind}{edge}" x="{x}" y="{top}" width="{max(right - x, 1)}" height="{_HEIGHT - top}">{text}</rect>')
     return "".join(found)
 
 

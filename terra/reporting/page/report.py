@@ -67,7 +67,9 @@ def page(said: Explanation, recording: "Recording | None") -> str:
     sections = {name: text for name, text in sections.items() if text}
     made = "".join(f'<section id="{_id(name)}"><h2>{name}</h2>{text}</section>' for name, text in sections.items())
     links = "".join(f'<a href="#{_id(name)}">{name}</a>' for name in sections)
-    program = os.path.basename(sys.argv[0] or "") or "a program"
+    program = os.path.basename(sys.argv[0] or "")
+    if not program or program.startswith("__main__"):  # a package, a notebook, or a test
+        program = next((diagnosis.facts.line.rpartition(":")[0] for diagnosis in diagnoses if diagnosis.facts.line), program) or "a program"
     versions = _versions()
     head = " · ".join([" ".join([program, *sys.argv[1:]]), *(f"{name} {versions[name]}" for name in ("Terra", "TensorFlow", "Python") if name in versions), time.strftime("%Y-%m-%d %H:%M")])
     return style.PAGE.format(title=html.escape(f"Terra: {program}"), css=style.CSS, head=html.escape(head), links=links, sections=made)

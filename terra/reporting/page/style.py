@@ -56,6 +56,7 @@ figure { margin: 0 0 18px; } figcaption { font-weight: 600; margin-bottom: 6px; 
 .track { display: grid; grid-template-columns: 130px 1fr; gap: 10px; align-items: center; margin-bottom: 4px; }
 .track span { font-size: 13px; color: var(--soft); overflow-wrap: anywhere; }
 .track svg { width: 100%; height: 24px; background: var(--ground); border-radius: 3px; display: block; }
+.track svg rect.apart { stroke: #fff; stroke-width: 0.7px; vector-effect: non-scaling-stroke; }
 .axis { position: relative; height: 18px; margin-left: 140px; font-size: 11px; color: var(--soft); }
 .axis i { position: absolute; font-style: normal; border-left: 1px solid #aab4be; padding-left: 3px; white-space: nowrap; }
 .k-python { fill: #7fa3cf; background: #7fa3cf; } .k-skipped { fill: #a8d5d8; background: #a8d5d8; } .k-graph { fill: #4f9d5d; background: #4f9d5d; } .k-wait { fill: #ef8a1d; background: #ef8a1d; }
@@ -64,7 +65,7 @@ figure { margin: 0 0 18px; } figcaption { font-weight: 600; margin-bottom: 6px; 
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; min-width: 50%; }
 th, td { text-align: left; padding: 4px 16px 4px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
-th { color: var(--soft); font-weight: 600; } td + td { font-variant-numeric: tabular-nums; }
+th { color: var(--soft); font-weight: 600; } td + td { white-space: nowrap; font-variant-numeric: tabular-nums; }
 details > summary { cursor: pointer; }
 @media (max-width: 760px) {
   header, nav, main { padding-left: 10px; padding-right: 10px; }

@@ -2,11 +2,9 @@
 
 import time
 
-from terra import ours
 from terra.runtime.interpreter import spans
 
 
-@ours.calling
 def step(function, make, args, kwargs):
     """Returns `make(args, kwargs)`, a step of this co-executed function, and notes it."""
     recorder = spans.look()
