@@ -32,6 +32,7 @@ class Recording:
         self.stop: float | None = None
         self.events: list[Event] = []
         self.lost = 0  # spans that were too many to be kept
+        self._places: dict[Feed, Place | None] = {}
 
     def end(self) -> None:
         """Takes the spans up to now; later ones do not count."""
@@ -61,19 +62,42 @@ class Recording:
     def tracks(self) -> dict[str, list[Event]]:
         """The events by what they happened on: threads of Python, the graph, threads that build graphs. Those of one track begin one after another."""
         found: dict[str, list[Event]] = {}
+        builders = list(dict.fromkeys(event.thread for event in self.events if event.kind == BUILDER))
+        names = {thread: "builder" if len(builders) == 1 else f"builder {k}" for k, thread in enumerate(builders, 1)}
         for event in sorted(self.events, key=lambda event: (event.start, -event.end)):
-            found.setdefault(self._track(event), []).append(event)
+            found.setdefault(names[event.thread] if event.kind == BUILDER else self._track(event), []).append(event)
         order = {"graph": 1, "builder": 3}
         return dict(sorted(found.items(), key=lambda item: order.get(item[0].split(" ")[0], 0 if item[0] == "Python" else 2)))
 
     def _track(self, event: Event) -> str:
         if event.kind == GRAPH:
             return "graph"
-        if event.kind == BUILDER:
-            builders = [thread for thread in dict.fromkeys(e.thread for e in self.events if e.kind == BUILDER)]
-            return "builder" if len(builders) == 1 else f"builder {builders.index(event.thread) + 1}"
         name = self._recorder.threads.get(event.thread, "thread")
         return "Python" if name == "MainThread" else f"Python ({name})"
+
+    def place_of(self, event: Event) -> Place | None:
+        """Returns the line of the program that an event belongs to; None if it belongs to no single one."""
+        details = event.details
+        if type(details) is Feed:
+            if details not in self._places:
+                self._places[details] = lines.place_of(details.node)
+            return self._places[details]
+        return Place(*details) if event.kind == WAIT and details is not None else None
+
+    def title(self, event: Event) -> str:
+        """Returns the name of an event: its kind, and the line or the step."""
+        place = self.place_of(event)
+        return f"{event.kind} {place if place is not None else event.name}".rstrip()
+
+    def arguments(self, event: Event) -> dict[str, Any]:
+        """Returns all that is known of an event besides its times, by name."""
+        place = self.place_of(event)
+        found: dict[str, Any] = {"of": event.name} if event.name else {}
+        if place is not None:
+            found |= {"line": str(place), "statement": place.statement}
+        if event.kind in (PYTHON, SKIPPED):
+            found |= {"how": event.details[0], "step": event.details[1]}
+        return found | (event.details if type(event.details) is dict else {})
 
     def trace(self) -> dict[str, Any]:
         """The recording as Chrome's trace format has it, `{"traceEvents": [...]}`: times in microseconds, complete events (X), instants (i) and names of tracks (M)."""
@@ -87,9 +111,9 @@ class Recording:
 
     def _traced(self, event: Event, process: int, track: int) -> dict[str, Any]:
         made: dict[str, Any] = {
-            "name": title(event), "cat": event.kind, "ph": "i" if event.kind in INSTANTS else "X", "ts": round((event.start - self.start) * 1e6, 3), "pid": process, "tid": track}
+            "name": self.title(event), "cat": event.kind, "ph": "i" if event.kind in INSTANTS else "X", "ts": round((event.start - self.start) * 1e6, 3), "pid": process, "tid": track}
         made |= {"s": "t"} if event.kind in INSTANTS else {"dur": round((event.end - event.start) * 1e6, 3)}
-        return made | {"args": arguments(event)}
+        return made | {"args": self.arguments(event)}
 
     def save(self, path: str) -> None:
         """Writes the trace as JSON. Raises: OSError."""
@@ -99,31 +123,6 @@ class Recording:
 
 def _meta(process: int, track: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "ph": "M", "ts": 0, "pid": process, "tid": track, "args": arguments}
-
-
-def place_of(event: Event) -> Place | None:
-    """The line of the program that an event belongs to; None if it belongs to no single one."""
-    details = event.details
-    if type(details) is Feed:
-        return lines.place_of(details.node)
-    return Place(*details) if event.kind == WAIT and details is not None else None
-
-
-def title(event: Event) -> str:
-    """Returns the name of an event: its kind, and the line or the step."""
-    place = place_of(event)
-    return f"{event.kind} {place if place is not None else event.name}".rstrip()
-
-
-def arguments(event: Event) -> dict[str, Any]:
-    """Returns all that is known of an event besides its times, by name."""
-    place = place_of(event)
-    found: dict[str, Any] = {"of": event.name} if event.name else {}
-    if place is not None:
-        found |= {"line": str(place), "statement": place.statement}
-    if event.kind in (PYTHON, SKIPPED):
-        found |= {"how": event.details[0], "step": event.details[1]}
-    return found | (event.details if type(event.details) is dict else {})
 
 
 def steps_of(events: list[Event]) -> Iterator[Event]:

@@ -18,6 +18,7 @@ import terra
 from terra.reporting import timeline
 from terra.runtime.execution import graph_runner
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
+from terra.runtime.execution.python_runner import PythonRunner
 from terra.runtime.interpreter import spans
 from terra.runtime.step_function import recorded as recorded_steps
 from tests import forks
@@ -268,6 +269,30 @@ def test_a_signal_handler_s_wait_is_part_of_the_one_that_it_interrupts(monkeypat
     took = time.perf_counter() - start
     assert nested and step.stats().coexecuted_steps >= 25 and 0.1 <= step.stats().python_stall_s - before <= took
     assert waited(of(profile.to_dict(), "wait")) == pytest.approx(step.stats().python_stall_s - before, rel=0.05)
+
+
+def test_executing_a_step_again_is_no_wait(monkeypatch):
+    """Where a read tells that a kernel has failed."""
+    known = PythonRunner.diverge
+
+    def diverge(self, reason):
+        time.sleep(0.2)
+        known(self, reason)
+
+    table = tf.Variable(tf.ones([10]))
+
+    def step(i):
+        return float(tf.reduce_sum(tf.gather(table, i)))
+
+    made = terra.coexecute(step, wait_for_graph=True)
+    for k in range(8):
+        assert made(tf.constant([k] * 10)) == step(tf.constant([k] * 10))
+    monkeypatch.setattr(PythonRunner, "diverge", diverge)
+    before, start = made.stats(), time.perf_counter()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        made(tf.constant([17] * 10))
+    assert before.coexecuted_steps >= 5 and made.stats().fallbacks == before.fallbacks + 1 and time.perf_counter() - start >= 0.2
+    assert made.stats().python_stall_s - before.python_stall_s < 0.2
 
 
 # -- who asks ------------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import html
 import math
 
 from terra.reporting.causes import amount
-from terra.reporting.timeline import INSTANTS, KINDS, Recording, arguments, steps_of, title
+from terra.reporting.timeline import INSTANTS, KINDS, Recording, steps_of
 from terra.runtime.interpreter.spans import Event
 
 _WIDTH = 2000  # units of a strip
@@ -39,11 +39,11 @@ def _panel(name: str, recording: Recording, start: float, end: float) -> str:
         events = [event for event in events if event.end >= start and event.start <= end]
         if events:
             strips.append(f'<div class="track"><span>{html.escape(track)}</span><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-                          f'aria-label="{html.escape(track)}">{_strip(events, start, length)}</svg></div>')
+                          f'aria-label="{html.escape(track)}">{_strip(recording, events, start, length)}</svg></div>')
     return f'<figure><figcaption>{name}: {_duration(length)}</figcaption>{"".join(strips)}{_axis(length)}</figure>'
 
 
-def _strip(events: list[Event], start: float, length: float) -> str:
+def _strip(recording: Recording, events: list[Event], start: float, length: float) -> str:
     found = []
     for kind in KINDS:  # in this order: those that lie within others come later
         own = [event for event in events if event.kind == kind]
@@ -60,15 +60,15 @@ def _strip(events: list[Event], start: float, length: float) -> str:
         top = _INSET.get(kind, 0)
         edge = " apart" if apart and kind in _WHOLE else ""
         for x, right, event in boxes:
-            text = f"<title>{html.escape(_told(event))}</title>" if apart else ""
+            text = f"<title>{html.escape(_told(recording, event))}</title>" if apart else ""
             found.append(f'<rect class="k-{kind}{edge}" x="{x}" y="{top}" width="{max(right - x, 1)}" height="{_HEIGHT - top}">{text}</rect>')
     return "".join(found)
 
 
-def _told(event: Event) -> str:
-    more = ", ".join(f"{name}: {value}" for name, value in arguments(event).items())
+def _told(recording: Recording, event: Event) -> str:
+    more = ", ".join(f"{name}: {value}" for name, value in recording.arguments(event).items())
     took = "" if event.kind in INSTANTS else f", {_duration(event.end - event.start)}"
-    return f"{title(event)}{took}" + (f" ({more})" if more else "")
+    return f"{recording.title(event)}{took}" + (f" ({more})" if more else "")
 
 
 def _axis(length: float) -> str:

@@ -33,8 +33,9 @@ class Channels:
                     self._put(queue, [tfi.eager_constant(case, tfi.dtypes.int32)])
 
     def _feed(self, slot, value):
-        if spans.recorder is not None:
-            spans.recorder.instant(spans.FEED, self.step.counts.name, slot.feed)
+        recorder = spans.recorder
+        if recorder is not None:
+            recorder.instant(spans.FEED, self.step.counts.name, slot.feed)
         if self.late:
             self.feeds[slot.feed.index] = value
         else:

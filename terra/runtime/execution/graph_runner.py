@@ -341,8 +341,7 @@ class GraphRunner:
         behind it is dropped: eagerly, the thread would not have come there. Otherwise that is replayed, and what other threads have dispatched is in
         any case."""
         cause = self.executors.wait()
-        if spans.recorder is not None:
-            spans.recorder.settle("cancelled")
+        spans.settle("cancelled")
         self.failures += 1
         log.info("a graph kernel failed (%s); the step is replayed imperatively", cause)
         flights = list(self.flights)  # which stay there meanwhile: other threads wait for them
@@ -387,8 +386,7 @@ class GraphRunner:
         finally:
             manager.start_cancel()
             error = self.executors.wait()
-            if spans.recorder is not None:
-                spans.recorder.settle("cancelled")
+            spans.settle("cancelled")
             self._dispatched = []
         return error
 

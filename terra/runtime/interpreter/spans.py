@@ -1,6 +1,6 @@
 """Spans of time: what Python, the graphs and the threads that build them did, and when. They are noted while somebody asks: `terra.profile`, or TensorFlow's profiler.
 
-Code that runs often looks at `recorder` and nothing else; it is None as a rule. TensorFlow's profiler shows a span where it began and ended on its own thread (a `TraceMe`). What the
+Code that runs often looks at `recorder` and nothing else, and once, as another thread may end it; it is None as a rule. TensorFlow's profiler shows a span where it began and ended on its own thread (a `TraceMe`). What the
 executor's thread does cannot be told it so: there, a graph is what TensorFlow itself shows.
 """
 
@@ -172,6 +172,13 @@ def look() -> "Recorder | None":
                 recorder = (recorder or Recorder()) if tfi.is_profiling() else None
             found = recorder
     return found
+
+
+def settle(how: str) -> None:
+    """Calls the recorder's `settle`, if there is one."""
+    found = recorder  # read once: another thread may end it
+    if found is not None:
+        found.settle(how)
 
 
 def forget() -> None:

@@ -242,8 +242,9 @@ class Lifecycle:
         compiled = function.program.compiled if function.program is not None else None
         if compiled is not None and compiled.used and "kernel failed" in reason:
             compiled.failed()
-        if spans.recorder is not None:
-            spans.recorder.instant(spans.FALLBACK, function.counts.name, {"reason": reason})
+        recorder = spans.recorder
+        if recorder is not None:
+            recorder.instant(spans.FALLBACK, function.counts.name, {"reason": reason})
         reasons = function.fallback_reasons
         reasons[reason] = reasons.get(reason, 0) + 1
         while len(reasons) > 200:

@@ -22,8 +22,9 @@ class Feeds:
         self.fed_by_key[key] = x
 
     def _feed(self, slot, value):
-        if spans.recorder is not None:
-            spans.recorder.instant(spans.FEED, self._of, slot.feed)
+        recorder = spans.recorder
+        if recorder is not None:
+            recorder.instant(spans.FEED, self._of, slot.feed)
         self.values[slot.feed.index] = value
 
 
