@@ -33,6 +33,7 @@ class Recording:
         self.events: list[Event] = []
         self.lost = 0  # spans that were too many to be kept
         self._places: dict[Feed, Place | None] = {}
+        self._texts: dict[tuple, tuple[str, dict[str, Any]]] = {}
 
     def end(self) -> None:
         """Takes the spans up to now; later ones do not count."""
@@ -101,24 +102,44 @@ class Recording:
 
     def trace(self) -> dict[str, Any]:
         """The recording as Chrome's trace format has it, `{"traceEvents": [...]}`: times in microseconds, complete events (X), instants (i) and names of tracks (M)."""
-        process, found = os.getpid(), []
+        return {"traceEvents": list(self._traces()), **self._rest()}
+
+    def _rest(self) -> dict[str, Any]:
+        return {"displayTimeUnit": "ms", "otherData": {"waited_s": round(self.total(WAIT), 6), "spans_lost": self.lost}}
+
+    def _traces(self) -> Iterator[dict[str, Any]]:
+        process = os.getpid()
+        yield _meta(process, 0, "process_name", {"name": "terra"})
         for number, (track, events) in enumerate(self.tracks().items(), 1):
-            found.append(_meta(process, number, "thread_name", {"name": track}))
-            found.append(_meta(process, number, "thread_sort_index", {"sort_index": number}))
-            found += [self._traced(event, process, number) for event in events]
-        other = {"waited_s": round(self.total(WAIT), 6), "spans_lost": self.lost}
-        return {"traceEvents": [_meta(process, 0, "process_name", {"name": "terra"}), *found], "displayTimeUnit": "ms", "otherData": other}
+            yield _meta(process, number, "thread_name", {"name": track})
+            yield _meta(process, number, "thread_sort_index", {"sort_index": number})
+            for event in events:
+                yield self._traced(event, process, number)
 
     def _traced(self, event: Event, process: int, track: int) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "name": self.title(event), "cat": event.kind, "ph": "i" if event.kind in INSTANTS else "X", "ts": round((event.start - self.start) * 1e6, 3), "pid": process, "tid": track}
-        made |= {"s": "t"} if event.kind in INSTANTS else {"dur": round((event.end - event.start) * 1e6, 3)}
-        return made | {"args": self.arguments(event)}
+        kind, _, start, end, _, details = event
+        if kind in (WAIT, FEED) or details is None:  # those of one line are alike
+            key = kind, event.name, details
+            if key not in self._texts:
+                self._texts[key] = self.title(event), self.arguments(event)
+            name, arguments = self._texts[key]
+        else:
+            name, arguments = self.title(event), self.arguments(event)
+        made: dict[str, Any] = {"name": name, "cat": kind, "ph": "X", "ts": round((start - self.start) * 1e6, 3), "pid": process, "tid": track, "args": arguments}
+        if kind in INSTANTS:
+            made |= {"ph": "i", "s": "t"}
+        else:
+            made["dur"] = round((end - start) * 1e6, 3)
+        return made
 
     def save(self, path: str) -> None:
-        """Writes the trace as JSON. Raises: OSError."""
+        """Writes the trace as JSON, one event to a line. Raises: OSError."""
+        encode = json.JSONEncoder(separators=(",", ":")).encode
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.trace(), file, separators=(",", ":"))
+            file.write('{"traceEvents":[')
+            for k, event in enumerate(self._traces()):  # one by one: a million of them in memory keep the garbage collector busy
+                file.write(("," if k else "") + "\n" + encode(event))
+            file.write("]," + encode(self._rest())[1:])
 
 
 def _meta(process: int, track: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -44,15 +44,15 @@ def _panel(name: str, recording: Recording, start: float, end: float) -> str:
 
 
 def _strip(recording: Recording, events: list[Event], start: float, length: float) -> str:
-    found = []
-    for kind in KINDS:  # in this order: those that lie within others come later
-        own = [event for event in events if event.kind == kind]
-        apart = len(events) <= _ONE_BY_ONE
-        spans = [(event.start, event.end, event) for event in own]
-        boxes: list[list] = []
-        for begins, ends, event in sorted(spans, key=lambda span: span[0]):
-            x = max(math.floor((begins - start) / length * _WIDTH), 0)
-            right = min(max(math.ceil((ends - start) / length * _WIDTH), x + (3 if kind in INSTANTS else 1)), _WIDTH)
+    found, apart = [], len(events) <= _ONE_BY_ONE
+    by_kind: dict[str, list[Event]] = {kind: [] for kind in KINDS}
+    for event in events:
+        by_kind[event.kind].append(event)
+    for kind, own in by_kind.items():  # in the order of `KINDS`: those that lie within others come later
+        least, boxes = 3 if kind in INSTANTS else 1, []
+        for event in own:
+            x = max(int((event.start - start) / length * _WIDTH), 0)
+            right = min(max(math.ceil((event.end - start) / length * _WIDTH), x + least), _WIDTH)
             if not apart and boxes and x <= boxes[-1][1]:
                 boxes[-1][1] = max(boxes[-1][1], right)
             else:

@@ -14,7 +14,7 @@ from terra.runtime.interpreter import frames
 from terra.tf import private_names as tfi
 
 PYTHON, SKIPPED, GRAPH, BUILDER, WAIT, FEED, FALLBACK = "python", "skipped", "graph", "builder", "wait", "feed", "fallback"
-MOST = 1_000_000  # spans that are kept
+MOST = 500_000  # spans that are kept
 SHARE = 120  # times as long as a stamp takes is what must pass between two of them
 AT_MOST = {"ended": "at this time or earlier"}
 LONGEST_STAMP = 100e-6  # seconds: the first one takes longer
