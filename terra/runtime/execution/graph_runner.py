@@ -277,7 +277,7 @@ class GraphRunner:
         recorder, me = spans.recorder, threading.get_ident()
         is_within = self._waits == me  # such a handler's wait is a part of the one that it has come into, where it is counted
         span = None if recorder is None or is_within else recorder.begin_wait(flight.counts.name, None, reads)
-        start = time.perf_counter()
+        start = seen = time.perf_counter()
         flight.waited_for(start)
         try:
             with self._lock:
@@ -288,10 +288,10 @@ class GraphRunner:
                         break
                     outputs = first.outputs
                     if outputs is not None:
-                        seen = 0.0 if recorder is None else time.perf_counter()
                         done = has_done(outputs)
                         if recorder is not None:
-                            recorder.landed(outputs, seen, time.perf_counter(), done)
+                            before, seen = seen, time.perf_counter()
+                            recorder.landed(outputs, before, seen, done)
                         if not done and not first.done:
                             with self.undisturbed(), self._recovery:
                                 self._recover(first)

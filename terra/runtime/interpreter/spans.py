@@ -15,7 +15,7 @@ from terra.tf import private_names as tfi
 
 PYTHON, SKIPPED, GRAPH, BUILDER, WAIT, FEED, FALLBACK = "python", "skipped", "graph", "builder", "wait", "feed", "fallback"
 MOST = 500_000  # spans that are kept
-SHARE = 120  # times as long as a stamp takes is what must pass between two of them
+SHARE = 250  # times as long as a stamp takes is what must pass between two of them
 AT_MOST = {"ended": "at this time or earlier"}
 LONGEST_STAMP = 100e-6  # seconds: the first one takes longer
 AT_ONCE = 50e-6  # seconds: who gets an answer later than that has waited for it
@@ -95,8 +95,9 @@ class Recorder:
         """A graph of the step of this name was started at `start`. stamp: called to have the executor note the time when the graph has ended; returns a tensor."""
         if not self.users:
             return
-        noted, begun = None, time.perf_counter()
-        if begun >= self._next_stamp and not self._blocked:
+        noted = None
+        if start >= self._next_stamp and not self._blocked:
+            begun = time.perf_counter()
             try:
                 noted = stamp()
             except _ERRORS:  # of the graph: the executor takes nothing more
