@@ -23,19 +23,21 @@ from terra.options import Options, Stats
 from terra.version import __version__
 
 __all__ = [
-    "coexecute", "compile", "explain", "imperative", "set_stance", "sync", "to_code", "Coexecuted", "GradientTape", "Options", "Stats",
+    "coexecute", "compile", "explain", "imperative", "profile", "report", "set_stance", "sync", "to_code", "Coexecuted", "GradientTape", "Options", "Stats",
     "TerraError", "DecorationError", "FallbackError", "GenerationError", "OptionError", "UnsupportedTensorFlowError", "VerificationError",
 ]
 
 
 def _load():
     """Imports the rest, and TensorFlow with it. Raises: UnsupportedTensorFlowError."""
-    global coexecute, compile, explain, imperative, set_stance, sync, to_code, Coexecuted, GradientTape
+    global coexecute, compile, explain, imperative, profile, report, set_stance, sync, to_code, Coexecuted, GradientTape
     from terra.api import imperative, set_stance, sync, to_code
     from terra.frontends.decorator import coexecute
     from terra.frontends.gradient_tape import GradientTape
     from terra.frontends.keras_support import compile
     from terra.reporting.explanation import explain
+    from terra.reporting.page.report import report
+    from terra.reporting.profiling import profile
     from terra.runtime.step_function.coexecution import Coexecuted
 
 

@@ -47,10 +47,12 @@ def parser():
 
     run = commands.add_parser(
         "run", help="run a script or a module, co-executed", description=_RUN,
-        usage="python -m terra run [--stats] [--explain] [OPTION ...] (SCRIPT | -m MODULE) [ARGS ...]",
+        usage="python -m terra run [--stats] [--explain] [--timeline FILE] [--report FILE] [OPTION ...] (SCRIPT | -m MODULE) [ARGS ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     run.add_argument("--stats", action="store_true", help="print what was co-executed, on standard error, when the script ends")
     run.add_argument("--explain", action="store_true", help="print how fast each step is, what would make it faster, and all that is known of it")
+    run.add_argument("--timeline", metavar="FILE", help="write when Python, the graphs and their builders ran, and what waited for what, as a trace for Chrome or Perfetto (JSON)")
+    run.add_argument("--report", metavar="FILE", help="write a page: verdict, source with marks, timeline, graph, statistics (HTML)")
     _add_step_options(run)
     run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a library module as `python -m MODULE` does")
     run.add_argument("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the script, and its own arguments")
@@ -114,16 +116,25 @@ def _run(options):
         options.parser.error("name a script, or a module after -m.")
     from terra import explain  # (which has all of Terra imported)
     from terra.frontends import keras_support, script
+    from terra.reporting.profiling import profile
     from terra.runtime.interpreter import tracebacks
 
     start = script.run_path if options.module is None else script.run_module
     code, log = 0, logging.getLogger("terra")
     propagates, log.propagate = log.propagate, False  # what the script logs, and where, is its own matter: warnings of Terra's go to standard error
     try:
+        recorded = profile(options.timeline, report=options.report) if options.timeline or options.report else None
+    except errors.OptionError as error:
+        raise _Unusable(*error.args) from error
+    try:
+        if recorded is not None:
+            recorded.__enter__()
         chosen = _step_options(options)
         start(words[0], words[1:], chosen, keras_support.preparations(chosen))
     except script.ScriptError as error:
         options.stats = options.explain = False
+        if recorded is not None:
+            recorded.discard()
         raise _Unusable(*error.args) from error
     except SystemExit:
         raise
@@ -138,7 +149,19 @@ def _run(options):
             print(statistics(), file=sys.stderr)
         if options.explain:
             print(explain(full=True), file=sys.stderr)
+        if recorded is not None:
+            code = _written(recorded) or code
     return code
+
+
+def _written(recorded):
+    """Writes the files of a recording. Returns an exit code: 0, or 2 if that cannot be done, which is said then."""
+    try:
+        recorded.write()
+    except OSError as error:
+        print(f"terra run: cannot write {error.filename}: {error.strerror}.", file=sys.stderr)
+        return 2
+    return 0
 
 
 def statistics():

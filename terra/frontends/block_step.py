@@ -28,7 +28,8 @@ from terra.runtime.execution.process.cross_thread import View
 from terra.runtime.execution.step import Step
 from terra.runtime.fallback import stance
 from terra.runtime.fast_forward.cache import verification
-from terra.runtime.interpreter import frames
+from terra.runtime.interpreter import frames, spans
+from terra.runtime.step_function import recorded
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.lifecycle import Lifecycle
 from terra.runtime.tensors.tensor import noted
@@ -85,10 +86,18 @@ class BlockLifecycle(Lifecycle):
     def __init__(self, function):
         super().__init__(function)
         self._last = None  # when the last step began, and how many there were of each kind then
+        self._recorded = None  # the step at hand, if spans are noted
 
     def begin(self, *args):
         self._note_time()
-        return super().begin(*args)
+        function, recorder = self._function, spans.look() if spans.recorder is not None or tfi.is_profiling() else None
+        begun = recorder and (recorder, function, recorded.counted(function), spans.mark(spans.PYTHON, function.counts.name), time.perf_counter())
+        step = super().begin(*args)
+        if begun is not None and step is None:
+            recorded.note(*begun)  # nobody tells when the block is over
+        else:
+            self._recorded = begun
+        return step
 
     @property
     def last_use(self):
@@ -115,6 +124,9 @@ class BlockLifecycle(Lifecycle):
             location.end_step(step.came_from)
         tfi.flush_zeros_cache()
         interception.remove_if_idle()
+        begun, self._recorded = self._recorded, None
+        if begun is not None:
+            recorded.note(*begun)
         signal_handlers.put_back(step.handlers)
 
 

@@ -12,6 +12,7 @@ from terra.location import current_step
 from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import has_done, GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import leave_graph, running_step
+from terra.runtime.interpreter import spans
 from terra.runtime.tapes import lazy_tape
 from terra.tf import helper_threads
 from terra.tf import private_names as tfi
@@ -32,6 +33,7 @@ def _before():
 
 def _in_child():
     helper_threads.forget_all()
+    spans.forget()
     if not tfi.has_started():
         return
     interception.leave_all_alone()

@@ -5,5 +5,7 @@ for each reason why steps are slower than they could be. The finders (`paths`, `
 `Cause` objects: a line of the program, what was seen there, one remedy, and how many milliseconds of a step it may cost. `diagnosis` puts them in order, and leaves out
 those that follow from others. `explanation` writes it down, `details` the rest of what is known.
 
+`timeline` makes a trace of the spans that `runtime.interpreter.spans` has recorded, `profiling` is `terra.profile`, and `page` writes the report.
+
 Nothing here runs before somebody asks, and nothing is measured for it: the times are those that `runtime.fallback.policy` compares anyway. Open `explanation` first.
 """

@@ -36,7 +36,7 @@ def definition(code):
 
 def statement(line):
     """The source text at `file.py:12`, without its indentation and comment; None where that cannot be told."""
-    filename, number = _file(line)
+    filename, number = file_of(line)
     text = linecache.getline(filename, number).strip() if filename else ""
     text = text.split("  #")[0].strip()
     return text if len(text) <= 80 else text[:77] + "..." if text else None
@@ -44,7 +44,7 @@ def statement(line):
 
 def call_of(name, line):
     """The first line in the function that is defined at `line` where something of this name is called, `file.py:12`; None if there is none."""
-    filename, number = _file(line)
+    filename, number = file_of(line)
     for node in _nodes(filename, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if node.lineno == number:
             lines = [inner.lineno for inner in ast.walk(node) if isinstance(inner, ast.Call) and ast.unparse(inner.func).rpartition(".")[2] == name]
@@ -54,7 +54,7 @@ def call_of(name, line):
 
 def is_librarys(line):
     """Whether a line is known to be a library's, and not the program's own."""
-    filename, _ = _file(line)
+    filename, _ = file_of(line)
     return filename is not None and not policy.is_user_module("", filename)
 
 
@@ -65,7 +65,7 @@ def parting(lines):
     """
     by_file = {}
     for line in lines:
-        filename, number = _file(line)
+        filename, number = file_of(line)
         if filename:
             by_file.setdefault(filename, set()).add(number)
     for filename, numbers in by_file.items():
@@ -79,7 +79,7 @@ def parting(lines):
 
 def branch_around(line):
     """The line of the innermost `if` or conditional expression around a line, or just before it; None if there is none."""
-    filename, number = _file(line)
+    filename, number = file_of(line)
     branches = _nodes(filename, (ast.If, ast.IfExp, ast.While))
     around = [node for node in branches if node.lineno <= number <= node.end_lineno]
     if around:
@@ -103,7 +103,7 @@ def _arm(node, number):
     return "test"
 
 
-def _file(line):
+def file_of(line):
     """(path, number) of `file.py:12`; (None, 0) if no file of this name is known, or several are."""
     name, _, number = (line or "").rpartition(":")
     paths = {site.filename for site in location.sites() if os.path.basename(site.filename) == name}

@@ -37,20 +37,19 @@ try:
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset as VariantDataset  # a dataset of which nothing but a variant tensor is known
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator  # its `_next_internal` takes an element
     from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper  # what a dataset holds its functions in
-    from tensorflow.python.distribute import distribute_lib
-    from tensorflow.python.distribute import mirrored_run  # its `_call_for_each_replica` is what `strategy.run` comes to
+    from tensorflow.python.distribute import distribute_lib, mirrored_run  # the latter's `_call_for_each_replica` is what `strategy.run` comes to
     from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread as _ReplicaThread  # on which a MirroredStrategy runs a replica
     from tensorflow.python.training.coordinator import LooperThread
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
-    from tensorflow.python.framework import constant_op as _constant_op
-    from tensorflow.python.framework import function_def_to_graph, kernels, tensor_util
+    from tensorflow.python.framework import constant_op as _constant_op, function_def_to_graph, kernels, tensor_util
     from tensorflow.python.ops import array_ops, control_flow_ops, handle_data_util, nn_ops, resource_variable_ops
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.custom_gradient import Bind as _Bind
     from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
     from tensorflow.python.ops.script_ops import EagerFunc  # what runs the Python function of a `tf.py_function`
+    from tensorflow.python.profiler import trace as _profiler  # `Trace`: a span for the profiler; `enabled`: whether that is at work, which C++ sets in older versions
     from tensorflow.python.util import _pywrap_util_port as pywrap_util_port
     from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
     from tensorflow.python.trackable.data_structures import ListWrapper  # what a list becomes that is an attribute of a `tf.Module`
@@ -102,6 +101,7 @@ try:
     get_name_scope = ops.get_name_scope
     next_tensor_id = ops.uid  # takes one of the numbers that TensorFlow gives eager tensors, in order
     ConfigProto = config_pb2.ConfigProto
+    ProfilerTrace, is_profiling = _profiler.Trace, _profiler.enabled if callable(_profiler.enabled) else lambda: _profiler.enabled
 except (ImportError, AttributeError) as missing:
     raise errors.UnsupportedTensorFlowError(
         f"Terra needs {SUPPORTED}, and this TensorFlow lacks a name it builds on ({missing}); install a supported version, and see `python -m terra doctor`."

@@ -1,10 +1,13 @@
 """Feeds, selects and fetches: how a skeleton and its graph talk to each other."""
 
+import time
+
 from terra.graph.trace import CHECK, FETCH
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.process.cross_thread import Visit
 from terra.runtime.execution.placeholders import unwaited
 from terra.runtime.fallback.replay import snapshot
+from terra.runtime.interpreter import spans
 from terra.tf import private_names as tfi
 from terra.tf.constants import dummy
 
@@ -30,6 +33,9 @@ class Channels:
                     self._put(queue, [tfi.eager_constant(case, tfi.dtypes.int32)])
 
     def _feed(self, slot, value):
+        recorder = spans.recorder
+        if recorder is not None:
+            recorder.instant(spans.FEED, self.step.counts.name, slot.feed)
         if self.late:
             self.feeds[slot.feed.index] = value
         else:
@@ -180,7 +186,6 @@ class Channels:
             raise self.step.error
         if node in self.received:  # by a jump that was taken back
             return self.received[node]
-        start = self.step.clock()
         if GRAPH_RUNNER.flights:  # this graph runs after those: waiting for them takes no longer, and one that fails takes this graph with it
             try:
                 GRAPH_RUNNER.sync()
@@ -191,7 +196,7 @@ class Channels:
             self.diverge("a step before it failed")
             return None
         try:
-            value = self.received[node] = node.fetch_queue.get(self.manager)
+            value = self.received[node] = self._get(node)
             return value
         except (tfi.NotOkStatusException, tfi.OpError):
             # The graph failed somewhere: replaying the step so far raises the error where eager execution raises it, or gives the value.
@@ -200,5 +205,17 @@ class Channels:
                 self.step.function.generation.fixes_shapes = False
             self.diverge("a graph kernel failed")
             return None
+
+    def _get(self, node):
+        """Wait for the value of a fetch. Raises what `Queue.get` raises."""
+        counts = self.step.counts
+        recorder = spans.recorder
+        span = None if recorder is None else recorder.begin_wait(counts.name, node.location.origin())
+        start = time.perf_counter()
+        try:
+            return node.fetch_queue.get(self.manager)
         finally:
-            self.step.counts.python_stall += self.step.clock() - start
+            end = time.perf_counter()
+            counts.python_stall += end - start
+            if span is not None:
+                recorder.end_wait(span, start, end)

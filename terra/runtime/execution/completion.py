@@ -1,8 +1,9 @@
 """How a co-executed step ends: its graph takes over what Python keeps, or it falls back, and what was matched is executed again."""
 
 from terra.graph.trace import CHECK, FETCH
-from terra.runtime.execution.graph_runner import Dropped, GRAPH_RUNNER
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.matching.reasons import node_name
+from terra.runtime.execution.swallowed import Remembered
 from terra.runtime.fallback.replay import StepRecord, execute_again, unrecorded
 from terra.runtime.generation import undo
 from terra.runtime.tensors.tensor import make_tensor, still_held
@@ -13,6 +14,26 @@ from terra.tf import private_names as tfi
 from terra.tf import interrupts, opschema
 
 verifier = None  # what looks at steps that are verified, when their graphs run: set by `verification`
+
+
+class Dropped:
+    """Owns the tensors of a step that was dropped, because one before it had failed."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error):
+        self._error = Remembered(error)
+
+    def read_again(self, tensor):
+        pass
+
+    def materialise(self, tensor):
+        error = self._error()
+        try:
+            GRAPH_RUNNER.swallowed.note_read_failed(error)
+            raise error
+        finally:
+            del error  # its traceback has this frame
 
 
 class Completion:

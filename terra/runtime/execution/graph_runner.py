@@ -16,6 +16,7 @@ import weakref
 from terra.runtime.execution.swallowed import Remembered, Swallowed
 from terra.runtime.generation import undo
 from terra.runtime.generation.generated import CHECK_FAILED
+from terra.runtime.interpreter import spans
 from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 
@@ -133,26 +134,6 @@ class Flight:
         return tensor._value
 
 
-class Dropped:
-    """Owns the tensors of a step that was dropped, because one before it had failed."""
-
-    __slots__ = ("_error",)
-
-    def __init__(self, error):
-        self._error = Remembered(error)
-
-    def read_again(self, tensor):
-        pass
-
-    def materialise(self, tensor):
-        error = self._error()
-        try:
-            GRAPH_RUNNER.swallowed.note_read_failed(error)
-            raise error
-        finally:
-            del error  # its traceback has this frame
-
-
 class GraphRunner:
     """There is one for the process."""
 
@@ -167,6 +148,7 @@ class GraphRunner:
         self._lock = threading.RLock()  # of `flights`: several threads may wait
         self._recovery = threading.Lock()  # held while failed steps are replayed: no graph starts then
         self._recovers = False  # whether the thread that holds `_lock` replays them
+        self._waits = None  # the thread that waits for flights
         self.on_idle = None  # called when nothing is in flight any more
         self.undisturbed = contextlib.nullcontext  # keeps signal handlers, which might wait for what is being replayed, out of a block
 
@@ -185,6 +167,8 @@ class GraphRunner:
         attrs = attrs or program.attrs
         self._dispatched.append(args)
         name, n_outputs = program.function_of(form or program.generated, args)
+        recorder = spans.recorder
+        start = time.perf_counter() if recorder is not None else 0.0
         try:
             with self._recovery:
                 outputs = self.executors.dispatch(name, args, attrs, n_outputs, manager)
@@ -197,6 +181,8 @@ class GraphRunner:
             program.compiled.started(outputs)
             if program.compiled.checked:
                 self._check(outputs[0], manager)
+        if recorder is not None:
+            recorder.dispatched(outputs, program.step, start, self.executors.stamp)
         return outputs
 
     def _check(self, ok, manager):
@@ -222,6 +208,22 @@ class GraphRunner:
         self._dispatched.append(args)
         return outputs
 
+    def run_and_wait(self, program, args, manager, form, counts, attrs):
+        """Run a program's function, for which Python waits. Returns (its outputs' handles, seconds). Raises what `run` raises; that is no wait."""
+        recorder = spans.recorder
+        span = shown = None
+        if recorder is not None:
+            span, shown = recorder.begin_wait(program.step), spans.mark(spans.GRAPH, program.step)
+        start = time.perf_counter()
+        outputs = self.run(program, args, manager, form, attrs)
+        end = time.perf_counter()
+        counts.python_stall += end - start
+        counts.waited_steps += 1
+        if span is not None:
+            recorder.add(spans.GRAPH, program.step, start, end, None, shown)
+            recorder.end_wait(span, start, end)
+        return outputs, end - start
+
     def start(self, program, args, form, counts, attrs=None):
         """Dispatch a program's function or, if Python is going to wait for it at once, run it. Returns (its outputs' handles, its cancellation
         manager, seconds that running it took)."""
@@ -229,15 +231,11 @@ class GraphRunner:
         if self.flights:
             counts.waited_at_once = 0
         elif counts.waited_at_once >= ENOUGH:
-            start = time.perf_counter()
             try:
-                outputs = self.run(program, args, manager, form, attrs)
+                outputs, took = self.run_and_wait(program, args, manager, form, counts, attrs)
             except (tfi.NotOkStatusException, tfi.OpError):
                 manager = tfi.new_cancellation_manager()  # nothing of it was committed; it will fail again, and that is dealt with where Python waits
             else:
-                took = time.perf_counter() - start
-                counts.python_stall += took
-                counts.waited_steps += 1
                 return outputs, manager, took
         return self.dispatch(program, args, manager, form, attrs), manager, 0.0
 
@@ -269,30 +267,43 @@ class GraphRunner:
             self._raise_left_over()
             ends = [flight for flight in list(self.flights) if flight.last]
             if len(ends) > run_ahead:
-                self.wait_for(ends[len(ends) - run_ahead - 1])
+                self.wait_for(ends[len(ends) - run_ahead - 1], False)
 
-    def wait_for(self, flight):
-        """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised.
+    def wait_for(self, flight, reads=True):
+        """Wait until `flight` has landed (and so all before it). A failed one is replayed imperatively, and its error raised. reads: whether a line of the program's asks for it.
 
         Between any two of its bytecodes a signal handler, or a finalizer, may wait for the same flights on this thread, and raise.
         """
-        start = time.perf_counter()
+        recorder, me = spans.recorder, threading.get_ident()
+        is_within = self._waits == me  # such a handler's wait is a part of the one that it has come into, where it is counted
+        span = None if recorder is None or is_within else recorder.begin_wait(flight.counts.name, None, reads)
+        start = seen = time.perf_counter()
         flight.waited_for(start)
         try:
             with self._lock:
+                self._waits = me
                 while not flight.done:
                     first = self._at(0)
                     if first is None:
                         break
                     outputs = first.outputs
                     if outputs is not None:
-                        if not has_done(outputs) and not first.done:
+                        done = has_done(outputs)
+                        if recorder is not None:
+                            before, seen = seen, time.perf_counter()
+                            recorder.landed(outputs, before, seen, done)
+                        if not done and not first.done:
                             with self.undisturbed(), self._recovery:
                                 self._recover(first)
                         first.land()
                     self._forget(first)
         finally:
-            flight.counts.python_stall += time.perf_counter() - start
+            if not is_within:
+                end = time.perf_counter()
+                self._waits = None if self._waits == me else self._waits
+                flight.counts.python_stall += end - start
+                if span is not None:
+                    recorder.end_wait(span, start, end)
             if not self.flights and self.on_idle is not None:
                 self.on_idle()
 
@@ -330,6 +341,7 @@ class GraphRunner:
         behind it is dropped: eagerly, the thread would not have come there. Otherwise that is replayed, and what other threads have dispatched is in
         any case."""
         cause = self.executors.wait()
+        spans.settle("cancelled")
         self.failures += 1
         log.info("a graph kernel failed (%s); the step is replayed imperatively", cause)
         flights = list(self.flights)  # which stay there meanwhile: other threads wait for them
@@ -374,6 +386,7 @@ class GraphRunner:
         finally:
             manager.start_cancel()
             error = self.executors.wait()
+            spans.settle("cancelled")
             self._dispatched = []
         return error
 

@@ -96,6 +96,7 @@ class Program:
         self.n_feeds = len(generated.feeds)
         self._fetches = {node: nodes[node] for node in store.graph.nodes if node.payload.event.info.category == opschema.FETCH}
         self.name = generated.name
+        self.step = ""  # the name of the step function
         self.attrs = None  # of the calls of its function
         self.single_threaded_attrs = None  # the same to run it on one thread, once it is known that this is possible
         self.compiled = None  # with `jit_compile`, what decides whether it runs as compiled by XLA

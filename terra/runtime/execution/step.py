@@ -1,7 +1,6 @@
 """A step: one call of a co-executed function, in whatever phase it is."""
 
 import sys
-import time
 from threading import get_ident
 
 from terra.location import current_step, location
@@ -22,9 +21,10 @@ RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 class Counts:
     """The numbers that a step counts."""
 
-    __slots__ = ("feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps", "verified_calls", "verified_graphs")
+    __slots__ = ("name", "feeds", "fetches", "fast_forwards", "whole_steps", "python_stall", "waited_at_once", "waited_steps", "verified_calls", "verified_graphs")
 
-    def __init__(self):
+    def __init__(self, name=""):
+        self.name = name  # of the step function
         self.feeds = self.fetches = self.fast_forwards = self.whole_steps = 0
         self.python_stall = 0.0
         self.waited_at_once = 0  # steps in a row that Python waited for as soon as they were dispatched
@@ -35,7 +35,6 @@ class Counts:
 class Step:
     """One call of a co-executed function, in whatever phase."""
 
-    clock = staticmethod(time.perf_counter)
     guarded = False  # whether the program would catch the failure of this very step, and its operations are waited for because of that
     in_block = False  # whether it is a tape's block, or what follows it
     in_pieces = False  # whether it is rolled

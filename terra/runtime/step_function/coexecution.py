@@ -24,8 +24,8 @@ from terra.runtime.fast_forward.cache import verification
 from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.fast_forward.steps import step_cache, pure_functions
-from terra.runtime.interpreter import frames, tracebacks
-from terra.runtime.step_function import registry, structure_specialisation
+from terra.runtime.interpreter import frames, spans, tracebacks
+from terra.runtime.step_function import recorded, registry, structure_specialisation
 from terra.runtime.step_function.generation import Generation
 from terra.runtime.step_function.lifecycle import Lifecycle
 from terra.runtime.step_function.methods import GIVES_CLASSES, BoundStep, Instances
@@ -76,8 +76,8 @@ class Coexecuted(AsWritten):
         self.was_edited = False  # whether there were some since the last step that was co-executed
         self.options = options
         self.store = trace.TraceStore()
-        self.counts = Counts()
         self.policy = Policy(getattr(fn, "__qualname__", repr(fn)))
+        self.counts = Counts(self.policy.name)
         self.program = None
         self.early_start = EarlyStart()
         self.single_threaded = SingleThreaded()
@@ -163,7 +163,7 @@ class Coexecuted(AsWritten):
         try:
             interception.end_open_step()
             held = signal_handlers.put_off()
-            return self._step(args, kwargs)
+            return self._step(args, kwargs) if spans.recorder is None and not tfi.is_profiling() else recorded.step(self, self._step, args, kwargs)
         except BaseException as error:
             tracebacks.clean(error)
             raise

@@ -16,6 +16,7 @@ from terra.runtime.generation import speculated_branches
 from terra.runtime.generation.generator import GraphGenerator
 from terra.runtime.generation.kernels import rewrites
 from terra.runtime.generation.node_order import to_register
+from terra.runtime.interpreter import spans
 from terra.runtime.step_function.tuning.single_threaded import EXECUTOR, calls_functions
 from terra.tf import private_names as tfi
 from terra.tf import opschema
@@ -73,6 +74,8 @@ class Generation:
 
     def _run(self):
         function, start, made = self._function, time.perf_counter(), 0
+        recorder = spans.recorder
+        mark = None if recorder is None else spans.mark(spans.BUILDER, function.counts.name)
         try:
             with interception.internal_thread():
                 if function.segments is not None:
@@ -114,7 +117,10 @@ class Generation:
             function.policy.cannot(f"its graph could not be generated ({error})")
             return
         finally:
-            function.note_generated(made, time.perf_counter() - start)
+            end = time.perf_counter()
+            function.note_generated(made, end - start)
+            if recorder is not None:
+                recorder.add(spans.BUILDER, function.counts.name, start, end, {"operations": len(function.store.graph)}, mark)
         before = function.program
         if before is not None:
             self.retired.append(before)
@@ -141,6 +147,7 @@ class Generation:
         generator = GraphGenerator(store, early, NotingQueue if compiles else Queue, optimize, compiles, {} if self._may_fix() else None)
         generated = generator.generate()
         program = Program(store, generated)
+        program.step = self._function.counts.name
         program.handles = dict(generator.handles)
         program.attrs = ("executor_type", "", "config_proto", runtime_functions.call_config(optimize))
         self.registered.hold(generated.library)

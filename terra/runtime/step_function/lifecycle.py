@@ -15,7 +15,7 @@ from terra.runtime.fallback.replay import destroy
 from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.fast_forward.sources import deferred_fetches
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
-from terra.runtime.interpreter import frames
+from terra.runtime.interpreter import frames, spans
 from terra.runtime.loops import segments, recurrent_layers
 from terra.runtime.step_function import structure_specialisation
 from terra.runtime.tracing.tracer import Tracer
@@ -242,6 +242,9 @@ class Lifecycle:
         compiled = function.program.compiled if function.program is not None else None
         if compiled is not None and compiled.used and "kernel failed" in reason:
             compiled.failed()
+        recorder = spans.recorder
+        if recorder is not None:
+            recorder.instant(spans.FALLBACK, function.counts.name, {"reason": reason})
         reasons = function.fallback_reasons
         reasons[reason] = reasons.get(reason, 0) + 1
         while len(reasons) > 200:

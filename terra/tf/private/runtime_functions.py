@@ -159,6 +159,15 @@ class Executors:
         finally:
             _set_executor_for_thread(handle, self._default_handle)
 
+    def stamp(self):
+        """Lets the executor note the time when all is done that was dispatched; returns a tensor that will have it, as `time.time` counts."""
+        handle = self.context_handle
+        _set_executor_for_thread(handle, self._async_handle)
+        try:
+            return tfi.execute(handle, "", "Timestamp", [], (), 1)[0]
+        finally:
+            _set_executor_for_thread(handle, self._default_handle)
+
     def wait(self):
         """Wait for everything dispatched; returns the error it ended with, or None, and leaves the executor usable."""
         try:

@@ -338,7 +338,7 @@ class DetachedStep:
                 arguments[k] = unwaited(tensors[index])
             entries, seeds = self.record.entries, tfi.seed_state() if self._reads and self.record.draws else None
             if self._feeds:
-                feeds = Feeds(program.n_feeds)
+                feeds = Feeds(program.n_feeds, counts.name)
                 entries = bind_inputs(feeds, self.record, arrays)
                 counts.feeds += len(self.record.feeds)
                 for k, index in self._fed:
@@ -391,11 +391,7 @@ class DetachedStep:
     def _read(self, arguments, counts, attrs):
         """Run the graph, whose outputs Python is going to read: (the outputs, its cancellation manager, how long it took). Raises what a kernel has raised; nothing was done then."""
         manager = tfi.new_cancellation_manager()
-        start = time.perf_counter()
-        outputs = GRAPH_RUNNER.run(self.program, arguments, manager, self.form, attrs)
-        took = time.perf_counter() - start
-        counts.python_stall += took
-        counts.waited_steps += 1
+        outputs, took = GRAPH_RUNNER.run_and_wait(self.program, arguments, manager, self.form, counts, attrs)
         counts.fetches += len(self.record.fetches)
         return outputs, manager, took
 

@@ -3,15 +3,18 @@
 import time
 
 from terra.runtime.execution.graph_runner import AT_ONCE
+from terra.runtime.interpreter import spans
 
 
 class Feeds:
     """Stands in for the skeleton: takes what `replay_record.bind_inputs` feeds in an express step: it takes this for the skeleton."""
 
-    __slots__ = ("values", "fed_by_key")
+    __slots__ = ("values", "fed_by_key", "_of")
     step = None
 
-    def __init__(self, n):
+    def __init__(self, n, of):
+        """of: the name of the step function."""
+        self._of = of
         self.values = [None] * n
         self.fed_by_key = {}
 
@@ -19,6 +22,9 @@ class Feeds:
         self.fed_by_key[key] = x
 
     def _feed(self, slot, value):
+        recorder = spans.recorder
+        if recorder is not None:
+            recorder.instant(spans.FEED, self._of, slot.feed)
         self.values[slot.feed.index] = value
 
 
