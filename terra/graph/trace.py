@@ -12,7 +12,7 @@ from collections import Counter
 from terra.graph.nodes import TraceOp
 from terra.graph.tracegraph import TraceGraph
 
-FETCH, CHECK = "OutputFetching", "OutputChecking"  # types of operations of Terra's own; of the second Python does not use the value, but waits for it in case that it cannot be computed
+FETCH, CHECK = "OutputFetching", "OutputChecking"  # the kinds of fetches, types of operations of Terra's own; of the second Python does not use the value, but waits for it in case that it cannot be computed
 VALUE, CONST, FEED, ARG, RESOURCE = "v", "c", "f", "a", "r"
 
 

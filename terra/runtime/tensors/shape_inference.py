@@ -95,7 +95,10 @@ def _run(info, enums, keys, n_out):
 
 
 def add_rule(op_type, rule):
-    """Registers `rule(attributes, keys)`: it tells the output shapes of an operation, or None where it cannot (see `output_shapes`)."""
+    """Registers `rule(attributes, keys)`: it tells the output shapes of an operation, or None where it cannot (see `output_shapes`).
+
+    For operations that Terra itself makes; TensorFlow's have theirs in `shape_rules._RULES`.
+    """
     _added[op_type] = rule
 
 

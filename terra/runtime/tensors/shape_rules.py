@@ -2,6 +2,7 @@
 
 A new batch size or sequence length asks for the shapes of each operation of a step once; TensorFlow's own shape functions (see `shape_inference`) take some
 100 to 300 us for each, these rules a few. A rule says the same as the shape function, or nothing (None): then that is asked, which also finds what is wrong.
+It is entered in `_RULES`, below. An attribute that was left out is not in `attrs`: `attrs["x"]` then says nothing, `attrs.get("x", default)` goes on.
 
 The key of an input is its shape, or (dtype enum, shape, bytes) where its value is known, or None or a list-like where its shape depends on data.
 """

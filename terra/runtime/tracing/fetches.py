@@ -1,4 +1,7 @@
-"""Reads of values, as they stand among the operations of a trace."""
+"""The kinds of fetches, as they stand among the operations of a trace: a value that Python reads (FETCH), or only waits for (CHECK).
+
+What else must know a new kind: docs/architecture.md, "A fetched value".
+"""
 
 from terra.graph.trace import CHECK, FETCH
 from terra.tf import private_names as tfi

@@ -1,9 +1,9 @@
 """Fast-forward of single functions: `tf.matmul(x, w)`, `keras.ops.relu(x)`, `x * y`, `x[:, 0]`, `variable.assign(x)`.
 
 Around one operation or a few, the framework runs some 20 us of Python: dispatch, name scopes, conversions. Such calls are tried one by one, by
-`terra.runtime.fast_forward.cache.inline_cache`. Here is which, and what is called in their place.
+`terra.runtime.fast_forward.cache.inline_cache`. Here is what is called in their place.
 
-Functions are those that TensorFlow and Keras export, called at instrumented call sites; operators are those of Terra's own tensors and of variables;
+Functions are those of the namespaces in `frameworks.tensorflow.NAMESPACES`, called at instrumented call sites (others are not tried, and no reason is noted); operators are those of Terra's own tensors and of variables;
 and the functions that compute an operation's gradient, where a gradient as a whole is not skipped
 (`terra.runtime.fast_forward.sites.gradient_functions`). A function of the user's among the arguments makes a call unskippable, as everywhere.
 """
