@@ -99,3 +99,10 @@ class Interpreters:
         if options is None:
             return self.run(f"sys.argv[:] = {[*map(str, argv)]!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')")
         return self.run(f"sys.argv[:] = {['terra', 'run', *options, *map(str, argv)]!r}\nrunpy.run_module('terra', run_name='__main__', alter_sys=True)")
+
+
+def run_script(interpreters, directory, *words):
+    """Runs `python -m terra run` with these words in a directory, in an interpreter that has imported os, runpy and sys. Returns what `Interpreters.run` does."""
+    return interpreters.run(
+        f"os.chdir({str(directory)!r})\nsys.path[0], sys.argv[:] = os.getcwd(), {['terra', 'run', *words]!r}\n"
+        "runpy.run_module('terra', run_name='__main__', alter_sys=True)")

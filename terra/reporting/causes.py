@@ -28,6 +28,9 @@ TITLES = {
 FIRST = 1e6  # weight of what keeps a step from being co-executed at all
 
 
+LITTLE = "costs little"
+
+
 @dataclasses.dataclass(frozen=True)
 class Cause:
     """One reason why a step function is slower than it could be."""
@@ -43,6 +46,11 @@ class Cause:
     @property
     def title(self) -> str:
         return TITLES[self.code]
+
+    @property
+    def cost(self) -> str:
+        """Its cost, in words; empty where that is not known."""
+        return "" if self.ms is None else f"up to {amount(self.ms)} ms a step" if self.ms >= 0.05 else LITTLE
 
     def to_dict(self) -> dict:
         """The fields, as plain values."""

@@ -21,7 +21,7 @@ def examine() -> tuple[str, bool]:
         return f"TensorFlow cannot be imported ({error}); install it: pip install tensorflow.", False
     from terra.tf.support import behaviours, names, versions
 
-    lines = [f"terra {__version__}, Python {sys.version.split()[0]}, TensorFlow {version}, {', '.join(_versions('keras', 'keras-nightly', 'tf_keras', 'numpy'))}"]
+    lines = [f"terra {__version__}, Python {sys.version.split()[0]}, TensorFlow {version}, {', '.join(map(' '.join, installed('keras', 'keras-nightly', 'tf_keras', 'numpy').items()))}"]
     wrong = []
     known, missing = names.all_names(), names.missing()
     lines.append(f"private names: {len(known) - len(missing)} of {len(known)} are there")
@@ -44,11 +44,12 @@ def examine() -> tuple[str, bool]:
     return "\n".join(lines), not wrong
 
 
-def _versions(*packages: str) -> list[str]:
-    found = []
+def installed(*packages: str) -> dict[str, str]:
+    """Returns the versions of those of these packages that are installed, by package."""
+    found = {}
     for package in packages:
         try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
     return found

@@ -6,7 +6,7 @@ from terra.frontends import keras_support, script
 from terra.frontends.gradient_tape import GradientTape
 from terra.location import current_step
 from terra.reporting import details
-from terra.reporting.causes import amount, plural
+from terra.reporting.causes import plural
 from terra.reporting.diagnosis import Diagnosis
 from terra.runtime.fallback import policy
 from terra.runtime.step_function.coexecution import Coexecuted
@@ -135,6 +135,6 @@ def _in_short(diagnosis):
 
 
 def _of_cause(cause):
-    cost = "" if cause.ms is None else f"   up to {amount(cause.ms)} ms a step" if cause.ms >= 0.05 else "   costs little"
+    cost = cause.cost and f"   {cause.cost}"
     code = f"{cause.code}  {cause.line or 'in the step'}" + (f"  {cause.statement}" if cause.statement else "")
     return [code + cost, f"     seen: {cause.seen}", f"     do:   {cause.remedy}"]

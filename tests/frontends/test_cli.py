@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import io
 import os
 import re
@@ -34,9 +35,7 @@ def interpreters(tmp_path_factory):
 @pytest.fixture(scope="module")
 def terra_run(interpreters):
     """`python -m terra run` in a directory, in a fork: for programs that do not mind how their interpreter was started."""
-    return lambda directory, *words: interpreters.run(
-        f"os.chdir({str(directory)!r})\nsys.path[0], sys.argv[:] = os.getcwd(), {['terra', 'run', *words]!r}\n"
-        "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
+    return functools.partial(forks.run_script, interpreters)
 
 
 @pytest.fixture(scope="module")

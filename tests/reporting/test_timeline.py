@@ -1,6 +1,7 @@
 """`terra.profile` and `--timeline`: what is noted adds up, is a trace that Chrome reads, and costs nothing when nobody asks."""
 
 import collections
+import functools
 import glob
 import json
 import os
@@ -479,9 +480,7 @@ def test_what_is_noted_of_a_step_takes_a_twentieth_of_two_milliseconds_at_most()
 def terra_run(tmp_path_factory):
     """`python -m terra run` in a directory, in a fork."""
     with forks.Interpreters(tmp_path_factory.mktemp("interpreters"), "import os, runpy, sys, tensorflow") as made:
-        yield lambda directory, *words: made.run(
-            f"os.chdir({str(directory)!r})\nsys.path[0], sys.argv[:] = os.getcwd(), {['terra', 'run', *words]!r}\n"
-            "runpy.run_module('terra', run_name='__main__', alter_sys=True)")
+        yield functools.partial(forks.run_script, made)
 
 
 SCRIPT = """

@@ -6,12 +6,12 @@ import os
 import platform
 import sys
 import time
-from importlib import metadata
 from typing import Any
 
 from terra.graph import listing
 from terra.options import Stats
-from terra.reporting.causes import Cause, amount
+from terra.reporting import doctor
+from terra.reporting.causes import Cause
 from terra.reporting.diagnosis import Diagnosis
 from terra.reporting.explanation import Explanation, explain
 from terra.reporting.page import drawing, source, style
@@ -63,14 +63,14 @@ def page(said: Explanation, recording: "Recording | None") -> str:
     sections["Graph"] = "".join(_graph(diagnosis, len(diagnoses) < 4) for diagnosis in diagnoses)
     sections["Statistics"] = _statistics(diagnoses)
     sections["All that is known"] = f"<details><summary>terra.explain(full=True)</summary><pre>{html.escape(said)}</pre></details>"
-    sections["Versions"] = _table(_versions())
+    versions = _versions()
+    sections["Versions"] = _table(versions)
     sections = {name: text for name, text in sections.items() if text}
     made = "".join(f'<section id="{_id(name)}"><h2>{name}</h2>{text}</section>' for name, text in sections.items())
     links = "".join(f'<a href="#{_id(name)}">{name}</a>' for name in sections)
     program = os.path.basename(sys.argv[0] or "")
     if not program or program.startswith("__main__"):  # a package, a notebook, or a test
         program = next((diagnosis.facts.line.rpartition(":")[0] for diagnosis in diagnoses if diagnosis.facts.line), program) or "a program"
-    versions = _versions()
     head = " · ".join([" ".join([program, *sys.argv[1:]]), *(f"{name} {versions[name]}" for name in ("Terra", "TensorFlow", "Python") if name in versions), time.strftime("%Y-%m-%d %H:%M")])
     return style.PAGE.format(title=html.escape(f"Terra: {program}"), css=style.CSS, head=html.escape(head), links=links, sections=made)
 
@@ -90,7 +90,7 @@ def _verdicts(diagnoses: "list[Diagnosis]") -> str:
 
 
 def _cause(cause: Cause) -> str:
-    cost = "" if cause.ms is None else f" · up to {amount(cause.ms)} ms a step" if cause.ms >= 0.05 else " · costs little"
+    cost = cause.cost and f" · {cause.cost}"
     where, number = source.places.file_of(cause.line)
     line = html.escape(cause.line or "in the step")
     if where is not None:
@@ -132,11 +132,7 @@ def _figure(value: "int | float") -> str:
 def _versions() -> "dict[str, str]":
     """Returns the versions of all that the program ran on, by name."""
     found = {"Terra": __version__, "Python": platform.python_version()}
-    for package, name in _PACKAGES.items():
-        try:
-            found[name] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
+    found |= {_PACKAGES[package]: version for package, version in doctor.installed(*_PACKAGES).items()}
     return found | {"processors": str(os.cpu_count()), "system": platform.platform()}
 
 

@@ -7,7 +7,7 @@ from typing import Iterable
 
 from terra.graph import lines
 from terra.reporting import places
-from terra.reporting.causes import Cause, amount, plural
+from terra.reporting.causes import LITTLE, Cause, plural
 from terra.reporting.diagnosis import Diagnosis
 from terra.transform import policy
 
@@ -140,6 +140,6 @@ def _row(path: str, number: int, source: str, line: Line | None) -> str:
 
 
 def _note(cause: Cause) -> str:
-    cost = f", up to {amount(cause.ms)} ms a step" if cause.ms is not None and cause.ms >= 0.05 else ""
+    cost = f", {cause.cost}" if cause.cost not in ("", LITTLE) else ""
     return (f'<div class="note"><p><b class="m cause">{cause.code}</b> <span><strong>{html.escape(cause.title)}</strong>{cost}: {html.escape(cause.seen)}. '
             f"<em>Do:</em> {html.escape(cause.remedy)}.</span></p></div>")

@@ -18,7 +18,7 @@ MOST = 500_000  # spans that are kept
 SHARE = 250  # times as long as a stamp takes is what must pass between two of them
 AT_MOST = {"ended": "at this time or earlier"}
 LONGEST_STAMP = 100e-6  # seconds: the first one takes longer
-AT_ONCE = 50e-6  # seconds: who gets an answer later than that has waited for it
+_ANSWERED = 50e-6  # seconds: who gets an answer later than that has waited for it
 _ERRORS = tfi.NotOkStatusException, tfi.OpError
 
 recorder: "Recorder | None" = None
@@ -108,7 +108,7 @@ class Recorder:
 
     def landed(self, outputs: Any, seen: float, now: float, well: bool) -> None:
         """The graph with these outputs is known to have ended at `now`: Python has begun to look at `seen`. well: whether it did what it should."""
-        self._blocked = blocked = now - seen > AT_ONCE
+        self._blocked = blocked = now - seen > _ANSWERED
         done, running = outputs[0], self._running
         if not running or running[0][0] is not done:  # they end one after another; those that were cancelled are told otherwise
             if all(graph[0] is not done for graph in running[:]):
