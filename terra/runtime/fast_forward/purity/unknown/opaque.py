@@ -7,7 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Coroutine, Generator
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, Callable
 
 import numpy as np
@@ -240,10 +240,12 @@ class Opaque:
             raise Unskippable("a tensor")
         if kind is np.ndarray and (it in observer._dynamic or observer.deferred.part_for(it) is not None):
             raise Unskippable("an array that varies")
-        if (kind is MethodType or kind is BuiltinFunctionType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
+        if kind in (MethodType, BuiltinFunctionType, MethodWrapperType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
             owner = it.__self__
             if self.number_of(owner) is not None or id(owner) in observer._born or type(owner) in TENSORS:
                 raise Unskippable("a method of something that was made just now")
+            if id(owner) in observer._given:
+                raise Unskippable(f"a method of a {type(owner).__name__} that is an argument")
         if is_tapes(kind):
             raise Unskippable("a tape")
         if kind in SCALARS:
