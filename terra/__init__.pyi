@@ -33,7 +33,7 @@ class _Options(TypedDict, total=False):
     jit_compile: bool
     fast_forward: bool | Literal["framework"]
     loops: Literal["auto", "roll", "unroll"]
-    reduce_retracing: bool
+    reduce_retracing: bool | Literal["auto"]
     verify: bool
     transform: bool
 
@@ -45,7 +45,7 @@ class Options:
     jit_compile: bool
     fast_forward: bool | Literal["framework"]
     loops: Literal["auto", "roll", "unroll"]
-    reduce_retracing: bool
+    reduce_retracing: bool | Literal["auto"]
     verify: bool
     transform: bool
     def __init__(self, **options: Unpack[_Options]) -> None: ...

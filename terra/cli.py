@@ -76,7 +76,8 @@ def _add_step_options(run):
     add("--jit-compile", action="store_true", help="let XLA compile the graphs, or their pure stretches, where steps are faster so: no longer equal to eager bit for bit")
     add("--max-traces", metavar="N", type=_count, help="how many different traces one step may have")
     add("--wait-for-graph", action="store_true", help="wait while a graph is under construction")
-    add("--reduce-retracing", action="store_true", help="leave sizes of batches that vary unknown, so that code which does not look at them is recorded once (Keras models)")
+    add("--reduce-retracing", action=argparse.BooleanOptionalAction,
+        help="leave sizes of batches that vary unknown, so that code which does not look at them is recorded once: always, or never; else where new sizes keep coming")
     add("--verify", action="store_true", help="run each step both ways, and stop at one that would not have been like eager execution")
     add("--loops", choices=LOOPS, help="what becomes of loops whose trip count varies")
 

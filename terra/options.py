@@ -6,6 +6,7 @@ import difflib
 from terra import errors
 
 LOOPS = ("auto", "roll", "unroll")
+_WORDS = {"fast_forward": "framework", "reduce_retracing": "auto"}  # option that is True or False -> what it can be besides
 
 
 @dataclasses.dataclass
@@ -25,7 +26,8 @@ class Options:
     loops: "unroll" makes every trip count of a loop a path of its own; "roll" rolls a loop as soon as its count has varied; "auto" unrolls
         a loop with one or two counts and rolls the others; arguments whose structure comes again and again get a graph of their own, all unrolled.
     reduce_retracing: sizes of the step's tensor arguments that have varied are unknown to what is recorded, so that code which does not look at them is skipped
-        whatever they are. The step's code gets other tensors, which equal its arguments, and copies of the lists and dicts that hold them.
+        whatever they are. The step's code gets other tensors then, which equal its arguments. "auto" does so as long as a step keeps getting sizes that it has
+        not had, and if that pays.
     verify: run each co-executed step both ways, and raise `terra.VerificationError` after a step that would not have been like eager execution. It takes
         longer than that: nothing is skipped, nothing runs ahead.
     transform: instrument the function's source; without it, locations are those of the decorated function alone.
@@ -38,7 +40,7 @@ class Options:
     jit_compile: bool = False
     fast_forward: bool | str = True
     loops: str = "auto"
-    reduce_retracing: bool = False
+    reduce_retracing: bool | str = "auto"
     verify: bool = False
     transform: bool = True
 
@@ -52,11 +54,12 @@ class Options:
         for name, value in keywords.items():
             if name not in names:
                 raise errors.OptionError(unknown(name, of, [*names, *others]))
-            expected = type(getattr(cls, name))
-            if name == "fast_forward" and value == "framework":
+            word = _WORDS.get(name)
+            if word is not None and value == word:
                 continue
+            expected = bool if word is not None else type(getattr(cls, name))
             if type(value) is not expected or (expected is int and value < 0):
-                wanted = "True, False or 'framework'" if name == "fast_forward" else "a whole number from 0 on" if expected is int else f"a {expected.__name__}"
+                wanted = f"True, False or {word!r}" if word is not None else "a whole number from 0 on" if expected is int else f"a {expected.__name__}"
                 raise errors.OptionError(f"terra.coexecute's option {name!r} takes {wanted}, not {value!r}.")
         if keywords.get("loops", "auto") not in LOOPS:
             raise errors.OptionError(f"terra.coexecute's option 'loops' is one of {', '.join(map(repr, LOOPS))}, not {keywords['loops']!r}.")

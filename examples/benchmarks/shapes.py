@@ -2,8 +2,7 @@
 
     python -m examples.benchmarks.shapes [--steps N] [--quiet]
 
-Adam, the loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks (tf.function with reduce_retracing=True, so that it relaxes shapes; Terra with it where there are 300 lengths). Exits
-with 1 if what Terra trains differs from what eager execution trains.
+Adam, the loss read at each step; medians in ms over the last half of the steps, the three taking turns in chunks (tf.function with reduce_retracing=True, so that it relaxes shapes; Terra does so by itself). Exits with 1 if what Terra trains differs from what eager execution trains.
 """
 
 import keras
@@ -150,8 +149,8 @@ def programs():
         "means of the classes found": (trained(perceptron, by_class), some_rows),
         "50 lengths, convolution": (trained(convolution, classified), some_texts),
         "50 lengths, attention": (trained(attention, classified), some_texts),
-        "300 lengths, convolution": (trained(convolution, classified, reduce_retracing=True), many_texts),
-        "300 lengths, attention": (trained(attention, classified, reduce_retracing=True), many_texts),
+        "300 lengths, convolution": (trained(convolution, classified), many_texts),
+        "300 lengths, attention": (trained(attention, classified), many_texts),
         "ragged tensors": (trained(bag, of_ragged), ragged_texts()),
         "ragged tensors, padded": (trained(bag, padded), ragged_texts()),
         "sparse tensors": (trained(bag, of_sparse), bags()),

@@ -26,6 +26,7 @@ from types import MethodType
 from typing import NamedTuple, Optional
 
 from terra import ours
+from terra.location.identity import itself
 from terra.location.pruning import Pruner
 from terra.location.suspension import Activation, Each, LazyEach
 from terra.location.null_observer import NULL_OBSERVER
@@ -362,6 +363,8 @@ class _ThreadLocations(threading.local):
             for name in [n for n in names if type(n) is str and n.startswith(RESERVED)]:
                 del names[name]
         return names
+
+    itself = staticmethod(itself)
 
     def __reduce__(self):
         return "tls"

@@ -20,6 +20,7 @@ class Facts:
         self.stats = function.stats()
         self.options = function.options
         self.policy = function.policy
+        self.leaves_sizes_unknown = function.dynamic_arguments.leaves_unknown
         self.in_block = not function.may_roll
         self.programs = [p for p in ([function.program] if function.segments is None else function.segments.programs) if p is not None]
         self.stores = [function.store] if function.segments is None else [segment.store for segment in function.segments.table.values()]

@@ -20,7 +20,7 @@ def find(facts):
 # -- sizes ---------------------------------------------------------------------------------------------------------------------
 
 def _sizes(facts):
-    if facts.options.reduce_retracing or facts.skipped > _SKIPPED:
+    if facts.leaves_sizes_unknown or facts.skipped > _SKIPPED:
         return []
     inputs = {key: shapes for key, shapes in facts.shapes_of_inputs().items() if len({len(shape) for shape in shapes}) == 1 and len(shapes) > _FEW}
     arguments = {key: shapes for key, shapes in inputs.items() if type(key) is int}

@@ -86,7 +86,7 @@ try:
         "TFE_Py_TapeSetNew", "TFE_Py_TapeSetAdd", "TFE_Py_TapeSetRemove", "TFE_Py_TapeWatch", "TFE_Py_TapeWatchVariable",
         "TFE_Py_TapeSetShouldRecordBackprop", "TFE_Py_TapeSetPossibleGradientTypes", "TFE_Py_TapeSetRecordOperation",
         "TFE_Py_TapeSetRecordOperationBackprop", "TFE_Py_TapeSetRecordOperationForwardprop", "TFE_Py_TapeGradient",
-        "TFE_Py_RecordGradient", "TFE_Py_TapeVariableAccessed", "TFE_Py_ForwardAccumulatorSetAdd")}
+        "TFE_Py_RecordGradient", "TFE_Py_TapeVariableAccessed", "TFE_Py_ForwardAccumulatorSetAdd", "TFE_Py_ForwardAccumulatorWatch")}
     tape_gradient_method = tf.GradientTape.gradient
     gradient_function = _backprop._gradient_function  # what tapes call for the gradient of one operation
     aggregate_gradients = _backprop._aggregate_grads  # the sum of several gradients of one tensor, as tapes make it

@@ -349,7 +349,9 @@ def test_report_holds_what_is_not_there(tmp_path):
         "slow: 4 of the 6 measured steps were co-executed",
         "slow: TERRA IS SLOWER THAN EAGER",
     ]
-    assert list(report.summary(rows)) == [
+    missing = Row("missing", eager_error="InvalidArgumentError: no kernel")
+    assert list(report.remarks(missing)) == ["missing: fails eagerly, so that nothing is compared: InvalidArgumentError: no kernel"]
+    assert list(report.summary([*rows, missing])) == list(report.summary(rows)) == [
         "eager/Terra: geometric mean 1.41 over 2 programs",
         "tf.function/Terra: geometric mean 2.00 over 1 programs",  # what is wrong is not compared
         "of 3 programs, Terra ran 2 with eager's results, tf.function 1",

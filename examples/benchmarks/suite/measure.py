@@ -106,6 +106,7 @@ class Row:
     rounds: int | None = None
     seconds: float | None = None  # that measuring this program took
     error: str | None = None
+    eager_error: str | None = None  # why the program does not run here at all
 
     @property
     def correct(self):
@@ -316,7 +317,7 @@ def measure(name, plan, progress=lambda text, percent: None):
     try:
         _measure(row, plan, progress)
     except Exception as error:  # eager itself: nothing can be said about the program
-        row.error = error_line(error)
+        row.eager_error = error_line(error)
     row.seconds = time.perf_counter() - began
     return row
 

@@ -74,6 +74,8 @@ def remarks(row):
     for text in (row.tf_function_error, row.tf_function_note):
         if text:
             yield f"{row.program}: tf.function {textwrap.shorten(text, 160, placeholder=' ...')}"
+    if row.eager_error:
+        yield f"{row.program}: fails eagerly, so that nothing is compared: {row.eager_error}"
     if row.error:
         yield f"{row.program}: TERRA IS WRONG: {row.error}"
     for title, mode in (("eager", "eager"), ("tf.function", "tf_function"), ("Terra", "terra")):
@@ -90,6 +92,7 @@ def summary(rows):
     """Geometric means of the ratios, over the programs that have them, and how many are right."""
     for title, field in (("eager/Terra", "eager_ms"), ("tf.function/Terra", "tf_function_ms")):
         yield from geometric_means(title, [row for row in rows if comparable(row, field)], field, "terra_ms")
+    rows = [row for row in rows if not row.eager_error]
     wrong = sum(not row.correct for row in rows)
     not_run = sum(row.tf_function_error is not None for row in rows)
     yield f"of {len(rows)} programs, Terra ran {len(rows) - wrong} with eager's results, tf.function {len(rows) - not_run}"

@@ -1,84 +1,180 @@
-"""Sizes of a step's arguments that vary are left unknown, as sizes that depend on data are: those of sparse and ragged tensors, and with
-`reduce_retracing` all.
+"""Sizes of a step's arguments that vary are left unknown, as sizes that depend on data are: those of sparse and ragged tensors, those of a step that keeps
+getting sizes which it has not had ("auto"), and with `reduce_retracing=True` all.
 
 The framework's code looks at shapes, so what is recorded of it holds for one combination of them. An argument with sizes that have varied is given to
 the step's code as the result of an operation that passes its value on and tells only its other sizes: all that follows is then recorded once (see
 `open_shapes`).
 """
 
+import collections
+import logging
 from operator import is_
 
-from terra.runtime.tensors.comparing import mask_of
-from terra.runtime.tensors.open_shapes import PartialShape
+from terra.location import identity
+from terra.runtime.tensors.comparing import is_bare
+from terra.runtime.tensors.open_shapes import OPENS, PartialShape, open_arguments
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
 from terra.tf import private_names as tfi
 
-OPENS = "PlaceholderWithDefault"  # the operation
+log = logging.getLogger("terra")
+
 MOST = 100  # structures of arguments that are remembered
+LATELY = 8  # steps that are looked at to tell whether a step keeps getting new sizes
+NEW = 6  # of these, if it does
+FEW = 64  # combinations of sizes that can be known one by one
+SETTLED = 4  # times that each of them has come on average, with no new one, when that begins to pay
 _DEEPEST = 100  # containers within each other that are looked into
 _CLOSED = frozenset([tfi.types_pb2.DT_RESOURCE, tfi.types_pb2.DT_VARIANT])
 
 
 class DynamicArguments:
-    """The sizes that the tensors among the arguments of one function have always had; of_all: not only those of sparse and ragged ones."""
+    """The sizes that the tensors among the arguments of one function have always had.
 
-    def __init__(self, of_all):
-        self._of_all = of_all
+    mode: whether all that vary are left unknown (True), or only those of sparse and ragged tensors (False); "auto": all, as long as new ones keep coming.
+    """
+
+    def __init__(self, mode):
+        self._of_all, self._is_decided = mode is True, mode != "auto"
         self._known = {}  # types and ranks of the tensors -> their shapes, each a PartialShape if some of its sizes have varied
+        self._seen = {}  # the same -> shapes that have come, until it is decided for good
+        self._count = 0  # of these
+        self._lately = collections.deque(maxlen=LATELY)  # whether the last steps had new sizes
+        self._since_new = 0  # steps
+
+    @property
+    def leaves_unknown(self):
+        """Whether the sizes of all tensors that vary are left unknown."""
+        return self._of_all
+
+    def close(self):
+        """Leaving sizes unknown does not pay: know them all again, for good. Returns whether they were left unknown by themselves, and are not any more."""
+        if self._is_decided or not self._of_all:
+            return False
+        self._of_all = False
+        self._decide()
+        return True
 
     def look_at(self, step):
-        """Note the shapes of a step's arguments, and tell the step which are open. Returns whether a size varies that did not before."""
-        if not (self._of_all or step.parts):
-            return False
+        """Note the shapes of a step's arguments, and tell the step which are open. Returns whether what was traced holds no longer: other sizes are unknown now."""
+        turns = not self._is_decided and self._turns(step)
+        if not (self._of_all or step.parts or not self._is_decided):
+            return turns
         tensors = step.arg_list
         structure = tuple([(x._datatype_enum(), x._rank()) for x in tensors])
         known = self._known.get(structure)
         if known is None:
             if len(self._known) < MOST:
                 self._known[structure] = [x._shape_tuple() for x in tensors]
-            return False
+            return turns
         varies = False
         for k, x in enumerate(tensors):
             shape, seen = x._shape_tuple(), known[k]
-            if any([b is not None and a != b for a, b in zip(shape, seen)]) and structure[k][0] not in _CLOSED and (self._of_all or k in step.parts):
+            if any([b is not None and a != b for a, b in zip(shape, seen)]) and structure[k][0] not in _CLOSED:
                 known[k] = PartialShape([b if a == b else None for a, b in zip(shape, seen)])
-                varies = True
-        step.partial_shapes = {k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and mask_of(tensors[k]) is None}
-        return varies
+                varies = varies or self._of_all or k in step.parts
+        step.partial_shapes = {
+            k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and is_bare(tensors[k])}
+        return turns or varies
 
     def describe(self):
         """A line for the user, if there is anything to tell."""
+        if not self._of_all:
+            return []
         shapes = [f"{tfi.INTERN_DTYPES[enum].name} {tuple(shape)}" for structure, known in self._known.items()
                   for (enum, _), shape in zip(structure, known) if type(shape) is PartialShape]
         return [f"Sizes of arguments that vary, and are left unknown: {', '.join(dict.fromkeys(shapes))}."] if shapes else []
 
+    def _turns(self, step):
+        """Notes that the step's sizes have come. Returns whether it follows that more sizes are left unknown from now on, or less."""
+        shapes = tuple([x._shape_tuple() for x in step.arg_list])
+        structure = tuple([len(shape) for shape in shapes])
+        seen = self._seen.get(structure)
+        if seen is None:
+            if len(self._seen) < MOST:
+                self._seen[structure] = {shapes}
+            return False
+        is_new = shapes not in seen
+        self._lately.append(is_new)
+        if is_new:
+            seen.add(shapes)
+            self._count += 1
+        self._since_new = 0 if is_new else self._since_new + 1
+        function = step.function
+        if not self._of_all:
+            if sum(self._lately) < NEW or function.segments is not None:
+                return False
+            self._of_all = True
+            log.info("%s keeps getting arguments of new sizes: they are left unknown from now on", function.policy.name)
+            return True
+        if self._count > SETTLED * FEW:  # there are many: it stays as it is
+            self._decide()
+            return False
+        return self._count <= FEW and self._since_new > SETTLED * self._count and 2 * function.counts.whole_steps < function.n_steps and self.close()
 
-def open_arguments(step, args, kwargs):
-    """The arguments of a step, with those replaced that are open; containers which hold such are copied."""
-    replaced = {}
-    for k, shape in step.partial_shapes.items():
-        x = step.arg_list[k]
-        replaced[id(x)] = getattr(tfi.tf.raw_ops, OPENS)(input=x, shape=tfi.tensor_shape.TensorShape(shape))
-        del step.args[id(x)]  # whoever comes by it in another way uses a tensor from outside
-    copies = {}
-    return _replace(args, replaced, copies, 0), _replace(kwargs, replaced, copies, 0)
+    def _decide(self):
+        self._is_decided = True
+        self._seen = {}
 
 
-def _replace(value, replaced, copies, depth):
-    kind = type(value)
-    if kind is EagerTensor or kind is TerraTensor:
-        return replaced.get(id(value), value)
-    if tfi.is_composite(kind):
-        parts = tfi.composite_parts(value)
-        replacements = [_replace(x, replaced, copies, depth + 1) for x in parts]
-        return value if all(map(is_, replacements, parts)) else tfi.composite(kind, replacements)
-    if (kind is not tuple and kind is not list and kind is not dict) or depth > _DEEPEST:
+class OpenArguments:
+    """`with OpenArguments(step, args, kwargs) as args, kwargs:` has other tensors in the place of those that are open.
+
+    Lists and dicts that hold such stay what they are, since the step may change them; they get their own tensors back at the end. Tuples are others.
+    """
+
+    def __init__(self, step, args, kwargs):
+        self._given = step, args, kwargs
+        self._pairs = []
+        self._changed = []  # lists and dicts
+        self._copies = {}  # id of a container -> (the container, what takes its place)
+
+    def __enter__(self):
+        step, args, kwargs = self._given
+        for k, shape in step.partial_shapes.items():
+            x = step.arg_list[k]
+            stand_in = getattr(tfi.tf.raw_ops, OPENS)(input=x, shape=tfi.tensor_shape.TensorShape(shape))
+            del step.args[id(x)]  # whoever comes by it in another way uses a tensor from outside
+            pair = x, stand_in
+            open_arguments[id(x)] = open_arguments[id(stand_in)] = pair
+            identity.originals[id(stand_in)] = x
+            self._pairs.append(pair)
+        return self._replace(args, 0), {name: self._replace(x, 0) for name, x in kwargs.items()}
+
+    def __exit__(self, *raised):
+        stand_ins = {id(stand_in): x for x, stand_in in self._pairs}
+        for held in self._changed:
+            for k, x in [*(held.items() if type(held) is dict else enumerate(held))]:
+                if id(x) in stand_ins:
+                    held[k] = stand_ins[id(x)]
+        for x, stand_in in self._pairs:
+            open_arguments.pop(id(x), None)
+            open_arguments.pop(id(stand_in), None)
+            identity.originals.pop(id(stand_in), None)
+
+    def _replace(self, value, depth):
+        kind = type(value)
+        if kind is EagerTensor or kind is TerraTensor:
+            pair = open_arguments.get(id(value))
+            return value if pair is None else pair[1]
+        if tfi.is_composite(kind):
+            parts = tfi.composite_parts(value)
+            replacements = [self._replace(x, depth + 1) for x in parts]
+            return value if all(map(is_, replacements, parts)) else tfi.composite(kind, replacements)
+        if (kind is not tuple and kind is not list and kind is not dict) or depth > _DEEPEST:
+            return value
+        known = self._copies.get(id(value))
+        if known is not None:
+            return known[1]
+        self._copies[id(value)] = value, value  # what it may contain itself
+        found = [*(value.items() if kind is dict else enumerate(value))]
+        replacements = [(k, self._replace(x, depth + 1)) for k, x in found]
+        if all([a is b for (_, a), (_, b) in zip(replacements, found)]):
+            return value
+        if kind is tuple:
+            made = tuple([x for _, x in replacements])
+            self._copies[id(value)] = value, made
+            return made
+        self._changed.append(value)
+        for k, x in replacements:
+            value[k] = x
         return value
-    known = copies.get(id(value))
-    if known is not None:
-        return known
-    copies[id(value)] = value  # what it may contain itself
-    parts = [_replace(x, replaced, copies, depth + 1) for x in (value.values() if kind is dict else value)]
-    if any([a is not b for a, b in zip(parts, value.values() if kind is dict else value)]):
-        value = copies[id(value)] = dict(zip(value, parts)) if kind is dict else kind(parts)
-    return value

@@ -52,6 +52,7 @@ class Policy:
         self.stall = None  # seconds that Python has waited for the graph in each of the last co-executed steps
         self._stall_before = 0.0, 0  # (how long it had waited, how many co-executed steps there had been) when that was last looked at
         self.told_first = False  # whether it was said that it is co-executed
+        self.closes = None  # called when it does not pay: whether sizes of arguments that were left unknown are known again from now on
         self.otherwise = None  # called when steps keep leaving the known paths: whether they are co-executed in another way from now on
 
     def imperative(self):
@@ -94,7 +95,8 @@ class Policy:
             if self._asked and self._takes_longer(SLOWER) and min(ours) > min(imperative):
                 took = f"{statistics.median(ours) * 1e3:.2g} ms a step, imperative execution {statistics.median(imperative) * 1e3:.2g}"
                 ours.clear()
-                self._give_up(f"co-execution took {took}")
+                if self.closes is None or not self.closes():
+                    self._give_up(f"co-execution took {took}")
             self._asked = False
 
     def times(self):
@@ -143,7 +145,7 @@ class Policy:
             self._give_up(f"{PATIENCE} steps in a row took a path that was never seen")
 
     def _goes_on_otherwise(self):
-        if self.otherwise is None or not self.otherwise():
+        if not any(way is not None and way() for way in (self.closes, self.otherwise)):
             return False
         self._window = []
         self._uncovered = 0

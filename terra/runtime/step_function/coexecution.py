@@ -15,7 +15,7 @@ from terra.location import current_step
 from terra.options import Stats
 from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
-from terra.runtime.execution.dynamic_arguments import DynamicArguments
+from terra.runtime.execution.dynamic_arguments import DynamicArguments, OpenArguments
 from terra.runtime.execution.process import signal_handlers
 from terra.runtime.execution.step import Counts, Step
 from terra.runtime.fallback import stance
@@ -86,7 +86,7 @@ class Coexecuted(AsWritten):
         self.segments = None  # once loops are rolled: what takes the place of `store` and `program`
         self.specialisation = None  # then: the structures of arguments that come again and again, each with a function of its own
         self.rolling = Rolling(self)
-        self.policy.otherwise, self.policy.owner = self.rolling.roll_branching, weakref.ref(self)
+        self.policy.otherwise, self.policy.owner, self.policy.closes = self.rolling.roll_branching, weakref.ref(self), self.rolling.know_sizes
         self.fallback_reasons = {}  # reason with its line -> how often
         self.raised = {}  # the same, of the steps that raised while they were traced
         self._stats = Stats()
@@ -102,7 +102,8 @@ class Coexecuted(AsWritten):
         self.warnings = set()  # that were given: each comes once
         self.part_of = None  # the name of the first step that has called it as a part of itself
         self.batches_of = (None, None, None), None  # ([Keras model, its compiled loss and metrics], what makes sure that no code of the program's sees its batches)
-        self.dynamic_arguments = DynamicArguments(options.reduce_retracing)
+        chooses = options.reduce_retracing == "auto"  # sizes that are not known make nothing cheaper where nothing is skipped, or compiled
+        self.dynamic_arguments = DynamicArguments(options.reduce_retracing if not chooses or (options.fast_forward and not options.jit_compile) else False)
         self.keeps_last = False
         self.last = None  # what the last co-executed step gave its graph, if it is kept
 
@@ -209,7 +210,11 @@ class Coexecuted(AsWritten):
             if step is not None:
                 try:
                     held = interrupts.release(held)
-                    result = pure_functions.run_step(step, self._python, args, kwargs)
+                    if step.partial_shapes:
+                        with OpenArguments(step, args, kwargs) as given:
+                            result = pure_functions.run_step(step, self._python, *given)
+                    else:
+                        result = pure_functions.run_step(step, self._python, args, kwargs)
                     held = interrupts.hold()
                     if self.counts.whole_steps != whole:
                         skeleton = step.mode

@@ -100,9 +100,18 @@ class Rolling:
         function.begins_anew = True
         if function.segments is not None:
             function.recurrences.computes_again = True
-        elif function.located and not function.options.reduce_retracing:
+        elif function.located and not function.dynamic_arguments.leaves_unknown:
             self._look_for_recurring(structure_specialisation.SHARE_OF_WHOLE)
         log.info("the loops of RNN layers of %s are one operation each from now on: they run another number of times each time", function.policy.name)
+
+    def know_sizes(self):
+        """From the next step on, sizes of arguments are known that were left unknown by themselves: whether there were any."""
+        function = self._function
+        if not function.dynamic_arguments.close():
+            return False
+        function.begins_anew = True
+        log.info("%s knows the sizes of its arguments from now on: it does not pay to leave them unknown", function.policy.name)
+        return True
 
     def unroll_layers(self):
         """From the next step on, RNN layers are unrolled again if their loops were one operation for the sake of XLA: whether they were."""

@@ -12,6 +12,7 @@ from threading import get_ident
 
 from terra.location import current_step
 from terra.runtime.tapes import backward, jacobians
+from terra.runtime.tensors import open_shapes
 from terra.runtime.tensors.comparing import ById
 from terra.runtime.tensors.tensor import TerraTensor, record_on_tapes
 from terra.tf import private_names as tfi
@@ -257,10 +258,26 @@ def _watch(name):
     def watch(tape, thing):
         tapes = _tapes()
         lazy = tapes.of(tape) if tapes is not None else None
+        pair = open_shapes.open_arguments.get(id(thing))
         if lazy is not None:
-            tapes.watched(lazy, name, thing)
+            tapes.watched(lazy, name, thing if pair is None else pair[1])
+        if pair is not None:
+            return _watch_pair(tape, *pair)
         return tfi.tape_originals[name](tape, thing)
     return watch
+
+
+def _watch_pair(tape, argument, stand_in):
+    """The program watches an argument of a step, or what stands for it: the tape takes the one for computed from the other, whichever operations are given."""
+    tfi.tape_originals["TFE_Py_TapeWatch"](tape, argument)
+    if tfi.tape_originals["TFE_Py_TapeSetShouldRecordBackprop"]([argument]):
+        record_on_tapes(open_shapes.OPENS, (argument,), (), [stand_in])
+        return
+    tfi.tape_originals["TFE_Py_TapeSetAdd"](tape)  # it does not record now
+    try:
+        record_on_tapes(open_shapes.OPENS, (argument,), (), [stand_in])
+    finally:
+        tfi.tape_originals["TFE_Py_TapeSetRemove"](tape)
 
 
 def _ask(name, opaque=False):
@@ -278,6 +295,9 @@ def _ask(name, opaque=False):
 
 def _tape_gradient(tape, *args):
     tapes = _tapes()
+    if open_shapes.open_arguments:
+        target, sources, *rest = args
+        args = target, [open_shapes.open_arguments.get(id(x), (x,))[0] for x in sources], *rest
     if tapes is None:
         return tfi.tape_originals["TFE_Py_TapeGradient"](tape, *args)
     return tapes.gradient(tapes.of(tape), tape, *args)
@@ -321,6 +341,11 @@ def _accumulator_add(accumulator):
     return tfi.tape_originals["TFE_Py_ForwardAccumulatorSetAdd"](accumulator)
 
 
+def _accumulator_watch(accumulator, primal, tangent):
+    for x in open_shapes.open_arguments.get(id(primal), (primal,)):
+        tfi.tape_originals["TFE_Py_ForwardAccumulatorWatch"](accumulator, x, tangent)
+
+
 HOOKS = {
     "TFE_Py_TapeSetNew": _tape_new,
     "TFE_Py_TapeSetAdd": _tape_add,
@@ -336,4 +361,5 @@ HOOKS = {
     "TFE_Py_RecordGradient": _record_gradient,
     "TFE_Py_TapeVariableAccessed": _variable_accessed,
     "TFE_Py_ForwardAccumulatorSetAdd": _accumulator_add,
+    "TFE_Py_ForwardAccumulatorWatch": _accumulator_watch,
 }

@@ -33,6 +33,11 @@ def mask_of(x):
     return vars(x).get("_keras_mask")
 
 
+def is_bare(x):
+    """Returns whether nothing is attached to a tensor that another one with its value would lack. (A layer of tf_keras attaches that there is no mask.)"""
+    return not any([name != "_keras_mask" or value is not None for name, value in vars(x).items()])
+
+
 def logits_of(x):
     """Returns the logits that Keras has attached to probabilities, or None."""
     return vars(x).get("_keras_logits")

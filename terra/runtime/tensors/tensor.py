@@ -14,6 +14,7 @@ import sys
 
 import numpy as np
 
+from terra.location.identity import itself
 from terra.runtime.interpreter import tracebacks
 from terra.runtime.tensors import open_shapes, size_readers
 from terra.runtime.tensors.open_shapes import LazyShape
@@ -65,6 +66,9 @@ class TerraTensor(tfi.EagerTensorBase):
         if _reads[0] is not None:
             _reads[0].append(self)
         return self._eager()._numpy_internal()
+
+    def ref(self):
+        return super().ref() if itself(self) is self else itself(self).ref()
 
     def _datatype_enum(self):
         return self._enum

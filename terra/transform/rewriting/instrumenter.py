@@ -195,6 +195,9 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
         before = len(self._ids)
         node.args = self._visit_list(node.args)
         node.keywords = self._visit_list(node.keywords)
+        if name == "id" and len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], gast.Starred) and not self._shadowed(name):
+            node.args = [self._itself(node.args[0])]
+            return node
         if self._untouched(node):
             node.func = self.visit(node.func)
             return node
@@ -203,6 +206,18 @@ class Instrumenter(Comprehensions, gast.NodeTransformer):
         callee = self.visit(node.func)
         node.func = expression(f"{cursor}.enter(call_id, callee)", callee, call_id=call_id, callee=callee)
         return expression(f"{cursor}.leave(call, call_id)", node, call=node, call_id=call_id)
+
+    def visit_Compare(self, node):
+        node = self.generic_visit(node)
+        parts = [node.left, *node.comparators]
+        if all(isinstance(op, (gast.Is, gast.IsNot)) for op in node.ops) and not any(isinstance(x, gast.Constant) for x in parts):
+            node.left, *node.comparators = map(self._itself, parts)
+        return node
+
+    def _itself(self, node):
+        """The expression for what the program takes an object for."""
+        self.changed = True
+        return expression("tls.itself(it)", node, tls=self.tls, it=node)
 
     # --- loops ---
 

@@ -12,6 +12,7 @@ from types import FunctionType, MethodWrapperType
 
 from terra import ours
 from terra.frameworks import framework_objects
+from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
@@ -125,6 +126,7 @@ class Objects:
 
     def _identity(self, it, /):
         """The `id` of a variable that was there before is the same each time."""
+        it = itself(it)
         if not tfi.is_variable(it) or id(it) in self._born:
             return self.opaque.make(id, (it,), {}, "calls id")
         return id(it)

@@ -14,6 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 import numpy as np
 
 from terra.frameworks import numpys
+from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import is_filtered
@@ -215,7 +216,7 @@ class Operands:
         if kind not in _UNIQUE and self.reason is None and (
                 kind in PLAIN or kind in TENSORS or kind is np.ndarray or isinstance(it, np.generic) or id(it) in self._given):
             self.impure(f"asks which object of type {type(it).__name__} it is")
-        return it
+        return itself(it)
 
     def formatted(self, it):
         """`it` is put into an f-string."""

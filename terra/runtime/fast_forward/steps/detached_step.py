@@ -12,7 +12,7 @@ from types import MethodType
 import numpy as np
 
 from terra.graph.trace import ARG
-from terra.runtime.execution import interception, dynamic_arguments
+from terra.runtime.execution import interception
 from terra.runtime.execution.graph_runner import Flight, GRAPH_RUNNER
 from terra.runtime.execution.placeholders import unwaited
 from terra.runtime.fallback.replay import StepRecord
@@ -30,6 +30,7 @@ from terra.runtime.fast_forward.steps.early_effects import DRAWN, GIVEN, LATER, 
 from terra.runtime.generation import speculated_branches
 from terra.runtime.tensors.comparing import SCALARS, scalar
 from terra.runtime.tensors.object_kinds import is_librarys_container, plain
+from terra.runtime.tensors import open_shapes
 from terra.runtime.tensors.open_shapes import PartialShape
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
@@ -66,7 +67,7 @@ class DetachedStep:
         self._steps = self._surprises = 0  # steps; those after which it turned out that they branch otherwise, and as none that is prepared does
         if self.branches and (record.has_other_shapes or any(node.condition < 0 for node, value, *_ in record.fetches if value is not None)):
             raise Refused
-        if len(skeleton.opens) != len(step.partial_shapes) or any(node.op_type != dynamic_arguments.OPENS or node.slots[0].kind is not ARG for node, *_ in skeleton.opens):
+        if len(skeleton.opens) != len(step.partial_shapes) or any(node.op_type != open_shapes.OPENS or node.slots[0].kind is not ARG for node, *_ in skeleton.opens):
             raise Refused
         self._opens = [(node, (node.slots[0].arg,), attrs) for node, _, attrs in skeleton.opens]
         if record.masks or record.losses or record.context or record.needs:

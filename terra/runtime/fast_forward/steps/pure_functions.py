@@ -21,7 +21,6 @@ import numpy as np
 from terra import ours
 from terra.frameworks import framework_objects
 from terra.location import current_step
-from terra.runtime.execution import dynamic_arguments
 from terra.runtime.execution.step import Step
 from terra.runtime.fast_forward.cache import arguments, call_cache, inline_cache, verification
 from terra.runtime.fast_forward.cache.replay_record import apply_record
@@ -158,8 +157,6 @@ class PurityTrial:
 @ours.calling
 def run_step(step, function, args, kwargs):
     """The result of the step's function, whose code is jumped over if that is possible."""
-    if step.partial_shapes:
-        args, kwargs = dynamic_arguments.open_arguments(step, args, kwargs)
     if type(function) is MethodType and is_keras_step(function):
         result, skipped = run_keras_step(function.__func__, function.__self__, args, kwargs)
         step.counts.whole_steps += skipped
