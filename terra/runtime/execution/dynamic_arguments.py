@@ -11,6 +11,7 @@ from operator import is_
 from terra.runtime.tensors.comparing import mask_of
 from terra.runtime.tensors.open_shapes import PartialShape
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
+from terra.tf import composites
 from terra.tf import private_names as tfi
 
 OPENS = "PlaceholderWithDefault"  # the operation
@@ -68,10 +69,10 @@ def _replace(value, replaced, copies, depth):
     kind = type(value)
     if kind is EagerTensor or kind is TerraTensor:
         return replaced.get(id(value), value)
-    if tfi.is_composite(kind):
-        parts = tfi.composite_parts(value)
+    if composites.is_composite(kind):
+        parts = composites.composite_parts(value)
         replacements = [_replace(x, replaced, copies, depth + 1) for x in parts]
-        return value if all(map(is_, replacements, parts)) else tfi.composite(kind, replacements)
+        return value if all(map(is_, replacements, parts)) else composites.composite(kind, replacements)
     if (kind is not tuple and kind is not list and kind is not dict) or depth > _DEEPEST:
         return value
     known = copies.get(id(value))
