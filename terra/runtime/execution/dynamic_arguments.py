@@ -11,7 +11,7 @@ from operator import is_
 from terra.runtime.tensors.comparing import mask_of
 from terra.runtime.tensors.open_shapes import PartialShape
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 OPENS = "PlaceholderWithDefault"  # the operation

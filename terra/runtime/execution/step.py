@@ -11,7 +11,7 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.tensor import holds_numbers, tensor_of
 from terra.runtime.tracing.structures import collect_args
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import iterators, opschema, samplers
 

@@ -16,7 +16,7 @@ import pathlib
 import threading
 import types
 
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 _UNSEEN = object()

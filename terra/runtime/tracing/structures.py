@@ -3,7 +3,7 @@
 import numpy as np
 
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 EagerTensor, BaseResourceVariable = tfi.EagerTensor, tfi.BaseResourceVariable

@@ -12,7 +12,7 @@ from terra.frameworks.tensorflow import CLASSES, INDICES
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 EagerTensor = tfi.EagerTensor

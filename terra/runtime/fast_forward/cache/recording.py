@@ -13,7 +13,7 @@ from terra.runtime.tensors.comparing import SCALARS, Unskippable, mask_of
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.object_kinds import is_output, is_record
 from terra.runtime.tensors.open_shapes import LazyShape
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import opschema, private_names as tfi
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import random_state

@@ -9,7 +9,7 @@ from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
 from terra.runtime.tensors.draws import seed_tensor
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.runtime.fast_forward.cache.call_records import (

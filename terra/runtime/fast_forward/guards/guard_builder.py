@@ -14,7 +14,7 @@ from terra.runtime.fast_forward.guards.container_guard import noted
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import is_description, is_iterator, is_librarys
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import policy
 

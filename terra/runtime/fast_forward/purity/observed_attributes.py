@@ -18,7 +18,7 @@ from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import METHODS
 from terra.runtime.fast_forward.sources.effects import GROWING, held_in
 from terra.runtime.tensors.comparing import Unskippable
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_record)

@@ -18,7 +18,7 @@ from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, MET
 from terra.runtime.fast_forward.sources.effects import GROWING, Append
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,

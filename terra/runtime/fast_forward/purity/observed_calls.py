@@ -23,7 +23,7 @@ from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 from terra.transform.observing.observed import Unobservable

@@ -18,7 +18,7 @@ from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources.effects import so_far
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_tapes
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)

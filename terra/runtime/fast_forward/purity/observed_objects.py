@@ -19,7 +19,7 @@ from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tracing import structures
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_record
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 

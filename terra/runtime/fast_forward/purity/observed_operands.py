@@ -20,7 +20,7 @@ from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
 from terra.runtime.tensors.open_shapes import LazyShape
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 

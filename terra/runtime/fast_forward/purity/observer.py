@@ -41,7 +41,7 @@ from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
 from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
 from terra.runtime.tensors.object_kinds import HOLDING, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.transform import convert

@@ -36,7 +36,7 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import is_librarys_container, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
-from terra.tf import composites
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import instrument, policy
 

@@ -23,8 +23,7 @@ from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
-from terra.tf import composites
-from terra.tf import private_names as tfi
+from terra.tf.private import composites
 
 _MOST_CALLS = 1000  # in one run
 
