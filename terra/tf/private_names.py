@@ -43,14 +43,14 @@ try:
     from tensorflow.python.training.coordinator import LooperThread
     from tensorflow.python.eager import core as eager_core
     from tensorflow.python.framework import dtypes, op_def_library, op_def_registry, ops, tensor_shape
-    from tensorflow.python.framework import constant_op as _constant_op, function_def_to_graph, kernels, tensor_util
+    from tensorflow.python.framework import constant_op as _constant_op, extension_type as extension_types, function_def_to_graph, kernels, tensor_util
     from tensorflow.python.ops import array_ops, control_flow_ops, handle_data_util, nn_ops, resource_variable_ops
     from tensorflow.python.ops import while_loop as while_loop_module
     from tensorflow.python.ops.custom_gradient import Bind as _Bind
-    from tensorflow.python.ops.ragged.row_partition import RowPartition as _RowPartition
+    from tensorflow.python.ops.ragged.row_partition import RowPartition
     from tensorflow.python.ops.script_ops import EagerFunc  # what runs the Python function of a `tf.py_function`
     from tensorflow.python.profiler import trace as _profiler  # `Trace`: a span for the profiler; `enabled`: whether that is at work, which C++ sets in older versions
-    from tensorflow.python.util import _pywrap_util_port as pywrap_util_port
+    from tensorflow.python.util import dispatch, _pywrap_util_port as pywrap_util_port
     from tensorflow.python.util._pywrap_determinism import is_enabled as is_deterministic  # what tf.config.experimental.enable_op_determinism sets
     from tensorflow.python.trackable.data_structures import ListWrapper  # what a list becomes that is an attribute of a `tf.Module`
 
@@ -361,40 +361,3 @@ def is_to_be_used(kind):
 def is_used(x):
     """Returns whether such an object was used."""
     return x._tf_should_use_helper._sated
-
-
-_PARTS = {tf.RaggedTensor: ("_values", "_row_partition"), tf.SparseTensor: ("_indices", "_values", "_dense_shape"),
-          tf.IndexedSlices: ("_values", "_indices", "_dense_shape"), _RowPartition: ("_row_splits", "_row_lengths", "_value_rowids", "_nrows", "_uniform_row_length", "_nvals")}
-
-
-def is_composite(kind):
-    """Returns whether objects of this class are made of tensors, as `composite_parts` tells."""
-    return kind in _PARTS
-
-
-def composite_parts(x):
-    """Lists the parts of a sparse or ragged tensor, or a gradient in slices: tensors, None, and further such objects; and for a sparse one its static shape."""
-    parts = [getattr(x, name) for name in _PARTS[type(x)]]
-    if type(x) is tf.SparseTensor:
-        parts.append(x._dense_shape_default)
-    return parts
-
-
-def parts_of_any_number(composites):
-    """The tensors in these, among which are all their parts, whose first size is no property of their shapes: how many values a sparse or ragged tensor has. Not its number of rows, which is that of a
-    batch, but those in the rows of a row."""
-    inner = {id(x._values._row_partition) for x in composites if type(x) is tf.RaggedTensor and type(x._values) is tf.RaggedTensor}
-    found = []
-    for x in composites:
-        of_batch = type(x) is _RowPartition and id(x) not in inner
-        found += [getattr(x, name) for name in (("_value_rowids",) if of_batch else _PARTS[type(x)])]
-    return [x for x in found if x is not None and not is_composite(type(x))]
-
-
-def composite(kind, parts):
-    """The inverse of `composite_parts`; nothing is checked."""
-    made = kind.__new__(kind)
-    vars(made).update(zip(_PARTS[kind], parts))
-    if kind is tf.SparseTensor:
-        made._dense_shape_default = parts[-1]
-    return made

@@ -15,6 +15,7 @@ from terra.runtime.tensors.comparing import is_bare
 from terra.runtime.tensors.open_shapes import OPENS, PartialShape, open_arguments
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
 from terra.tf import private_names as tfi
+from terra.tf.private import composites
 
 log = logging.getLogger("terra")
 
@@ -156,10 +157,10 @@ class OpenArguments:
         if kind is EagerTensor or kind is TerraTensor:
             pair = open_arguments.get(id(value))
             return value if pair is None else pair[1]
-        if tfi.is_composite(kind):
-            parts = tfi.composite_parts(value)
+        if composites.is_composite(kind):
+            parts = composites.composite_parts(value)
             replacements = [self._replace(x, depth + 1) for x in parts]
-            return value if all(map(is_, replacements, parts)) else tfi.composite(kind, replacements)
+            return value if all(map(is_, replacements, parts)) else composites.composite(kind, replacements)
         if (kind is not tuple and kind is not list and kind is not dict) or depth > _DEEPEST:
             return value
         known = self._copies.get(id(value))

@@ -11,6 +11,7 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.tensor import holds_numbers, tensor_of
 from terra.runtime.tracing.structures import collect_args
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import iterators, opschema, samplers
 
@@ -53,10 +54,10 @@ class Step:
         self.data = {}  # id -> tensors that imperative-only operations gave: data, though Python holds them
         self.args = {}  # id -> (index, tensor) of the tensors among the arguments
         self.arrays = {}  # id -> array, of the arrays among them
-        composites = collect_args(args, self.args, self.arrays)
+        found = collect_args(args, self.args, self.arrays)
         if kwargs:
-            composites += collect_args(kwargs, self.args, self.arrays)
-        self.parts = {self.args[id(x)][0] for x in tfi.parts_of_any_number(composites) if id(x) in self.args} if composites else ()  # indices of those that a sparse or ragged tensor has any number of
+            found += collect_args(kwargs, self.args, self.arrays)
+        self.parts = {self.args[id(x)][0] for x in composites.parts_of_any_number(found) if id(x) in self.args} if found else ()  # indices of those that a sparse or ragged tensor has any number of
         self.arg_list = [t for _, t in self.args.values()]
         self.partial_shapes = {}  # index of an argument some of whose sizes are to be unknown -> a PartialShape
         self._args_signature = self._shapes = None

@@ -16,6 +16,7 @@ import pathlib
 import threading
 import types
 
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 _UNSEEN = object()
@@ -324,7 +325,7 @@ def _compatible(tensor, known, reader):
 def _exchanged(tensor, known, reader):
     """It looks whether there are as many new values of a ragged tensor as old ones."""
     old, new = reader.f_locals["self"].values, reader.f_locals["new_values"]
-    if not (tensor is old or tensor is new) or tfi.is_composite(type(old)) or tfi.is_composite(type(new)):  # of ragged ones, the rows are counted
+    if not (tensor is old or tensor is new) or composites.is_composite(type(old)) or composites.is_composite(type(new)):  # of ragged ones, the rows are counted
         return None
     return known if _as_many(old, new) else None
 
@@ -360,7 +361,7 @@ def _counted(tensor, known, reader):
     if maps is None or _rule_of(maps.f_code) is not _MAPS or not _looks_up(maps.f_locals["op"]):
         return None
     given, named = maps.f_locals["args"], maps.f_locals["kwargs"]
-    return None if tfi.is_composite(type(given[0] if given else named.get("params"))) else known  # else embeddings are looked up for one ragged tensor, and are as many
+    return None if composites.is_composite(type(given[0] if given else named.get("params"))) else known  # else embeddings are looked up for one ragged tensor, and are as many
 
 
 def _looks_up(function):

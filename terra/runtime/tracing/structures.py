@@ -3,6 +3,7 @@
 import numpy as np
 
 from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 EagerTensor, BaseResourceVariable = tfi.EagerTensor, tfi.BaseResourceVariable
@@ -53,7 +54,7 @@ def collect_args(structure, found, arrays):
 
     Returns the sparse and ragged tensors, and what else is made of tensors.
     """
-    todo, seen, composites = [structure], set(), []
+    todo, seen, made_of_tensors = [structure], set(), []
     while todo:
         x = todo.pop()
         t = type(x)
@@ -64,10 +65,10 @@ def collect_args(structure, found, arrays):
         elif (t is tuple or t is list or t is dict) and id(x) not in seen:  # which may be as deep as a tree, or contain itself
             seen.add(id(x))
             todo += reversed(x.values() if t is dict else x)
-        elif tfi.is_composite(t):
-            composites.append(x)
-            todo += reversed(tfi.composite_parts(x))
-    return composites
+        elif composites.is_composite(t):
+            made_of_tensors.append(x)
+            todo += reversed(composites.composite_parts(x))
+    return made_of_tensors
 
 
 def with_values(inputs, flat):

@@ -12,6 +12,7 @@ from terra.frameworks.tensorflow import CLASSES, INDICES
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_librarys_container, is_named_tuple, is_output, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 EagerTensor = tfi.EagerTensor
@@ -83,10 +84,10 @@ def describe(runner, value, found, keep, inputs):
         found.append((kind, *map(scalar, value)))
         for x in value.values():
             describe(runner, x, found, keep, inputs)
-    elif tfi.is_composite(kind):
+    elif composites.is_composite(kind) and not (composites.is_extension(kind) and composites.is_dispatched()):
         found.append(kind)
         inputs.composites.add(id(value))
-        for x in tfi.composite_parts(value):
+        for x in composites.composite_parts(value):
             inputs.enclosed.add(id(x))
             describe(runner, x, found, keep, inputs)
     elif kind in _variable_kinds or tfi.is_variable(value) or framework_objects.is_seed_generator(kind):
@@ -111,7 +112,7 @@ def describe(runner, value, found, keep, inputs):
         found.append((kind, value.tobytes()))
     elif issubclass(kind, type) and issubclass(value, np.generic):
         found.append((kind, str(value)))
-    elif issubclass(kind, type) and tfi.is_composite(value):
+    elif issubclass(kind, type) and composites.is_composite(value):
         found.append(value)
     elif is_output(value):
         found.append((kind, tuple(OrderedDict.keys(value))))

@@ -13,6 +13,7 @@ from terra.runtime.tensors.comparing import SCALARS, Unskippable, mask_of
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.object_kinds import is_output, is_record
 from terra.runtime.tensors.open_shapes import LazyShape
+from terra.tf.private import composites
 from terra.tf import opschema, private_names as tfi
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
 from terra.tf.random_state import random_state
@@ -330,8 +331,8 @@ class Recording:
             return kind(map(self._template, value))
         if kind is dict:
             return {k: self._template(x) for k, x in value.items()}
-        if tfi.is_composite(kind):
-            return CompositeTemplate(kind, [self._template(x) for x in tfi.composite_parts(value)])
+        if composites.is_composite(kind) and not composites.is_packed(value):
+            return CompositeTemplate(kind, [self._template(x) for x in composites.composite_parts(value)])
         if kind is tfi.tensor_shape.TensorShape:
             if type(value._dims) is LazyShape:
                 raise Unskippable("gives a shape that depends on data")

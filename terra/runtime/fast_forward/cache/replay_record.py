@@ -9,6 +9,7 @@ from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
 from terra.runtime.tensors.draws import seed_tensor
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.runtime.fast_forward.cache.call_records import (
@@ -32,7 +33,7 @@ def _build(template, runner, record, inputs):
     if kind is ExternalInput:
         return inputs.external[template.index]
     if kind is CompositeTemplate:
-        return tfi.composite(template.kind, [_build(x, runner, record, inputs) for x in template.parts])
+        return composites.composite(template.kind, [_build(x, runner, record, inputs) for x in template.parts])
     if kind is Constant:
         tensor = template.tensor
         return tensor if not vars(tensor) else tensor._copy_to_device(tensor.device)  # what the program has attached to it was for another step

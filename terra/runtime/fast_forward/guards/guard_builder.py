@@ -14,6 +14,7 @@ from terra.runtime.fast_forward.guards.container_guard import noted
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import is_description, is_iterator, is_librarys
 from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import policy
 
@@ -92,7 +93,7 @@ class GuardBuilder:
 
     def _value(self, value):
         kind = type(value)
-        if kind in SCALARS or kind is TerraTensor or id(value) in self.steps or is_description(kind):
+        if kind in SCALARS or kind is TerraTensor or id(value) in self.steps or is_description(kind) or composites.is_spec(kind):
             return
         if isinstance(value, (dict, list, tuple, set)):
             self._container(value)

@@ -23,6 +23,7 @@ from terra.runtime.fast_forward.sources.effects import CONTENTS, StatePredicate,
 from terra.runtime.fast_forward.sources.dynamic_values import KINDS, StorageSource
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_description, is_c_class, is_frameworks_function, is_librarys, is_named_tuple
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import versions
 from terra.transform import convert, policy
@@ -83,7 +84,7 @@ class _Parts(guard_builder.GuardBuilder):
             self._attributes(value)
 
     def _unknown(self, value, kind):
-        if kind in TENSORS:
+        if kind in TENSORS or composites.is_spec(kind):
             return
         if kind is FunctionType or kind is MethodType:
             if self.strict and not is_frameworks_function(getattr(value, "__func__", value)):

@@ -18,6 +18,7 @@ from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import METHODS
 from terra.runtime.fast_forward.sources.effects import GROWING, held_in
 from terra.runtime.tensors.comparing import Unskippable
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_record)
@@ -87,7 +88,7 @@ class Attributes:
 
     def _property(self, it, kind, name, getter):
         """A property of the user's: what its code does is observed."""
-        if not self._is_looked_up_plainly(kind):
+        if not self._is_looked_up_plainly(kind) and not composites.is_extension(kind):  # (TensorFlow's `__getattr__` has nothing to say of a property)
             self.impure(f"asks an object of type {kind.__name__}, which has its own way to look up attributes, for {name}")
             return it
         self.note_class(it)
@@ -160,8 +161,8 @@ class Attributes:
                 self.impure("asks a tensor that it was given for its device")
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.runner):
                 self.impure(f"asks a tensor for {name}")
-        elif tfi.is_composite(kind) and (id(it) in self._born or id(it) in self._given):
-            if name not in _PARTS_OF_COMPOSITES and type(getattr(kind, name, None)) is not FunctionType:
+        elif composites.is_composite(kind) and (id(it) in self._born or id(it) in self._given):
+            if name not in (vars(it) if composites.is_extension(kind) else _PARTS_OF_COMPOSITES) and type(getattr(kind, name, None)) is not FunctionType:
                 self.impure(f"asks a {kind.__name__} for {name}")
         elif id(it) in self._born and is_record(kind):
             if name not in vars(it):

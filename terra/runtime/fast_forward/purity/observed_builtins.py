@@ -18,6 +18,7 @@ from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, MET
 from terra.runtime.fast_forward.sources.effects import GROWING, Append
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
@@ -308,6 +309,8 @@ class Builtins:
             return form
         if is_record(callee):
             return functools.partial(self._make_record, callee)
+        if composites.is_extension(callee):
+            return functools.partial(self._make_extension, callee)
         if observed_libraries.derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
             return functools.partial(self._make_derived, callee)
         if is_plain_class(callee):

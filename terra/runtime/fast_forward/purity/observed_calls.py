@@ -23,6 +23,7 @@ from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 from terra.transform.observing.observed import Unobservable
@@ -394,8 +395,8 @@ class Calls:
             self._look_into(it)
             for x in it.values() if isinstance(it, dict) else it:
                 self._arguments(x)
-        elif tfi.is_composite(kind):
-            for x in tfi.composite_parts(it):
+        elif composites.is_composite(kind):
+            for x in composites.composite_parts(it):
                 self._arguments(x)
         elif kind is np.ndarray and not self.gives(it):
             self._look_into(it)
@@ -410,7 +411,7 @@ class Calls:
                 self._born.add(value)
             for x in value.values() if kind is dict else value:
                 self._bear(x)
-        elif kind is tfi.tf.TensorArray or tfi.is_composite(kind) or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
+        elif kind is tfi.tf.TensorArray or composites.is_composite(kind) or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
             self._born.add(value)
 
     def _converted(self, form, args):

@@ -18,6 +18,7 @@ from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources.effects import so_far
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_tapes
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
@@ -275,8 +276,8 @@ class Functionals:
         elif kind is np.ndarray:
             if not self.gives(it):
                 self._look_into(it)
-        elif tfi.is_composite(kind):
-            for x in tfi.composite_parts(it):
+        elif composites.is_composite(kind):
+            for x in composites.composite_parts(it):
                 self._note_handed(x)
         elif id(it) not in self._born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not tfi.is_variable(it):
             self.impure(f"gives the framework an object of type {kind.__name__}")

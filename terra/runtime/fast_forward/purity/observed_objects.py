@@ -18,7 +18,9 @@ from terra.runtime.fast_forward.purity import observed_libraries
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_record
+from terra.runtime.tracing import structures
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_record
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 
@@ -68,6 +70,31 @@ class Objects:
             initialise = self.library_code.initialiser(made, initialise)
         initialise(it, *args, **kwargs)
         return it
+
+    def _make_extension(self, kind, /, *args, **kwargs):
+        """Make an object of a `tf.experimental.ExtensionType` of the program's, whose constructor only checks and keeps what it is given."""
+        given = [*args, *kwargs.values()]
+        if not composites.only_keeps(kind) or self.reason is not None or not all(map(self._may_be_kept, given)):
+            return self.opaque.calling(kind, f"makes an object of type {kind.__name__}")(*args, **kwargs)
+        self.reads.bases(kind)
+        for cls in kind.__mro__[:kind.__mro__.index(tfi.tf.experimental.ExtensionType)]:
+            self.reads.contents(vars(cls), cls)
+        for x in given:
+            self._arguments(x)
+        length = len(self.runner.log)
+        made = kind(*args, **kwargs)
+        self._born.add(made)
+        kept, handed = {}, {}
+        structures.collect_args(made, kept, {})
+        structures.collect_args(given, handed, {})
+        if len(self.runner.log) != length or not kept.keys() <= handed.keys():
+            self.impure(f"makes an object of type {kind.__name__}, which converts what it is given")
+        return made
+
+    def _may_be_kept(self, it):
+        kind = type(it)
+        return kind in TENSORS or (kind in PLAIN and id(it) not in self._dynamic.numbers) or (kind is tuple and all(map(self._may_be_kept, it))) or (
+            composites.is_composite(kind) and (id(it) in self._born or id(it) in self._given))
 
     @staticmethod
     def is_initialiser(callee):

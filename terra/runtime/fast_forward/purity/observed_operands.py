@@ -21,6 +21,7 @@ from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
 from terra.runtime.tensors.open_shapes import LazyShape
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 
@@ -48,8 +49,10 @@ class Operands:
         kind = type(it)
         if kind in TENSORS:
             self.used.add(id(it))
-        elif tfi.is_composite(kind):
-            for x in tfi.composite_parts(it):
+        elif composites.is_extension(kind):  # what its class does with operators is its own
+            self.impure(f"uses an object of type {kind.__name__} in an expression")
+        elif composites.is_composite(kind):
+            for x in composites.composite_parts(it):
                 self.operand(x)
         elif kind not in PLAIN and not self.gives(it):
             if kind is tuple or _is_container(it, kind):

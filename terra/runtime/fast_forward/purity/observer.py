@@ -41,6 +41,7 @@ from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
 from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
 from terra.runtime.tensors.object_kinds import HOLDING, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.transform import convert
@@ -294,6 +295,13 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
                 return
             seen.add(id(value))
             for x in vars(value).values():
+                self._check_result(x, seen)
+        elif composites.is_extension(kind):
+            if id(value) not in self._born or id(value) in seen:
+                self.impure(f"returns an object of type {kind.__name__} that it has not made, or one twice")
+                return
+            seen.add(id(value))
+            for x in composites.composite_parts(value):
                 self._check_result(x, seen)
         elif kind is tfi.ListWrapper and id(value) in self._born:
             for x in value:

@@ -4,6 +4,7 @@ Which of them a call is like, `express_steps` finds out. Where Python waits for 
 returns, nothing is in flight, and what it returns has its values.
 """
 
+import functools
 import gc
 import time
 from operator import is_
@@ -18,7 +19,7 @@ from terra.runtime.execution.placeholders import unwaited
 from terra.runtime.fallback.replay import StepRecord
 from terra.runtime.fast_forward.cache.call_cache import CallSiteCache
 from terra.runtime.fast_forward.cache.replay_record import bind_inputs
-from terra.runtime.fast_forward.cache.call_records import RESULT, StepArgument, ExternalInput, Instance, DynamicNumber
+from terra.runtime.fast_forward.cache.call_records import RESULT, CompositeTemplate, StepArgument, ExternalInput, Instance, DynamicNumber
 from terra.runtime.fast_forward.sources import residual_calls, opaque_calls
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred, parts_of
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
@@ -35,6 +36,7 @@ from terra.runtime.tensors.open_shapes import PartialShape
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.tf import interrupts, opschema
 from terra.tf.constants import const_key, dummy
@@ -144,8 +146,8 @@ class DetachedStep:
             return _NESTED, kind, [self._pattern_of(y, step) for y in x]
         if kind is dict and all(type(name) is str for name in x):
             return _MAPPING, tuple(x), [self._pattern_of(y, step) for y in x.values()]
-        if tfi.is_composite(kind):
-            return _COMPOSITE, kind, [self._pattern_of(y, step) for y in tfi.composite_parts(x)]
+        if composites.is_composite(kind):
+            return _COMPOSITE, kind, [self._pattern_of(y, step) for y in composites.composite_parts(x)]
         if kind is tfi.tensor_shape.TensorShape and x.rank is not None:
             return _SHAPE, kind, x.as_list()
         if x is None or kind is bool or any(x is kept for kept in self.record.keep):  # it was told apart by its identity
@@ -220,6 +222,8 @@ class DetachedStep:
             return kind, [(key, self._result_of(record, x)) for key, x in template.items()]
         if kind is Instance:
             return template.filled, self._result_of(record, template.attributes)
+        if kind is CompositeTemplate:
+            return functools.partial(composites.composite, template.kind), self._result_of(record, tuple(template.parts))
         if kind is StepArgument:
             return GIVEN, template.index
         if kind is ExternalInput and 0 <= template.index - self._n_arrays < self._n_carried:
@@ -449,7 +453,7 @@ def _matches(pattern, given, tensors, arrays):
             if type(x) is not a or not _matches(b, x, tensors, arrays):
                 return False
         elif kind == _COMPOSITE:
-            if type(x) is not a or not _matches(b, tfi.composite_parts(x), tensors, arrays):
+            if type(x) is not a or not _matches(b, composites.composite_parts(x), tensors, arrays):
                 return False
         elif kind == _SHAPE:
             if type(x) is not a or x.rank is None or x.as_list() != b:

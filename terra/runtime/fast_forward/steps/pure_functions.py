@@ -35,6 +35,7 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import is_librarys_container, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import instrument, policy
 
@@ -434,8 +435,8 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
         for x in value.values() if kind is dict else value:
             _describe(runner, x, found, keep, inputs, given, arrays, depth + 1)
         return
-    if tfi.is_composite(kind):
-        given.add(id(value))
+    if composites.is_composite(kind):
+        given.update(map(id, composites.all_in(value)))
     try:
         arguments.describe(runner, value, found, keep, inputs)
     except Unskippable:

@@ -23,7 +23,7 @@ from terra.runtime.fast_forward.sources.dynamic_values import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
-from terra.tf import private_names as tfi
+from terra.tf.private import composites
 
 _MOST_CALLS = 1000  # in one run
 
@@ -150,7 +150,7 @@ class Opaque:
 
     def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}):  # noqa: B006 (it is not changed)
         observer = self._observer
-        if (type(value) in TENSORS and not is_plain(value)) or isinstance(value, np.ndarray) or tfi.is_composite(type(value)):
+        if (type(value) in TENSORS and not is_plain(value)) or isinstance(value, np.ndarray) or composites.is_composite(type(value)):
             observer.impure(f"{reason}, which gives a {'tensor' if not isinstance(value, np.ndarray) else 'n array'}")
             return value
         if (hasattr(type(value), "__del__") and type(value) not in (io.StringIO, io.BytesIO)) or isinstance(value, (Generator, Coroutine)):  # what is done then may be waited for, and a record that is tried holds it for a while
@@ -236,7 +236,7 @@ class Opaque:
             return {k: self._part(x) for k, x in it.items()} if kind is dict else kind(map(self._part, it))
         if id(it) in observer._given and kind in (list, dict):
             raise Unskippable(f"a {kind.__name__} that is an argument")
-        if kind in TENSORS or tfi.is_composite(kind):
+        if kind in TENSORS or composites.is_composite(kind):
             raise Unskippable("a tensor")
         if kind is np.ndarray and (it in observer._dynamic or observer.deferred.part_for(it) is not None):
             raise Unskippable("an array that varies")
@@ -265,7 +265,7 @@ class Opaque:
         """Returns whether a call with these arguments can be an opaque one."""
         observer = self._observer
         return observer.reason is None and all(
-            type(x) not in TENSORS and (id(x) not in observer._born or type(x) in (list, dict)) and not tfi.is_composite(type(x)) for x in (*args, *kwargs.values()))
+            type(x) not in TENSORS and (id(x) not in observer._born or type(x) in (list, dict)) and not composites.is_composite(type(x)) for x in (*args, *kwargs.values()))
 
     def attribute(self, it: Any, name: str, reason: str | None = None) -> Any:
         return self.make(getattr, (it, name), {}, reason or f"asks for {name}")
