@@ -4,10 +4,13 @@ import collections
 import logging
 import statistics
 
+from terra.runtime.fallback.account import Account
+
 log = logging.getLogger("terra")
 
 WINDOW = 20  # steps over which fallbacks are counted
 TOO_MANY = 10  # fallbacks in a window that make co-execution a loss
+FEW_IF_OVERDRAWN = 3  # the same, if the run has already taken too much longer than eager execution
 FIRST_PAUSE = 50  # imperative steps before the next try; doubled after each pause
 LONGEST_PAUSE = 10_000
 WELL = 20  # co-executed steps, times the length of a pause, after which the next pause is as short as the first
@@ -29,6 +32,8 @@ class Policy:
 
     def __init__(self, name):
         self.name = name
+        self.account = Account()
+        self._waits = False  # whether it was said that tracing waits
         self.pause_left = 0
         self._pause = FIRST_PAUSE
         self._went_well = 0  # steps that were co-executed since it last gave up
@@ -62,6 +67,14 @@ class Policy:
             return True
         return False
 
+    def may_trace(self):
+        """Returns whether the next step may be traced: else it runs imperatively, until there is credit for that."""
+        may = self.account.may_trace()
+        if not may and not self._waits:
+            self._waits = True
+            log.info("%s waits with tracing: that has taken %.2g s so far", self.name, self.account.traced)
+        return may
+
     def coexecuted(self):
         self._note(0)
         self._raised = 0
@@ -75,6 +88,7 @@ class Policy:
             self._look_how_far()
             return
         ours.append(seconds)
+        self.account.note(seconds)
         self._since_compared += 1
         if self._since_compared < SAMPLES:
             return
@@ -107,6 +121,7 @@ class Policy:
 
     def note_eager(self, seconds, alone):
         """A step ran eagerly, and took so long; `alone`: it was neither traced, nor was a graph built meanwhile."""
+        self.account.note(seconds, not alone, alone)
         if alone:
             self._alone.append(seconds)
         elif self._at_most is None or seconds < self._at_most:
@@ -135,7 +150,7 @@ class Policy:
     def fell_back(self, reason):
         self._note(1)
         self._raised = 0
-        if sum(self._window) >= TOO_MANY and not self._goes_on_otherwise():
+        if sum(self._window) >= (FEW_IF_OVERDRAWN if self.account.is_overdrawn() else TOO_MANY) and not self._goes_on_otherwise():
             self._give_up(f"{sum(self._window)} of the last {len(self._window)} steps left the known paths (the last one: {reason})")
 
     def traced(self, covered):

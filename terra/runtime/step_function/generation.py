@@ -45,6 +45,7 @@ class Generation:
         self.retired = []  # programs that are used no more
         self.expect_fixed_shapes()
         self._failures = 0  # of graphs, before those of now
+        self.is_due = False  # whether it waits until the run has taken as long as it will take
         self.given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
 
     def expect_fixed_shapes(self):
@@ -59,12 +60,21 @@ class Generation:
         """Generate what is due."""
         if current_step.left_alone.depth:
             return  # at the end of a step that has forked, in the child
+        function = self._function
+        self.is_due = not function.options.wait_for_graph and not function.policy.account.may_build(len(function.store.graph))
+        if self.is_due:
+            return
         self._function.eviction.has_traced()
         self.task = Task(self._run)
 
     @property
     def runs(self):
         return self.task is not None and self.task.runs
+
+    def resume(self):
+        """Between two steps: generate what had to wait, if it need not any longer."""
+        if self.is_due and self.task is None:
+            self.begin()
 
     def settle(self, wait):
         """Between two steps: notice that the thread is through."""
@@ -119,6 +129,7 @@ class Generation:
         finally:
             end = time.perf_counter()
             function.note_generated(made, end - start)
+            function.policy.account.building += end - start
             if recorder is not None:
                 recorder.add(spans.BUILDER, function.counts.name, start, end, {"operations": len(function.store.graph)}, mark)
         before = function.program

@@ -53,13 +53,15 @@ class Lifecycle:
             except BaseException:  # of an earlier step: this one has not begun
                 stats.steps -= 1
                 raise
+        generation.resume()
         if function.program is not None and function.program.compiled is not None:
             function.program.compiled.advance(function.options.wait_for_graph)
         if function.segments is not None and kind is Step:
             kind = segments.SegmentedStep
             waiting = generation.task is not None and not function.segments.ready
         else:
-            waiting = function.program is None and generation.task is not None
+            waiting = function.program is None and (generation.task is not None or generation.is_due or not (
+                outcomes.pending or function.options.wait_for_graph or function.options.verify or function.policy.may_trace()))
         if waiting or self._cannot_be_ordered() or self._is_looked_at() or (not outcomes.pending and function.policy.imperative()) or (
                 not function.options.wait_for_graph and not outcomes.pending and not function.options.verify and function.policy.wants_sample()):
             stats.imperative_steps += 1

@@ -63,7 +63,7 @@ class Traces:
         """Begin anew: there is another way to run the steps. No graph is being generated."""
         function = self._function
         function.store = trace.TraceStore()
-        function.generation.version = 0
+        function.generation.version, function.generation.is_due = 0, False
         if function.program is not None:
             function.generation.retired.append(function.program)
             function.program = None

@@ -1,0 +1,80 @@
+"""What the steps of one function took, beside what they would have taken eagerly: tracing, and graphs, are paid out of that.
+
+At each moment a run may have taken `GRACE` seconds and a tenth more than eager execution. Where the next traced step would go beyond that, steps run imperatively until
+it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long.
+"""
+
+import collections
+import statistics
+
+GRACE = 2.0  # seconds that may be spent before anything is saved
+SHARE = 0.1  # of what eager execution takes, that may be spent besides
+FIRST = 2  # steps that make variables and kernels, in any way to run: they do not count
+SAMPLES = 15  # times of imperative steps that are kept
+SECONDS_PER_OPERATION = 1.3e-3  # that a graph takes to build: two cores, 7,500 operations; only the order of magnitude matters
+
+
+class Account:
+    """The times of one function's steps, in seconds."""
+
+    def __init__(self):
+        self.steps = 0  # that count
+        self.elapsed = 0.0  # what they took
+        self.traced = 0.0  # what those took that were traced, or ran while a graph was built
+        self.building = 0.0  # what building graphs took, in the helper thread
+        self._run = 0.0  # what all steps took
+        self._left = FIRST
+        self._last_traced = 0.0
+        self._alone = collections.deque(maxlen=SAMPLES)  # times of steps that were imperative, and nothing else
+
+    def note(self, seconds, traced=False, alone=False):
+        """A step is over; `traced`: or it ran while a graph was built; `alone`: it ran imperatively, and nothing else was done."""
+        self._run += seconds
+        if traced:
+            self._last_traced = seconds
+        if self._left:
+            self._left -= 1
+            return
+        self.steps += 1
+        self.elapsed += seconds
+        if traced:
+            self.traced += seconds
+        if alone:
+            self._alone.append(seconds)
+
+    @property
+    def eager(self):
+        """What a step takes eagerly; None if that is not known."""
+        return statistics.median(self._alone) if self._alone else None
+
+    @property
+    def regret(self):
+        """How much longer the run has taken than eager execution; less than nothing if it was shorter. As long as nobody knows, eager execution counts as nothing."""
+        eager = self.eager
+        return self.traced + self.building if eager is None else self.elapsed + self.building - eager * self.steps
+
+    @property
+    def allowed(self):
+        """How much longer it may take."""
+        return GRACE + SHARE * (self.eager or 0.0) * self.steps
+
+    def is_overdrawn(self):
+        """Returns whether it is known that too much was spent."""
+        return bool(self._alone) and self.regret > self.allowed
+
+    def may_trace(self):
+        """Returns whether the next step may be traced, as far as the last one that was tells what that takes."""
+        return self.regret + max(0.0, self._last_traced - (self.eager or 0.0)) <= self.allowed
+
+    def may_build(self, operations):
+        """Returns whether a graph of so many operations may be built now."""
+        needed = self.building + operations * SECONDS_PER_OPERATION
+        return needed <= GRACE or needed <= self._run
+
+    def describe(self):
+        """A line for the user."""
+        if not self.steps:
+            return []
+        eager = self.eager
+        would = f"; eagerly they would have taken about {eager * self.steps:.2g} s" if eager is not None else ""
+        return [f"{self.steps} steps behind the first {FIRST} have taken {self.elapsed:.2g} s, and graphs {self.building:.2g} s in the background{would}."]

@@ -1,0 +1,203 @@
+"""The account of a step function: tracing and graphs never cost more than two seconds and a tenth of eager execution, whatever the program does."""
+
+import random
+
+import keras
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import terra
+from terra.runtime.fallback import account, policy
+from tests import harness
+
+times = st.floats(1e-4, 5.0)
+
+
+class Run:
+    """A run whose steps take what they are said to; what it has taken is compared with eager execution at each moment."""
+
+    def __init__(self):
+        self.account = account.Account()
+        self.took = self.eager = 0.0
+        self.dearest = 0.0  # of the traced steps, which nobody foresees
+
+    def step(self, eager, traced, builds=0.0):
+        """One that would be traced: whether it was."""
+        may = self.account.may_trace()
+        seconds = traced if may else eager
+        self.account.note(seconds, traced=may, alone=not may)
+        self.account.building += builds
+        self.took += seconds + builds
+        self.eager += eager
+        self.dearest = max(self.dearest, traced - eager)
+        return may
+
+    def coexecuted(self, eager, seconds):
+        self.account.note(seconds)
+        self.took += seconds
+        self.eager += eager
+
+    @property
+    def excess(self):
+        """How far it is beyond what is promised."""
+        return self.took - 1.1 * self.eager - account.GRACE
+
+
+@given(eager=times, factor=st.floats(1.0, 8.0), n=st.integers(5, 300))
+@settings(max_examples=100, deadline=None)
+def test_steps_that_always_take_new_paths(eager, factor, n):
+    run = Run()
+    for _ in range(n):
+        run.step(eager, eager * factor)
+        assert run.excess <= account.FIRST * (factor - 1) * eager + 1e-6  # the first steps make variables: they do not count
+
+
+@given(st.lists(st.tuples(st.floats(0.9, 1.1), st.floats(1.0, 8.0), st.booleans()), min_size=5, max_size=200), times)
+@settings(max_examples=100, deadline=None)
+def test_steps_of_several_kinds(steps, eager):
+    """Some are co-executed, and take half as long; others are traced, and nobody knows beforehand how long that takes."""
+    run = Run()
+    for share, factor, coexecuted in steps:
+        if coexecuted:
+            run.coexecuted(eager * share, eager * share / 2)
+        else:
+            run.step(eager * share, eager * share * factor)
+        known = run.account.eager
+        slack = 0.25 * run.eager if known is not None else 0.0  # what a step takes eagerly is known within a tenth, either way
+        assert run.excess <= (account.FIRST + 1) * run.dearest + slack + 1e-6
+
+
+def test_a_run_is_not_held_up_where_tracing_is_cheap():
+    run = Run()
+    assert all(run.step(0.02, 0.05) for _ in range(40))
+
+
+def test_what_was_saved_may_be_spent():
+    run = Run()
+    while run.step(1.0, 3.0):
+        pass
+    assert not run.step(1.0, 3.0)
+    for _ in range(20):
+        run.coexecuted(1.0, 0.1)
+    assert run.step(1.0, 3.0)
+
+
+@pytest.mark.parametrize("operations, run, may", [(100, 0.0, True), (1500, 0.0, True), (7500, 5.0, False), (7500, 10.0, True)])
+def test_a_large_graph_waits_until_the_run_has_taken_as_long(operations, run, may):
+    made = account.Account()
+    made.note(run / 2)
+    made.note(run / 2)
+    assert made.may_build(operations) is may
+    made.building += 20.0
+    assert not made.may_build(operations) or operations < 100
+
+
+def test_fallbacks_are_given_up_sooner_when_too_much_was_spent():
+    decided = policy.Policy("a step")
+    for seconds, alone in [(0.1, False), (0.1, False), (0.1, True), (5.0, False)]:
+        decided.note_eager(seconds, alone)
+    assert decided.account.is_overdrawn()
+    for _ in range(policy.FEW_IF_OVERDRAWN):
+        assert not decided.pause_left
+        decided.fell_back("a reason")
+    assert decided.pause_left == policy.FIRST_PAUSE
+
+
+# -- programs ------------------------------------------------------------------------------------------------------------------
+
+def new_paths():
+    operations, drawn, v = [tf.sin, tf.cos, tf.tanh, tf.square, tf.abs], random.Random(0), tf.Variable(tf.ones([4]))
+
+    def step(k):
+        x = v
+        for _ in range(12):
+            x = drawn.choice(operations)(x)
+        v.assign(v * 0.99 + 0.01 * tf.tanh(x))
+        return v * 1.0
+
+    return step, lambda: [v]
+
+
+def new_sizes():
+    dense = keras.layers.Dense(4, kernel_initializer="ones")
+    dense.build([None, 3])
+
+    def step(k):
+        x = tf.ones([2 + k, 3])
+        return tf.reduce_sum(dense(x[:x.shape[0] // 2])) + float(x.shape[0])
+
+    return step, lambda: dense.weights
+
+
+def rebuilt_model():
+    made = []
+
+    def step(k):
+        if k % 5 == 0:
+            made[:] = [keras.layers.Dense(3, kernel_initializer="ones")]
+            made[0].build([None, 3])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(made[0](tf.ones([2, 3])) ** 2)
+        for w, slope in zip(made[0].trainable_variables, tape.gradient(loss, made[0].trainable_variables)):
+            w.assign(w - 0.01 * slope)
+        return loss
+
+    return step, lambda: made[0].weights
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("make", [new_paths, new_sizes, rebuilt_model])
+def test_programs_that_never_win_keep_to_it(make, monkeypatch):
+    """With a hundredth of a second to spend, they soon have no credit: at no step has the account spent more than it may, but for a step that took longer than the one before."""
+    monkeypatch.setattr(account, "GRACE", 0.01)
+    found = []
+    for wrap in (harness.eager, terra.coexecute):
+        step, state = make()
+        step, seen = wrap(step), []
+        for k in range(80):
+            traced = step.stats().tracing_steps if wrap is not harness.eager else 0
+            own = step.policy.account if wrap is not harness.eager else None
+            had_credit = own is None or own.may_trace()
+            seen.append(harness.shown(step(k)))
+            if own is not None and step.program is None and step.stats().tracing_steps > traced:
+                assert had_credit
+        found.append((seen, harness.shown(state())))
+    assert found[0] == found[1]
+    stats = step.stats()
+    assert stats.imperative_steps > 0 and stats.tracing_steps < 80, stats
+    assert "eagerly they would have taken about" in terra.explain(step, full=True)
+
+
+def test_a_large_graph_in_a_short_run_is_not_built(monkeypatch):
+    monkeypatch.setattr(account, "GRACE", 0.0)
+    monkeypatch.setattr(account, "SECONDS_PER_OPERATION", 1.0)
+    v = tf.Variable(1.0)
+
+    def step():
+        v.assign_add(0.5)
+        return v * 2.0
+
+    step = terra.coexecute(step)
+    monkeypatch.setattr(step.policy.account, "may_trace", lambda: True)
+    for k in range(10):
+        assert float(step()) == 3.0 + k
+    assert step.generation.is_due and step.stats().graphs == 0 and step.stats().imperative_steps >= 5
+    assert "is built as soon as" in terra.explain(step, full=True)
+    monkeypatch.setattr(account, "SECONDS_PER_OPERATION", 0.0)
+    for k in range(10, 400):
+        assert float(step()) == 3.0 + k
+        if step.stats().coexecuted_steps > 5:
+            break
+    assert step.stats().coexecuted_steps > 5 and not step.generation.is_due
+
+
+def test_with_wait_for_graph_nothing_waits(monkeypatch):
+    monkeypatch.setattr(account, "GRACE", -1.0)
+    monkeypatch.setattr(account, "SECONDS_PER_OPERATION", 1.0)
+    v = tf.Variable(1.0)
+    step = harness.coexecuted(lambda: v.assign_add(1.0) * 1.0)
+    for k in range(12):
+        assert float(step()) == 2.0 + k
+    assert step.stats().coexecuted_steps >= 8
