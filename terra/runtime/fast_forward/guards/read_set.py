@@ -50,7 +50,7 @@ _CONTAINERS = frozenset([dict, list, tuple, set, frozenset, collections.OrderedD
 _SEARCHED = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.MappingView)  # by `tf.nest`
 
 
-class _Parts(guard_builder.GuardBuilder):
+class PropertyReads(guard_builder.GuardBuilder):
     """Visits what the property `name` of the framework's may look at. Raises Unskippable where the user's code would run."""
 
     def __init__(self, reads, name):
@@ -167,7 +167,7 @@ class ReadSet:
         self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
         self._arrays = {}  # id -> (array, its contents)
         self._walk = guard_builder.GuardBuilder(container_guard.ContainerGuard(), [], reading=True)
-        self._parts = {}  # how properties look at parts -> _Parts
+        self._parts = {}  # how properties look at parts -> PropertyReads
         self._settings = []
         self._classes = {}  # id -> (what `user_layers` knows of a class, the class)
 
@@ -219,7 +219,7 @@ class ReadSet:
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
         how = name if name == "metrics" else name in keras.QUIET_PROPERTIES
         if how not in self._parts:
-            self._parts[how] = _Parts(self, name)
+            self._parts[how] = PropertyReads(self, name)
         self._parts[how].object(owner)
 
     def variable(self, variable):

@@ -63,7 +63,7 @@ class StorageSource:
 
     def holds_number(self, given):
         value = self.value(given)
-        return type(value) is self.kind and (self.kind is not int or _is_large(value))
+        return type(value) is self.kind and (self.kind is not int or is_large(value))
 
     def put(self, value):
         if type(self.holder) is CellType:
@@ -143,10 +143,10 @@ class ArrayAsIs(NamedTuple):
 
 def may_vary(value):
     """Whether it is a number of a kind that is followed wherever it is given to."""
-    return type(value) in KINDS or _is_large(value)
+    return type(value) in KINDS or is_large(value)
 
 
-def _is_large(value):
+def is_large(value):
     return type(value) is int and not -6 < value < SHARED
 
 
@@ -375,7 +375,7 @@ class DynamicValues:
             value = function(*parts)
         except (ArithmeticError, ValueError, TypeError):
             return None  # it will be raised again
-        return self._number(value, ComputedSource(function, known, type(value))) if type(value) is float or _is_large(value) else None
+        return self._number(value, ComputedSource(function, known, type(value))) if type(value) is float or is_large(value) else None
 
     def answers(self, function, parts):
         """Returns what `function` tells of these numbers, if one of them varies and it is True or False; else None."""
@@ -390,7 +390,7 @@ class DynamicValues:
 
     def counter(self, owner, name, value, more):
         """A number that stands for what a counter is now, which is handed on; None if it cannot be told from others."""
-        return self._number(value, CounterSource(owner, name, more)) if _is_large(value) else None
+        return self._number(value, CounterSource(owner, name, more)) if is_large(value) else None
 
     def is_place(self, holder, key):
         """Whether a number that varies is there."""
@@ -411,7 +411,7 @@ class DynamicValues:
             value = function(*[value for value, _ in asked])
         except (ArithmeticError, ValueError, TypeError):
             return None
-        if type(value) is not float and not _is_large(value):
+        if type(value) is not float and not is_large(value):
             return None
         self.sources += counts
         return self._number(value, ComputedSource(function, tuple(parts), type(value)))
