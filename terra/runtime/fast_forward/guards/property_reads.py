@@ -1,4 +1,4 @@
-"""What a property of the framework's, such as `trainable_variables`, reads when it looks through the parts of an object of the user's: its containers, and the classes of the parts."""
+"""Properties of the framework's, such as `trainable_variables`, that look through the parts of an object of the user's: which containers and classes they read there."""
 
 import collections
 import collections.abc

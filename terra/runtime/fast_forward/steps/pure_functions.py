@@ -40,7 +40,6 @@ from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf import private_names as tfi
 from terra.transform import instrument, policy
 
-
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _MOST_VARIED = 4  # times that numbers are found to vary without a jump in between: those of objects that are made anew always are others
 _MOST_TRIALS = 10_000  # places and shapes that are remembered
