@@ -19,8 +19,7 @@ from terra.tf.random_state import random_state
 from terra.runtime.fast_forward.cache.call_records import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
 from terra.runtime.execution.slicing import Assign
-from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
-from terra.runtime.fast_forward.sources.number_sources import may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES, may_vary
 from terra.runtime.tensors.tensor import TerraTensor, is_unread
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real

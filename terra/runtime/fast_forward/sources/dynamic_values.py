@@ -23,6 +23,11 @@ _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
 _OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
+def may_vary(value):
+    """Whether it is a number of a kind that is followed wherever it is given to."""
+    return type(value) in KINDS or is_large(value)
+
+
 class ArrayAsIs(NamedTuple):
     """A residual call that gives one of these arrays as it is."""
 

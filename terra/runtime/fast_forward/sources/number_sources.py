@@ -116,11 +116,6 @@ def _code(function):
     return getattr(function, "__code__", function)
 
 
-def may_vary(value):
-    """Whether it is a number of a kind that is followed wherever it is given to."""
-    return type(value) in KINDS or is_large(value)
-
-
 def is_large(value):
     return type(value) is int and not -6 < value < SHARED
 
