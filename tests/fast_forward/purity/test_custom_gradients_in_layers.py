@@ -173,6 +173,7 @@ def test_the_model_alone():
     harness.compare_steps(make)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["terra.compile", "run_eagerly"])
 def test_fit(kind):
     """Keras' own step is one call of the framework's, with the gradient in it."""

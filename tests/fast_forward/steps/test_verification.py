@@ -107,6 +107,7 @@ def branching(drawn):
     return step, w.numpy
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("drawn", [False, True])
 def test_what_two_branches_read_alike_is_not_taken_for_the_other(drawn):
     stats = differ(lambda: branching(drawn), lambda i: (tf.constant(X[i % 3]), 0.001 * i if i % 3 else 0.5 + 0.001 * i), 60, verify=True)
@@ -202,6 +203,7 @@ def wrong_graphs(monkeypatch, op, other):
     monkeypatch.setattr(runtime_functions, "add_function", add)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("make", [trained, looped])
 def test_a_graph_that_computes_something_else_is_found(make, monkeypatch):
     step, state = make()
