@@ -28,7 +28,7 @@ SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "100000" if "TERRA_RANDOM_
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
 
 # Of so many variants of a test, one of so many runs.
-SHARES = ((12, 6), (6, 4), (3, 3))
+SHARES = ((12, 8), (6, 5), (3, 3))
 
 # Files that take a minute or more.
 LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers", "test_distributions")

@@ -158,10 +158,10 @@ def test_a_guard_that_fails_to_see_a_change_is_found(monkeypatch):
     def run(wrap):
         trainer = Trainer()
         step = wrap(trainer.step)
-        assert not differences_of(step)
+        assert not differences_of(step, 12)
         trainer.dropout.rate = 0.25
         monkeypatch.setattr(guard_set.GuardSet, "holds", lambda self: True)
-        errors = differences_of(step)
+        errors = differences_of(step, 6)
         return trainer.state(), errors
 
     expected, none = run(lambda step: step)
@@ -179,13 +179,13 @@ def test_a_call_that_does_something_else_on_a_known_path_is_found(monkeypatch):
     step, layer = terra.coexecute(trainer.step, wait_for_graph=True, verify=True), trainer.model.layers[0]
     for activation in (keras.activations.tanh, keras.activations.sigmoid) * 2:
         layer.activation = activation
-        assert not differences_of(step, 15)
+        assert not differences_of(step, 9)
     fallbacks = step.stats().fallbacks
     monkeypatch.setattr(guard_set.GuardSet, "holds", lambda self: True)
     errors = []
     for activation in (keras.activations.tanh, keras.activations.sigmoid):
         layer.activation = activation
-        errors += differences_of(step, 15)
+        errors += differences_of(step, 6)
     assert errors and "issues" in errors[0] and "was recorded (test_verification.py:" in errors[0]
     assert step.stats().fallbacks == fallbacks
 
