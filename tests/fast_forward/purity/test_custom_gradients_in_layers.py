@@ -149,6 +149,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("model_of, name", [(model_of, name) for k, name in enumerate(LAYERS) for model_of in (sequential, (functional, Subclass)[k % 2])],
                          ids=lambda x: x if isinstance(x, str) else x.__name__.lower())
 def test_such_steps_are_skipped(model_of, name):

@@ -253,7 +253,7 @@ def compare(make, body, change=None, **options):
 RUN = frozenset([prints_what_it_counts, counts, scales, notes, notes_twice, changes, fails, fails_inside, of_an_object, keeps_the_time])
 
 
-@pytest.mark.share(2)  # each of the programs, in turn as a step and as a layer
+@pytest.mark.share(6)
 @pytest.mark.parametrize("make", [as_step, as_layer])
 @pytest.mark.parametrize("body", PROGRAMS)
 def test_they_are_made_in_each_step(body, make):
