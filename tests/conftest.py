@@ -1,10 +1,13 @@
 """Quiet TensorFlow, a watchdog that turns a deadlock into a stack dump, and the choice of variants.
 
-Of tests with several variants alike, a share runs, always the same: the suite is to take less than 20 minutes on two
-cores. TERRA_TESTS=all runs them all, and so does asking for a test by its name. Tests that are marked `all_variants` are
-what the others build on; of those that are marked `one_variant`, the first variant stands for the others; of those that
-are marked `share(n)`, one of n runs. A test for both versions of Keras takes one of them, in each file now the one and
-now the other.
+The suite is to take less than 20 minutes on two cores. So of tests with three variants or more, a share runs (`SHARES`),
+always the same; which ones, is another choice for each test of a file, so that all kinds of variants come in one test
+or another. A test for both versions of Keras takes one of them. Of random examples, a third is tried
+(`variants.examples`).
+
+TERRA_TESTS=all runs all variants and examples; asking for a test by its name, or with -k, runs all its variants. Tests
+that are marked `all_variants` are what the others build on; of those that are marked `one_variant`, the first variant
+stands for the others; of those that are marked `share(n)`, one of n runs.
 """
 import collections
 import faulthandler
@@ -25,7 +28,7 @@ SOFT_LIMIT = int(os.environ.get("TERRA_TEST_TIMEOUT", "100000" if "TERRA_RANDOM_
 HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that never returns: dump and end the process
 
 # Of so many variants of a test, one of so many runs.
-SHARES = ((12, 4), (6, 3), (4, 2))
+SHARES = ((12, 8), (6, 5), (3, 3))
 
 # Files that take a minute or more.
 LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers", "test_distributions")
@@ -54,32 +57,34 @@ def pytest_collection_modifyitems(config, items):
                 seen.add((item.path, item.originalname))
             elif item.get_closest_marker("parametrize") and not item.get_closest_marker("all_variants"):
                 functions.setdefault((item.path, item.originalname), []).append(item)
-        turns = collections.Counter()  # of files: which Keras is next
+        turns = collections.Counter()  # of files: which variant is next
         for (path, _), found in functions.items():
             if len(found) == 2 and all(set(item.callspec.params) == {"K"} for item in found):
                 left_out.add(found[turns[path] % 2])
                 turns[path] += 1
             else:
-                left_out.update(_behind_the_share(found))
+                behind = _behind_the_share(found, turns[path])
+                turns[path] += bool(behind)
+                left_out.update(behind)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
-def _behind_the_share(found):
-    """Lists the variants of one test that are not in the share that runs."""
+def _behind_the_share(found, turn):
+    """Lists the variants of one test that are not in the share that runs; `turn` says which of the shares that is."""
     marker = found[0].get_closest_marker("share")
     share = marker.args[0] if marker else next((share for fewest, share in SHARES if len(found) >= fewest), None)
     if share is None:
         return []
     marks = list(found[0].iter_markers("parametrize"))
     if len(marks) == 1:
-        return [item for k, item in enumerate(found) if not _is_its_turn(k, share)]
+        return [item for k, item in enumerate(found) if not _is_its_turn((k - turn) % len(found), share)]
     lengths = [len(mark.args[1]) for mark in marks]
     if not marker and max(lengths) * share <= len(found) and len(found) == math.prod(lengths):  # each value of each list comes once, or more often: that is enough
-        chosen = {found[sum(k % n * math.prod(lengths[:j]) for j, n in enumerate(lengths))] for k in range(max(lengths))}
+        chosen = {found[sum((k + turn * (j == 0)) % n * math.prod(lengths[:j]) for j, n in enumerate(lengths))] for k in range(max(lengths))}
     else:
-        chosen = {item for k, item in enumerate(found) if (k // lengths[-1] + k % lengths[-1]) % share == 0}  # in each row and column of the table
-    return [item for item in found if item not in chosen]
+        chosen = {item for k, item in enumerate(found) if (k // lengths[-1] + k % lengths[-1] - turn) % share == 0}  # in each row and column of the table
+    return [item for item in found if item not in (chosen or found[:1])]
 
 
 def _is_its_turn(k, share):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import types
 
-LIMIT = 60  # seconds for a program
+LIMIT = 100  # seconds for a program
 
 _ROOT = """
 import json, os, sys

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from terra.graph.nodes import Node
-    from terra.graph.tracegraph import TraceGraph
+from terra.graph.nodes import Graph, Node
 
 
 @dataclass
@@ -43,7 +40,7 @@ class SwitchCase:
         return len(self.cases) + self.can_skip
 
 
-def assign_cases(graph: TraceGraph) -> list[SwitchCase]:
+def assign_cases(graph: Graph) -> list[SwitchCase]:
     """The ordered list of switch-cases; each node is in exactly one basic block."""
     end = graph.end
     switch_cases: list[SwitchCase] = []

@@ -19,12 +19,10 @@ its branches reads the key before assigning it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Hashable, Iterable, NamedTuple, Optional
+from typing import Hashable, Iterable, NamedTuple, Optional
 
-if TYPE_CHECKING:
-    from terra.graph.cases import SwitchCase
-    from terra.graph.nodes import Node
-    from terra.graph.tracegraph import TraceGraph
+from terra.graph.cases import SwitchCase
+from terra.graph.nodes import Graph, Node
 
 
 class Value(NamedTuple):
@@ -113,7 +111,7 @@ class _Mentions:
 
 
 def make_plan(
-    graph: TraceGraph,
+    graph: Graph,
     switch_cases: list[SwitchCase],
     live_out: Iterable[tuple[Node, int]] = (),
     extra_slots: Iterable[ExtraSlot] = (),

@@ -7,21 +7,18 @@ curved edges, so large pictures have straight ones, and no edges for dataflow.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import Callable, Optional
 
 from terra.graph import lines
 from terra.graph.cases import assign_cases
-
-if TYPE_CHECKING:
-    from terra.graph.nodes import Node
-    from terra.graph.tracegraph import TraceGraph
+from terra.graph.nodes import Graph, Node
 
 BY = ("op", "line", "layer")
 _LARGE = 300  # boxes from which on a picture is drawn roughly
 _MOST_KINDS = 3  # of operations in one box
 
 
-def to_dot(graph: TraceGraph, label: Optional[Callable[[Node], str]] = None, by: str = "op") -> str:
+def to_dot(graph: Graph, label: Optional[Callable[[Node], str]] = None, by: str = "op") -> str:
     """Text for `dot -Tsvg`.
 
     by: what becomes one box: "op" an operation, "line" those of one line of the program, "layer" those of one layer (outside of layers, of one line).

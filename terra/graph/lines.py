@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import linecache
 import os
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
+from terra.graph.nodes import Node
 from terra.transform import policy
-
-if TYPE_CHECKING:
-    from terra.graph.nodes import Node
 
 _FETCH, _CHECK, _FEED = "OutputFetching", "OutputChecking", "f"  # as `terra.graph.trace` has them, which needs this package's graph
 _WIDTH = 64  # of a statement

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from typing import TYPE_CHECKING, Iterator, Optional
+from typing import Iterator, Optional
 
 from terra.graph import lines
-from terra.graph.cases import assign_cases
-
-if TYPE_CHECKING:
-    from terra.graph.cases import SwitchCase
-    from terra.graph.nodes import Node
-    from terra.graph.tracegraph import TraceGraph
+from terra.graph.cases import SwitchCase, assign_cases
+from terra.graph.nodes import Graph, Node
 
 MOST_LINES = 200
 _MOST_CASES = 8  # of one switch-case
@@ -94,7 +90,7 @@ def _of_block(block: list[Node], depth: int, merges: bool, deepest: Optional[int
     return [line for entry in top.within for line in entry.listed(depth)]
 
 
-def _blocks(graph: TraceGraph, merges: bool, deepest: Optional[int]) -> list[str]:
+def _blocks(graph: Graph, merges: bool, deepest: Optional[int]) -> list[str]:
     """The lines on all switch-cases in order; those with one case only, and no way around it, run into one another."""
     found: list[str] = []
     straight: list[Node] = []
@@ -108,7 +104,7 @@ def _blocks(graph: TraceGraph, merges: bool, deepest: Optional[int]) -> list[str
     return found + _of_block(straight, 0, merges, deepest)
 
 
-def _of_cases(graph: TraceGraph, switch_case: SwitchCase, merges: bool, deepest: Optional[int]) -> list[str]:
+def _of_cases(graph: Graph, switch_case: SwitchCase, merges: bool, deepest: Optional[int]) -> list[str]:
     """The lines on cases of which each path takes one at most."""
     found: list[str] = []
     shown = switch_case.cases if len(switch_case.cases) <= _MOST_CASES else switch_case.cases[:_MOST_CASES - 1]
@@ -125,7 +121,7 @@ def _of_cases(graph: TraceGraph, switch_case: SwitchCase, merges: bool, deepest:
     return found
 
 
-def summary(graph: TraceGraph) -> str:
+def summary(graph: Graph) -> str:
     """One line: how many operations there are, on how many lines of the program, and how many paths."""
     places = {place[:2] for place in map(lines.place_of, graph.nodes) if place is not None}
     parts = sum(switch_case.n_choices > 1 for switch_case in assign_cases(graph))
@@ -134,7 +130,7 @@ def summary(graph: TraceGraph) -> str:
             + (f", which part in {parts} place{'s' * (parts != 1)}" if parts else ""))
 
 
-def listing(graph: TraceGraph, most: Optional[int] = MOST_LINES) -> str:
+def listing(graph: Graph, most: Optional[int] = MOST_LINES) -> str:
     """The graph by the lines of the program, in the order in which they run.
 
     A line comes with what calls it, or loops around it, above it; with its operations; with the layers that they belong to; and with the values that Python gives or
@@ -154,7 +150,7 @@ def listing(graph: TraceGraph, most: Optional[int] = MOST_LINES) -> str:
     return "\n".join([head, *cut, f"... and {len(found) - len(cut)} more lines: listing(most=None) has all of them"])
 
 
-def to_html(graph: TraceGraph) -> str:
+def to_html(graph: Graph) -> str:
     """The listing as a piece of HTML, as notebooks show it."""
     head, *rest = listing(graph).split("\n")
     return f"<details open><summary>{html.escape(head)}</summary><pre style=\"overflow-x: auto\">{html.escape(chr(10).join(rest))}</pre></details>"

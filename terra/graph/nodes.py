@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, Hashable, Optional, Sequence
+from typing import Any, Hashable, Iterator, Optional, Protocol, Sequence
 
 ORDER = attrgetter("order")
 _WIDE = 8  # a node with more successors than this finds them by key
@@ -68,6 +68,21 @@ class Node:
 
 
 Source = tuple[Node, int]  # (producer, output index)
+
+
+class Graph(Protocol):
+    """A TraceGraph as those know it that only read it, so that they need not import `terra.graph.tracegraph`, which gives their results."""
+
+    start: Node
+    end: Node
+    nodes: list[Node]
+    traces: list[tuple[Node, ...]]
+
+    def __len__(self) -> int: ...
+
+    def topological(self) -> list[Node]: ...
+
+    def edges(self) -> Iterator[tuple[Node, Node]]: ...
 
 
 def gives(slots, sources, when, before=None) -> bool:

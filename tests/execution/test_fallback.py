@@ -367,6 +367,7 @@ def patience(monkeypatch):
     monkeypatch.setattr(policy, "TOO_MANY", policy.WINDOW)
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("how", QUIET + LOUD)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_disturbed_at_every_operation(name, how):
@@ -387,6 +388,7 @@ def test_disturbed_at_every_operation(name, how):
         assert stats.fallbacks >= disturbed - 2, stats
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["fused_updates", "keras_adam"])
 def test_disturbed_under_fast_forward(name, monkeypatch):
     """Framework code is skipped where its outcome is known: then there is no operation to disturb, else there is a fallback."""

@@ -734,6 +734,7 @@ def test_imperative_part_of_a_taped_computation(change):
     assert wrapped.stats().coexecuted_steps > 6, wrapped.stats()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("options", [{}, {"fast_forward": False}, {"verify": True}], ids=["", "nothing_skipped", "verified"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_gradients_of_gradients_add_up_in_eagers_order(persistent, options):
@@ -843,6 +844,7 @@ def jacobian(tape_of, v, x):
     return tf.reduce_sum(y), tf.reduce_sum(tape.jacobian(y, v), 0)
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("differentiate", [plain_gradient, persistent_and_watched, nested, jacobian], ids=lambda function: function.__name__)
 @pytest.mark.parametrize("replaced", [False, True], ids=["terra", "tf"])
 def test_steps_with_such_a_tape_are_skipped(differentiate, replaced, monkeypatch):

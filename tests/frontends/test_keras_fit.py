@@ -409,6 +409,7 @@ def decorated_class(K, decorate):
     return Model
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("K, models", [(keras, 2), (tf_keras, 1)], ids=["keras3", "tf_keras"])
 def test_decorated_steps(K, models):
     """`@terra.coexecute` on `train_step` and `test_step` of a class; its instances share the steps, not their states."""

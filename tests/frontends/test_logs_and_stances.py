@@ -1,10 +1,8 @@
 """What is logged, where that goes, and what the program may say about how steps run: TERRA_LOG, TERRA_DISABLE, `terra.set_stance`, `terra.imperative`."""
 
 import logging
-import os
+import pathlib
 import re
-import subprocess
-import sys
 import textwrap
 import threading
 
@@ -15,16 +13,30 @@ import tensorflow as tf
 import terra
 from terra import errors, logs
 from terra.runtime.step_function import generation
+from tests import forks
 
+ROOT = pathlib.Path(__file__).parents[2]
 X = [tf.random.stateless_normal([4, 4], seed=[k, 7]) for k in range(4)]
 
 
-def script(text, tmp_path, *arguments, **environment):
-    """Runs a program in a process of its own; returns what it did."""
-    path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(text))
-    return subprocess.run([sys.executable, *(arguments or [str(path)])], cwd=tmp_path, capture_output=True, text=True, check=True,
-                          env={**os.environ, "PYTHONPATH": os.getcwd(), "TF_CPP_MIN_LOG_LEVEL": "3", **environment})
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory):
+    with forks.Interpreters(tmp_path_factory.mktemp("interpreters"), "import os, runpy, sys, tensorflow") as made:
+        yield made
+
+
+@pytest.fixture
+def script(interpreters, tmp_path):
+    """Runs a program in a process of its own that imports Terra with these variables of the environment; returns what it did."""
+    def run(text, *arguments, **environment):
+        (tmp_path / "train.py").write_text(textwrap.dedent(text))
+        done = interpreters.run(
+            f"os.environ.update({environment!r})\nos.chdir({str(tmp_path)!r})\nsys.path[:1] = {[str(tmp_path), str(ROOT)]!r}\n"
+            f"sys.argv[:] = {['train.py', *arguments]!r}\nrunpy.run_path('train.py', run_name='__main__')")
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
 
 
 def by_terra(text):
@@ -57,8 +69,8 @@ TRAINING = """
 """
 
 
-def test_what_terra_log_shows(tmp_path):
-    shown = by_terra(script(TRAINING, tmp_path, TERRA_LOG="info").stderr)
+def test_what_terra_log_shows(script):
+    shown = by_terra(script(TRAINING, TERRA_LOG="info").stderr)
     (first,) = [line for line in shown if "is co-executed" in line]
     assert re.fullmatch(r"terra: step is co-executed from step [3-5] on(, up to [\d.e+]+ x faster than eager)?", first)
     (only,) = [line for line in shown if "fell back" in line]
@@ -84,14 +96,14 @@ def test_choices_of_terra_log(caplog, monkeypatch):
     assert log.level == logging.NOTSET
 
 
-def test_a_program_with_handlers_is_told_once(tmp_path):
-    done = script(TRAINING, tmp_path, str(tmp_path / "train.py"), "basic", TERRA_LOG="info")
+def test_a_program_with_handlers_is_told_once(script):
+    done = script(TRAINING, "basic", TERRA_LOG="info")
     told = [line for line in done.stdout.splitlines() if "is co-executed" in line]
     assert len(told) == 1 and told[0].startswith("INFO:terra:step is co-executed from step ") and by_terra(done.stderr) == []
 
 
-def test_everything_eager(tmp_path):
-    done = [script(TRAINING, tmp_path, TERRA_DISABLE=value) for value in "10"]
+def test_everything_eager(script):
+    done = [script(TRAINING, TERRA_DISABLE=value) for value in "10"]
     assert [by_terra(run.stderr) for run in done] == [[], []]  # nothing is shown by itself
     plain, ours = (run.stdout.split() for run in done)
     assert plain[0] == ours[0] and plain[1] == "0" and int(ours[1]) > 30

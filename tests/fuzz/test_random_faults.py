@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import terra
 from tests.fuzz.test_random_programs import load
-from tests.variants import ALL
+from tests.variants import examples
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 PART = 100  # programs of one test in a large run
@@ -304,7 +304,7 @@ def run(text, folder, decorate):
 def test_random_faults(part, tmp_path, capsys):
     phases = [Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else [])
 
-    @settings(max_examples=min(PART, LARGE - PART * part) if LARGE else 40 if ALL else 24, derandomize=not LARGE, deadline=None, database=None, phases=phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    @settings(max_examples=min(PART, LARGE - PART * part) if LARGE else examples(40), derandomize=not LARGE, deadline=None, database=None, phases=phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(st.randoms(use_true_random=False) if LARGE else st.integers(0, 2 ** 32).map(random.Random))
     def differential(r):
         text = Program(r).text()

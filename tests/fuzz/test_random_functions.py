@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from terra.location.location import ROOT, begin_step, end_step, tls
 from terra.transform import instrument, reason
 from terra.transform.rewriting.unparser import unparse
-from tests.variants import ALL
+from tests.variants import examples
 
 _numbers = itertools.count()
 
@@ -211,7 +211,7 @@ def compare(text):
     assert all(one is other for one, other in zip(*places))
 
 
-common = settings(max_examples=int(os.environ.get("TERRA_FUZZ", 150 if ALL else 75)), deadline=None, suppress_health_check=list(HealthCheck))
+common = settings(max_examples=int(os.environ.get("TERRA_FUZZ", examples(150))), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @common

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import terra
+from tests.variants import examples
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 2), tf.float32) for k in range(3)]
 N = 40
@@ -61,7 +62,7 @@ def run(module, wrap, seed, changes):
 
 
 @given(st.lists(statements, min_size=1, max_size=5), st.integers(0, 3), st.booleans(), st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_steps(tmp_path_factory, body, seed, changes, verify):
     path = tmp_path_factory.mktemp("random") / f"numbers{next(_numbers)}.py"
     path.write_text(source(body))

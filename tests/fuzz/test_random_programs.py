@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import terra
 from tests.harness import snapshot
-from tests.variants import ALL
+from tests.variants import examples
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
 CALLS = 12
@@ -308,7 +308,7 @@ def folder(tmp_path_factory):
 def test_random_programs(folder):
     phases = [Phase.explicit, Phase.generate] + ([Phase.shrink] if LARGE else [])
 
-    @settings(max_examples=LARGE or (26 if ALL else 16), derandomize=not LARGE, deadline=None, database=None, phases=phases,
+    @settings(max_examples=LARGE or examples(26), derandomize=not LARGE, deadline=None, database=None, phases=phases,
               suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(st.randoms(use_true_random=False) if LARGE else st.integers(0, 2 ** 32).map(random.Random), st.booleans())
     def differential(r, late):

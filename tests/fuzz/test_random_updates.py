@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import terra
 from tests.fuzz.test_random_programs import load
-from tests.variants import ALL
+from tests.variants import examples
 
 LARGE = int(os.environ.get("TERRA_RANDOM_PROGRAMS", "0"))
-EXAMPLES = LARGE or (30 if ALL else 20)
+EXAMPLES = LARGE or examples(30)
 STEPS = 16
 BAD = (6, 7, 11)
 

@@ -12,6 +12,7 @@ from terra.runtime.generation.kernels.eager_kernels import FLOAT
 from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
 from tests.harness import differ, started_early
+from tests.variants import examples
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, 3e38], "float32")
 
@@ -61,7 +62,7 @@ def same_bits(function, *inputs):
     return len(ways)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.permutations(range(4)), st.lists(st.integers(1, 6), min_size=4, max_size=4), st.integers(0, 4))
 def test_transpositions(perm, shape, rank):
     rank = max(rank, 2)
@@ -112,7 +113,7 @@ def test_gradients_of_parts_that_are_left_alone(part):
     assert same_bits(gradient, floats(*np.zeros((5, 6, 4))[part].shape)) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_products(data):
     """Each einsum of two tensors over common axes, with common axes that stay: equal but for the order of sums."""

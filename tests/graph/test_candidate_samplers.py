@@ -13,6 +13,7 @@ import terra
 from terra.runtime.tensors import draws
 from terra.tf import samplers
 from tests import harness
+from tests.variants import examples
 
 CLASSES, WIDTH, BATCH = 60, 4, 6
 SAMPLERS = {"LogUniformCandidateSampler": tf.random.log_uniform_candidate_sampler, "UniformCandidateSampler": tf.random.uniform_candidate_sampler}
@@ -135,7 +136,7 @@ def test_too_many_candidates_are_an_error():
 
 @pytest.mark.parametrize("op_type", SAMPLERS)
 @given(seed=SEEDS, seed2=SEEDS, sampled=st.integers(1, 40), classes=st.integers(1, 10**6), unique=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_candidates_and_counts_are_those_of_the_kernel(op_type, seed, seed2, sampled, classes, unique):
     attrs = {"num_true": 1, "num_sampled": sampled, "unique": unique, "range_max": classes, "seed": seed, "seed2": seed2}
     if not samplers.can_draw(attrs):

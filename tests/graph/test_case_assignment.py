@@ -6,6 +6,7 @@ from terra.graph.cases import assign_cases, select_table
 from terra.graph.nodes import TraceOp
 from terra.graph.tracegraph import TraceGraph
 from tests.graph.test_tracegraph import combination, merged, ops, program_traces
+from tests.variants import examples
 
 
 def waiting(switch_cases):
@@ -137,7 +138,7 @@ def test_dot():
     assert 'label="NODE"' in graph.to_dot(label=lambda node: "NODE")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 10**6))
 def test_random_programs(seed):
     graph = merged(program_traces(seed, size=20))

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from terra.graph.dataflow import ExtraSlot, Slot, Value, make_plan
 from tests.graph.test_case_assignment import choices
 from tests.graph.test_tracegraph import chain, combination, merged, program_traces, sources_on
+from tests.variants import examples
 
 DUMMY = "dummy"
 
@@ -159,7 +160,7 @@ def test_slot_that_is_assigned_before_its_use_is_no_input():
     assert case.outputs == [] and case.inputs == []
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.integers(0, 10**6), st.data())
 def test_random_programs(seed, data):
     graph = merged(program_traces(seed, n=5, size=16))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from terra.tf import fingerprints
 from terra.tf import private_names as tfi
 from terra.tf.private import runtime_functions
+from tests.variants import examples
 
 F = tf.TensorSpec((2, 2), tf.float32)
 
@@ -43,7 +44,7 @@ def program(x, y):
     return tf.cond(tf.reduce_sum(c) > 0.0, lambda: c * 2.0, lambda: c), a
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_names_and_order_do_not_matter(seed):
     fdef, concrete = fdef_of(program, F, F)

@@ -15,6 +15,7 @@ from terra.graph.trace import CONST, VALUE
 from terra.runtime.generation.functiondef import FunctionBuilder, node_of
 from terra.runtime.generation.node_order import to_register
 from tests.harness import differ
+from tests.variants import examples
 
 
 def floats(*shape, seed=0):
@@ -414,7 +415,7 @@ def test_an_operation_that_fails_and_is_computed_once():
     assert float(v) == before
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=30))
 def test_nodes_that_the_most_others_wait_for_come_last(reads):
     """`reads`: what each operation reads, of those before it."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from terra.graph.nodes import TraceOp
 from terra.graph.tracegraph import TraceGraph
+from tests.variants import examples
 
 
 # ---------------------------------------------------------------------- random programs, also used by other modules
@@ -328,7 +329,7 @@ def test_large_traces_are_merged_without_duplicates():
 # ---------------------------------------------------------------------- properties
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 10**6))
 def test_random_programs(seed):
     traces = program_traces(seed)
@@ -353,7 +354,7 @@ def test_random_programs(seed):
     assert state(graph) == before
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 10**6))
 def test_combinations_of_known_edges(seed):
     graph = merged(program_traces(seed, n=4))
@@ -374,7 +375,7 @@ def test_combinations_of_known_edges(seed):
 EVENTS = st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.integers(-1, 1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(EVENTS, max_size=9), max_size=6))
 def test_arbitrary_traces(raw):
     """Nothing but the contract: three keys, sources anywhere before."""
@@ -417,7 +418,7 @@ def keys_of(traces):
     return {op.key for trace in traces for op in trace}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([8, 20, 50]), st.randoms(use_true_random=False))
 def test_located_operations_are_one_node(seed, size, shuffle):
     """Where each operation of the code has a location of its own, it is one node, whichever paths come in which order."""

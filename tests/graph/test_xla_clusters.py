@@ -2,6 +2,7 @@
 from hypothesis import given, settings, strategies as st
 
 from terra.runtime.generation.xla.clusters import ALONG, NO, YES, find_clusters
+from tests.variants import examples
 
 
 @st.composite
@@ -43,7 +44,7 @@ def has_circle(edges):
     return any(visit(node) for node in list(edges))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(graphs())
 def test_clusters_do_not_wait_for_each_other_in_a_circle(graph):
     """Each cluster contracted to one node leaves a graph without circles; that is also what convexity means."""
@@ -60,7 +61,7 @@ def test_clusters_do_not_wait_for_each_other_in_a_circle(graph):
     assert not has_circle(edges)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(graphs())
 def test_what_is_compiled(graph):
     before, may, order, reads = graph
@@ -70,7 +71,7 @@ def test_what_is_compiled(graph):
         assert (node in inside) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(graphs(), st.integers(2, 6))
 def test_small_clusters_are_left_alone(graph, smallest):
     before, may, order, reads = graph
@@ -78,7 +79,7 @@ def test_small_clusters_are_left_alone(graph, smallest):
     assert find_clusters(before, may, order, reads, smallest) == [members for members in every if len(members) >= smallest]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(graphs())
 def test_a_read_waits_for_nothing_that_it_does_not_need(graph):
     """A cluster that a read needs holds only nodes that this read, or an earlier one, needs."""

@@ -18,6 +18,7 @@ from terra.tf.private import runtime_functions
 from tests import harness
 from tests.graph.test_jit_compile import ATOL, RTOL, batches, compare, jit, kept, keras_training, mlp, numbers, sparse, written_by_hand  # noqa: F401 (kept is a fixture)
 from tests.unwaited import unwaited
+from tests.variants import examples
 
 
 def form_of(step):
@@ -340,7 +341,7 @@ def plain(fdef):
 
 
 @given(functions())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_ways_are_the_function_itself_in_two_orders(fdef):
     first, second = xla_order.ways(fdef)
     assert first.signature.name == "f" and second.signature.name == "f_way1"

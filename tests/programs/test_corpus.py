@@ -21,16 +21,11 @@ from tests.variants import ALL
 
 PROGRAMS = corpus.load()
 gc.freeze()   # each reset of Keras collects garbage: 0.15 s with all of TensorFlow's objects, nothing without
-ONCE = ("keras3", "tfkeras", "functions", "data", "tapes")  # they are about operations and layers, not about what is read when: each in one mode
-IN_TURN = ("python_features", "returns", "state_mutation", "control_flow", "randomness")  # read late, or at once with one of the two ways to start
 
 
 def modes_of(spec, k):
-    if ALL:
-        return spec.modes
-    if spec.module in ONCE or spec.module in IN_TURN:
-        return spec.modes[k % len(spec.modes):][:1]
-    return [mode for mode in spec.modes if mode != ("now", "early")[k % 2]] if len(spec.modes) > 2 else spec.modes
+    """All modes, or one of them, which is another one for the next program."""
+    return spec.modes if ALL else spec.modes[k % len(spec.modes):][:1]
 
 
 CASES = [pytest.param(spec, mode, id=f"{spec.module}-{spec.name}-{mode}") for k, spec in enumerate(PROGRAMS.values()) for mode in modes_of(spec, k)]

@@ -10,6 +10,7 @@ import terra
 from terra.runtime.tensors import draws
 from terra.tf import philox
 from tests.harness import differ
+from tests.variants import examples
 
 RATES = tf.constant(np.random.RandomState(9).uniform(0.2, 5.0, (4, 3)), tf.float32)
 DRAWS = {
@@ -194,7 +195,7 @@ def test_gradients_go_through_gamma():
 words = st.one_of(st.integers(1, 2**63 - 1), st.sampled_from([1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 87654321]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(words, words, st.integers(1, 40), st.integers(1, 60))
 def test_the_twins_draw_the_same(seed, seed2, n, classes):
     logits = tf.constant(np.random.RandomState(n).normal(size=(n, classes)), tf.float32)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
+from tests.variants import examples
 
 CALLS = {
     "normal": lambda g: g.normal((4,), 1.0, 2.0),
@@ -112,7 +113,7 @@ def _after(state, delta):
     return given.numpy().tolist(), generator.state.numpy().tolist(), step.program.generated.in_place
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-1000, 1000), min_size=3, max_size=3), st.integers(0, 1 << 20) | st.integers(0, (1 << 62)))
 def test_the_state_that_is_left(state, delta):
     """The graph computes it with plain arithmetic on two halves of 64 bits, where that is what the kernel does."""

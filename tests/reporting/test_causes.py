@@ -255,7 +255,7 @@ def test_a_profiler(monkeypatch):
 
 def test_a_model_of_keras_whose_batches_differ():
     model = keras.Sequential([keras.layers.Dense(16), keras.layers.Dense(1)])
-    steps = terra.compile(model, reduce_retracing=False, "sgd", "mse")
+    steps = terra.compile(model, "sgd", "mse", reduce_retracing=False)
 
     def batches():
         for k in range(120):

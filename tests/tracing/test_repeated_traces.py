@@ -12,6 +12,7 @@ import terra
 from terra.graph.trace import RawTrace
 from terra.runtime.step_function.generation import Generation
 from terra.runtime.tracing import tracer
+from tests.variants import examples
 
 RNG = np.random.default_rng(0)
 X, Y = (tf.constant(RNG.normal(size=(3, 3)).astype("f")) for _ in range(2))
@@ -129,7 +130,7 @@ def compare(lines, calls):
 CALLS = st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=2, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=4), ways=CALLS, swapped=st.lists(st.booleans(), min_size=6, max_size=6))
 def test_the_same_is_learned(lines, ways, swapped):
     compare(lines, [(way, *((Y, X) if swap else (X, Y))) for way, swap in zip(ways, swapped)])

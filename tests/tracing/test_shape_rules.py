@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terra.runtime.tensors import shape_rules
+from tests.variants import examples
 
 FLOAT, INT32, INT64, BOOL = tf.float32, tf.int32, tf.int64, tf.bool
 
@@ -75,19 +76,19 @@ GRADIENTS = "EluGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad S
 
 
 @given(st.sampled_from(UNARY), shapes)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_one_input(op_type, shape):
     assert told(op_type, {}, [shape]) is not None or "Softmax" in op_type
 
 
 @given(shapes)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_one_input_of_its_own_type(shape):
     assert told("Cast", {"DstT": INT32}, [shape]) == told("LogicalNot", {}, [shape], (BOOL,)) == told("LeakyRelu", {"alpha": 0.1}, [shape]) == (shape,)
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_operands_are_broadcast(data):
     op_type = data.draw(st.sampled_from([*BINARY, "SelectV2", "LogicalAnd", "LogicalOr"]))
     full = data.draw(shapes)
@@ -111,7 +112,7 @@ def test_operands_that_may_differ():
 
 
 @given(st.sampled_from(GRADIENTS), shapes, shapes)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_gradients_of_activations(op_type, a, b):
     attrs = {"alpha": 0.1} if op_type == "LeakyReluGrad" else {}
     told(op_type, attrs, [a, b])
@@ -119,14 +120,14 @@ def test_gradients_of_activations(op_type, a, b):
 
 
 @given(st.sampled_from("All Any Max Mean Min Prod Sum".split()), shapes, known(st.one_of(several, axes)), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_reductions(op_type, shape, reduced, keep):
     told(op_type, {"keep_dims": keep}, [shape, reduced], (BOOL if op_type in ("All", "Any") else FLOAT, None))
     assert told("Sum", {"keep_dims": keep}, [shape, Known(list(range(len(shape))))]) is not None
 
 
 @given(shapes, shapes, st.booleans(), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_products(a, b, first, second):
     told("MatMul", {"transpose_a": first, "transpose_b": second}, [a, b])
     told("BatchMatMulV2", {"adj_x": first, "adj_y": second}, [a, b])
@@ -141,7 +142,7 @@ def test_products(a, b, first, second):
 
 
 @given(shapes, sizes, st.sampled_from(["NHWC", "NCHW"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_biases(shape, n, layout):
     told("BiasAdd", {"data_format": layout}, [shape, (n,)])
     told("BiasAddGrad", {"data_format": layout}, [shape])
@@ -151,7 +152,7 @@ def test_biases(shape, n, layout):
 
 
 @given(shapes, known(st.lists(st.integers(-1, 6), max_size=4)), st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_given_sizes(shape, target, k):
     told("Reshape", {}, [shape, target])
     told("BroadcastTo", {}, [shape, target])
@@ -165,7 +166,7 @@ def test_given_sizes(shape, target, k):
 
 
 @given(shapes, known(st.one_of(axes, st.lists(axes, min_size=1, max_size=2))), known(several), several)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_axes(shape, axis, order, squeezed):
     told("ExpandDims", {}, [shape, axis])
     told("Transpose", {}, [shape, order])
@@ -177,7 +178,7 @@ def test_axes(shape, axis, order, squeezed):
 
 
 @given(shapes, shapes, known(axes), sizes)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_looking_up(shape, indices, axis, n):
     told("GatherV2", {"batch_dims": 0}, [shape, indices, axis], (FLOAT, INT32, None))
     told("UnsortedSegmentSum", {}, [shape, indices, Known(n)], (FLOAT, INT32, None))
@@ -190,7 +191,7 @@ def test_looking_up(shape, indices, axis, n):
 
 
 @given(shapes, shapes, known(axes), axes, sizes)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_several_inputs(a, b, axis, k, n):
     told("ConcatV2", {}, [a, b, axis], (FLOAT, FLOAT, None))
     told("Pack", {"axis": k}, [a, b])
@@ -202,7 +203,7 @@ def test_several_inputs(a, b, axis, k, n):
 
 
 @given(st.lists(st.text("abc.", max_size=3), min_size=1, max_size=2), st.text("abc.", max_size=3), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_einsum(inputs, output, data):
     equation = ",".join(inputs) + "->" + output
     chosen = data.draw(st.fixed_dictionaries({label: st.integers(1, 3) for label in "abc."}))
@@ -212,7 +213,7 @@ def test_einsum(inputs, output, data):
 
 
 @given(shapes, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_slices(shape, data):
     n = data.draw(st.integers(0, len(shape) + 1))
     masks = {name: data.draw(st.integers(0, 2 ** n - 1)) if data.draw(st.booleans()) else 0 for name in (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import terra
 from terra.runtime.tensors.open_shapes import PartialShape, LazyShape, is_known_to_be, merged, tensor_shape
+from tests.variants import examples
 
 STEPS = 18
 
@@ -163,7 +164,7 @@ def test_with_other_options(options):
     check(program("mask", ["less_row", "std", "columns", "size"], "mean"), **options)
 
 
-@settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(14), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(list(STARTS)), st.lists(st.sampled_from([*BLIND, *SEEING]), min_size=1, max_size=5), st.sampled_from(list(REDUCTIONS)), st.booleans(), st.integers(0, 1000))
 def test_random_chains(start, names, reduction, persistent, seed):
     step = program(start, names, reduction, persistent)

@@ -3,9 +3,9 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import textwrap
+
+from tests import forks
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 FILE = """
@@ -97,13 +97,13 @@ FILE = """
 """
 
 
-def test_messages_of_an_old_file(tmp_path):
+def test_messages_of_an_old_file(tmp_path, tmp_path_factory):
     path = tmp_path / "test_of_steps.py"
     path.write_text(textwrap.dedent(FILE))
     os.utime(path, (1.5e9, 1.5e9))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-vv", str(path)],
-                         capture_output=True, text=True, env=environment, cwd=tmp_path)
+    words = ["-q", "-c", "/dev/null", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-vv", str(path)]
+    with forks.Interpreters(tmp_path_factory.mktemp("interpreter"), "import sys, tensorflow", tmp_path) as interpreters:
+        run = interpreters.run(f"sys.path[:1] = ['', {ROOT!r}]\nimport pytest\nsys.exit(pytest.main({words!r}))")
     found, name = {}, None  # (how, step) -> the lines of the explanation
     for line in run.stdout.splitlines():
         if match := re.match(r"_+ test_(\w+)\[(\w+)\] _+", line):

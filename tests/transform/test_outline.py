@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from terra.transform import is_outlined, outline
-from tests.variants import ALL
+from tests.variants import examples
 
 NAMES = ("a", "b", "c", "d")
 
@@ -136,7 +136,7 @@ def programs(draw):
     return "\n".join(["class Trainer:", "    def main(self):", *indented(indented(parts)), "Trainer().main()"])
 
 
-EXAMPLES = int(os.environ.get("TERRA_RANDOM_PROGRAMS", 200 if ALL else 100))
+EXAMPLES = int(os.environ.get("TERRA_RANDOM_PROGRAMS", examples(200)))
 found = {"programs": 0, "functions": 0}
 
 

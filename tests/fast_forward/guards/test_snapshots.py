@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from terra.runtime.fast_forward.guards import container_guard
 from terra.tf import versions
+from tests.variants import examples
 
 VALUES = [object(), object(), None, 1, 1.0, True, 0.0, -0.0, float("nan"), "a", (1, 2), 10 ** 30, 10 ** 30 + 1]
 numbers = st.integers(0, 1000)
@@ -72,7 +73,7 @@ def alike(a, b):
 
 
 @pytest.mark.parametrize("reads_memory", [True, False])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_against_a_plain_comparison(reads_memory, data):
     with pytest.MonkeyPatch.context() as patch:

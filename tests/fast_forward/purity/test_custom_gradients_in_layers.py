@@ -149,6 +149,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("model_of, name", [(model_of, name) for k, name in enumerate(LAYERS) for model_of in (sequential, (functional, Subclass)[k % 2])],
                          ids=lambda x: x if isinstance(x, str) else x.__name__.lower())
 def test_such_steps_are_skipped(model_of, name):
@@ -173,6 +174,7 @@ def test_the_model_alone():
     harness.compare_steps(make)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["terra.compile", "run_eagerly"])
 def test_fit(kind):
     """Keras' own step is one call of the framework's, with the gradient in it."""

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import terra
 from terra.frameworks import effect_free_calls
+from tests.variants import examples
 
 LOCAL = threading.local()
 log = logging.getLogger("tests.opaque")
@@ -252,7 +253,7 @@ def compare(make, body, change=None, **options):
 RUN = frozenset([prints_what_it_counts, counts, scales, notes, notes_twice, changes, fails, fails_inside, of_an_object, keeps_the_time])
 
 
-@pytest.mark.share(2)  # each of the programs, in turn as a step and as a layer
+@pytest.mark.share(6)
 @pytest.mark.parametrize("make", [as_step, as_layer])
 @pytest.mark.parametrize("body", PROGRAMS)
 def test_they_are_made_in_each_step(body, make):
@@ -358,7 +359,7 @@ def test_a_model_that_is_compiled():
     assert stats.whole_steps >= 10, stats
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.sampled_from(["note", "count", "change", "scale", "counter", "set", "read", "print", "made"]), min_size=1, max_size=6), st.integers(5, 40), st.booleans())
 def test_any_order(acts, limit, inside):
     def body(h, x):

@@ -71,6 +71,7 @@ def test_a_condition_on_the_arguments_values():
     compare(make, whole=50, fallbacks=2)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("options", [dict(gradient_accumulation_steps=3), dict(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=4)], ids=["steps", "ema"])
 @pytest.mark.parametrize("verify", [False, True])
 def test_optimizers_that_do_something_else_now_and_then(options, verify):

@@ -89,6 +89,7 @@ def test_a_value_that_keeps_changing(length):
     assert stats.coexecuted_steps > 44 and stats.fallbacks <= 15, stats
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("every", [2, 10])
 def test_a_condition_of_the_frameworks_that_keeps_changing(every):
     """Gradients that are accumulated are applied every so often: nothing is taken for granted that has not been the same some times in a row."""

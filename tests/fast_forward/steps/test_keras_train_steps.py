@@ -191,6 +191,7 @@ def test_batches_are_mappings():
     assert stats.express_steps >= 20, stats
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("weights", [{"class_weight": {0: 1.0, 1: 3.0, 2: 0.5}}, {"sample_weight": np.linspace(0.1, 2.0, N)}], ids=["class", "sample"])
 def test_weights(weights):
     stats = both(lambda model: model.fit(X, Y, batch_size=20, epochs=2, verbose=0, **weights).history, keras, optimizer="adam")
@@ -289,7 +290,7 @@ class LooksAtNumbers(keras.Sequential):
 WAYS = ["nowhere", "step", "calculates", "gives", "metrics", "metrics calculates", "metrics gives"]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("where, options", [(where, options) for k, where in enumerate(WAYS) for options in ({}, {"verify": True})[:2 - bool(k % 3)]], ids=str)
 def test_numbers_of_metrics_are_looked_at(where, options):
     def run(model):

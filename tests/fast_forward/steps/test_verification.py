@@ -107,6 +107,7 @@ def branching(drawn):
     return step, w.numpy
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("drawn", [False, True])
 def test_what_two_branches_read_alike_is_not_taken_for_the_other(drawn):
     stats = differ(lambda: branching(drawn), lambda i: (tf.constant(X[i % 3]), 0.001 * i if i % 3 else 0.5 + 0.001 * i), 60, verify=True)
@@ -157,10 +158,10 @@ def test_a_guard_that_fails_to_see_a_change_is_found(monkeypatch):
     def run(wrap):
         trainer = Trainer()
         step = wrap(trainer.step)
-        assert not differences_of(step)
+        assert not differences_of(step, 12)
         trainer.dropout.rate = 0.25
         monkeypatch.setattr(guard_set.GuardSet, "holds", lambda self: True)
-        errors = differences_of(step)
+        errors = differences_of(step, 6)
         return trainer.state(), errors
 
     expected, none = run(lambda step: step)
@@ -178,13 +179,13 @@ def test_a_call_that_does_something_else_on_a_known_path_is_found(monkeypatch):
     step, layer = terra.coexecute(trainer.step, wait_for_graph=True, verify=True), trainer.model.layers[0]
     for activation in (keras.activations.tanh, keras.activations.sigmoid) * 2:
         layer.activation = activation
-        assert not differences_of(step, 15)
+        assert not differences_of(step, 9)
     fallbacks = step.stats().fallbacks
     monkeypatch.setattr(guard_set.GuardSet, "holds", lambda self: True)
     errors = []
     for activation in (keras.activations.tanh, keras.activations.sigmoid):
         layer.activation = activation
-        errors += differences_of(step, 15)
+        errors += differences_of(step, 6)
     assert errors and "issues" in errors[0] and "was recorded (test_verification.py:" in errors[0]
     assert step.stats().fallbacks == fallbacks
 
@@ -202,6 +203,7 @@ def wrong_graphs(monkeypatch, op, other):
     monkeypatch.setattr(runtime_functions, "add_function", add)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("make", [trained, looped])
 def test_a_graph_that_computes_something_else_is_found(make, monkeypatch):
     step, state = make()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import terra
 from tests.harness import compare_steps
+from tests.variants import examples
 
 ROWS = np.random.RandomState(0).rand(50, 3).astype(np.float32)
 BATCHES = [np.random.RandomState(k).rand(4, 3) for k in range(5)]
@@ -249,7 +250,7 @@ def programs(draw):
     return "def step(x, s):\n    " + "\n    ".join(lines) + f"\n    return net(tf.constant(x, tf.float32)), {', '.join(results)}\n"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(program=programs())
 def test_random_calculations(program, tmp_path_factory):
     path = tmp_path_factory.mktemp("programs") / "program.py"

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
+from tests.variants import examples
 
 X = [tf.constant(np.random.RandomState(k).rand(4, 3), tf.float32) for k in range(3)]
 
@@ -762,7 +763,7 @@ def test_questions(kind, change):
         assert step.stats().whole_steps >= 4, terra.explain(step)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["count", "ask", "set", "inside", "both"]), st.integers(-2, 3), st.integers(2, 5)), min_size=1, max_size=5), st.integers(0, 1))
 def test_any_order_of_counting_and_asking(acts, impure):
     class Any(Asks):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import terra
 from tests.harness import check_skipped, once
+from tests.variants import examples
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 3), tf.float32) for k in range(3)]
 LEFT = ("state", "average", "pair", "old", "older", "table", "last", "steps", "flag", "extra")  # what `run` looks at
@@ -574,7 +575,7 @@ def test_a_state_that_is_set_in_call():
 # -- in any order ----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.sampled_from(["a = a + x", "b = a", "a = b", "c += x", "c = a * b", "a = [b, c]", "b = c if a is None else b", "a = None"]), min_size=1, max_size=5),
        st.lists(st.tuples(st.integers(6, 28), st.sampled_from(["a", "b", "c"]), st.sampled_from([0.0, 1.0, None])), max_size=3))
 def test_any_exchange_of_tensors(lines, changes):

@@ -180,6 +180,7 @@ def watched(made):
     return make_watched
 
 
+@pytest.mark.share(12)
 @pytest.mark.parametrize("options", [{}, {"verify": True}], ids=["", "verify"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_in_a_sequential_model(name, options):
@@ -191,6 +192,7 @@ def test_in_a_sequential_model(name, options):
         assert stats.whole_steps >= whole, stats
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("around", [functional, nested])
 @pytest.mark.parametrize("kind", [Scores, Counts, GoesOn])
 def test_in_other_models(kind, around):

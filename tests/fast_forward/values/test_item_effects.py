@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terra
+from tests.variants import examples
 
 X = [tf.constant(np.random.RandomState(k).rand(2, 3), tf.float32) for k in range(3)]
 
@@ -310,7 +311,7 @@ LINES = ["d['a'] = d['a'] * 0.5 + x", "d['b'] = d['a']", "d['n'] += 1", "c[0] +=
          "y = y + float(c[0] % 5)", "d['k'] = d['n']"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.sampled_from(LINES), min_size=1, max_size=6), st.lists(st.tuples(st.integers(4, 26), st.sampled_from(["d['a'] = d['b'] + 1.0", "d['n'] = 5", "c[0] = 3", "d['z'] = 1"])), max_size=3))
 def test_any_order(lines, changes):
     source = "def step(x):\n    y = tf.reduce_sum(w * x)\n    w.assign_add(x * 0.01)\n" + "".join(f"    {line}\n" for line in lines) + "    return y\n"

@@ -8,8 +8,9 @@ in the state of an object, or in values that the call reads on its way.
 The way through, for a call of the framework:
 
 1. `call_cache` looks under the node of the program, the function, its owner and the location.
-2. `inline_cache` compares the arguments with those of the last calls. An entry for a single
-   function stands behind the node itself, so that a hit touches as little memory as possible.
+2. `inline_cache` compares the arguments with those of the last calls, by their patterns
+   (`argument_patterns`). An entry for a single function stands behind the node itself, so that a hit
+   touches as little memory as possible.
 3. Otherwise `arguments` describes the arguments, and the records of this signature are tried.
 4. `replay_record` replays a record that fits: it feeds the graph, draws seeds, tells tapes, and builds the
    result.

@@ -7,17 +7,15 @@ place of the call (`polymorphic_hit`); the one that was used last stands behind 
 from threading import get_ident
 
 from terra.runtime.execution.python_runner import PythonRunner
+from terra.runtime.fast_forward.cache.argument_patterns import CONSTANT, MARK, NESTED, OTHER, SAME, SCALAR, SHARED, SLICE, VALUE, ZEROS, are_new, matches, pattern_of
 from terra.runtime.fast_forward.cache.replay_record import advance
 from terra.runtime.fast_forward.cache.call_records import MISSED, WithAttributes, ExternalInput, note_mask
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import is_librarys_container
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.tf import private_names as tfi
-from terra.tf.constants import const_key, known_to_host
 
 EagerTensor = tfi.EagerTensor
-_VALUE, _SCALAR, _SAME, _SHARED, _NESTED, _ARGUMENT, _FED, _CONSTANT, _ZEROS, _FOREIGN, _MASKED, _OTHER, _SLICE = range(13)
 _MASK = object()  # a step of a `_FromArgument` path
 NONE = {}  # no keyword arguments
 
@@ -85,23 +83,23 @@ def monomorphic_hit(step, function, args):
     kind = cached.kind
     if kind is not None:
         x = args[1]
-        if kind == _VALUE:
+        if kind == VALUE:
             if type(x) is not TerraTensor or x._key is not cached.a or x._owner is not runner or (x._shp is not cached.b and x._shp != cached.b) or x._keras_mask is not None:
                 return None
-        elif kind == _SAME:
+        elif kind == SAME:
             if x is not cached.a:
                 return None
-        elif kind == _SCALAR:
+        elif kind == SCALAR:
             if type(x) is not cached.a or x != cached.b:
                 return None
-        elif (kind == _CONSTANT and x is cached.b and not x.__dict__) or (kind == _ZEROS and x is cached.b and x.__dict__ == _MARK):
+        elif (kind == CONSTANT and x is cached.b and not x.__dict__) or (kind == ZEROS and x is cached.b and x.__dict__ == MARK):
             if step.data and step.is_data(x):
                 return None
-        elif kind == _SLICE and type(x) is slice and x.start is cached.a[0] and x.stop is cached.a[1] and x.step is cached.a[2]:
+        elif kind == SLICE and type(x) is slice and x.start is cached.a[0] and x.stop is cached.a[1] and x.step is cached.a[2]:
             pass  # the commonest slices are of the small integers of which Python has one object each
         else:
             external = []
-            if not matches(runner, cached.rest, args[1:], external) or (external and not _are_new(runner, external)):
+            if not matches(runner, cached.rest, args[1:], external) or (external and not are_new(runner, external)):
                 return None
     cached.jumps += 1
     step.counts.fast_forwards += 1
@@ -154,16 +152,16 @@ def entry_fits(runner, cached, args, kwargs):
     if kind is None:
         return True
     x = args[1]
-    if kind is _VALUE:
+    if kind is VALUE:
         return type(x) is TerraTensor and x._key is cached.a and x._owner is runner and x._shp == cached.b and x._keras_mask is None
-    if kind is _SAME:
+    if kind is SAME:
         return x is cached.a
-    if kind is _SCALAR:
+    if kind is SCALAR:
         return type(x) is cached.a and x == cached.b
-    if kind is _CONSTANT and x is cached.b and not vars(x) and runner.observer is None:
+    if kind is CONSTANT and x is cached.b and not vars(x) and runner.observer is None:
         return True
     external = []
-    if not matches(runner, cached.rest, args[1:], external) or (external and not _are_new(runner, external)):
+    if not matches(runner, cached.rest, args[1:], external) or (external and not are_new(runner, external)):
         return False
     if runner.observer is not None:
         for x in external:
@@ -182,7 +180,7 @@ def polymorphic_hit(runner, cache, args, kwargs):
         if cached.length != len(given) or cached.names != names or cached.recording is not recording:
             continue
         external = []
-        if matches(runner, cached.pattern, given, external) and (not external or _are_new(runner, external)) and \
+        if matches(runner, cached.pattern, given, external) and (not external or are_new(runner, external)) and \
                 not (cached.fresh and any([id(x) in runner.fed for x in cached.fresh])) and \
                 (cached.record.guard.holds() if cached.guarded else cached.device == tfi.device_name()) and \
                 (not cached.record.needs or cached.record.comes_after(runner)):
@@ -195,83 +193,6 @@ def polymorphic_hit(runner, cache, args, kwargs):
     return MISSED
 
 
-def matches(runner, pattern, given, external):
-    """Returns whether the arguments are those of a recorded call; those that are tensors from outside of the step are appended to `external`."""
-    for x, (kind, a, b) in zip(given, pattern):
-        if kind is _VALUE:
-            if type(x) is not TerraTensor or x._key is not a or x._owner is not runner or x._shp != b or x._keras_mask is not None:
-                return False
-        elif kind is _SCALAR:
-            if type(x) is not a or x != b:
-                return False
-        elif kind is _SAME:
-            if x is not a:
-                return False
-        elif kind is _SHARED:
-            if x is not a and not matches(runner, b, (x,), external):
-                return False
-        elif kind is _NESTED:
-            if type(x) is not a:
-                return False
-            if a is slice:
-                x = (x.start, x.stop, x.step)
-            if len(x) != len(b) or not matches(runner, b, x, external):
-                return False
-        elif kind is _ARGUMENT:
-            argument = runner.step.args.get(id(x))
-            if argument is None or argument[0] != a or runner.step.args_signature()[a] != b or vars(x):
-                return False
-        elif kind is _FED:
-            known = runner.fed.get(id(x))
-            if known is None or known[0] is not a or (known[1], known_to_host(runner, x)) != b or vars(x):
-                return False
-            note_mask(runner, x)
-        elif kind is _CONSTANT:
-            if type(x) is not EagerTensor or runner.step.is_data(x) or vars(x) or not _is_constant(x, a, b):
-                return False
-            external.append(x)
-        elif kind is _ZEROS:
-            if type(x) is not EagerTensor or runner.step.is_data(x) or not _is_marked(x) or not _is_constant(x, a, b):
-                return False
-            external.append(x)
-        elif kind is _MASKED:
-            if type(x) is not TerraTensor or x._key is not a[0] or x._owner is not runner or x._shp != a[1] or x._keras_mask is None \
-                    or not matches(runner, b, (x._keras_mask,), external):
-                return False
-        else:
-            if type(x) is not a or _identity(x) != b[0] or runner._from_outside(x) is not b[1] or (a is TerraTensor and x._owner is runner):
-                return False
-            external.append(x)
-    return True
-
-
-def _is_constant(x, key, known):
-    """Returns whether a tensor is `known`, or another one with the same value."""
-    return x is known or ((x._datatype_enum(), x._shape_tuple()) == key[:2] and const_key(x, *key[:2]) == key)
-
-
-_MARK = {"_is_zeros_tensor": True}
-
-
-def _is_marked(x):
-    """Returns whether nothing is attached to a tensor but what `tf.zeros` attaches."""
-    return vars(x) == _MARK
-
-
-def _identity(x):
-    """(dtype enum, shape) of a tensor, with a third entry if `tf.zeros` has made it; None if anything else is attached to it (Keras does that), or its shape depends on data."""
-    if type(x) is EagerTensor:
-        attached = vars(x)
-        if not attached:
-            return x._datatype_enum(), x._shape_tuple()
-        return (x._datatype_enum(), x._shape_tuple(), attached["_is_zeros_tensor"]) if attached.keys() == _MARK.keys() else None
-    return (x._enum, x._shp) if type(x._shp) is tuple and not x.__dict__ else None
-
-
-def _are_new(runner, external):
-    """Returns whether the step has not met these tensors from outside before, no gradient is asked for one of them, and none has come twice."""
-    ids = set(map(id, external))
-    return len(ids) == len(external) and ids.isdisjoint(runner.fed) and ids.isdisjoint(runner.step.args) and ids.isdisjoint(runner.tapes.watched_ids)
 
 
 def advance_by_entry(runner, cached):
@@ -333,7 +254,7 @@ def add_entry(runner, call_site, record, args, kwargs, shared=False, monomorphic
     try:
         cached.pattern = pattern_of(runner, given, [], record)[2]
         if shared:
-            cached.pattern = (_SHARED, given[0], cached.pattern[:1]), *cached.pattern[1:]
+            cached.pattern = (SHARED, given[0], cached.pattern[:1]), *cached.pattern[1:]
         cached.fresh = _fresh(record)
         result = record.result
         cached.sequence = type(result) if type(result) in (list, tuple) else None
@@ -366,12 +287,12 @@ def add_entry(runner, call_site, record, args, kwargs, shared=False, monomorphic
 
 def _simplify(cached):
     """Returns whether the arguments can be compared as `entry_fits` does it, which is then prepared."""
-    if type(cached.outputs) is not tuple or not cached.pattern or cached.pattern[0][0] not in (_VALUE, _SAME):
+    if type(cached.outputs) is not tuple or not cached.pattern or cached.pattern[0][0] not in (VALUE, SAME):
         return False
     (_, cached.key, cached.shape), *cached.rest = cached.pattern
-    cached.kind, cached.a, cached.b = (None, None, None) if not cached.rest else cached.rest[0] if len(cached.rest) == 1 else (_OTHER, None, None)
-    if cached.kind == _NESTED and cached.a is slice:
-        cached.kind, cached.a = _SLICE, [b if kind == _SCALAR else a for kind, a, b in cached.b]
+    cached.kind, cached.a, cached.b = (None, None, None) if not cached.rest else cached.rest[0] if len(cached.rest) == 1 else (OTHER, None, None)
+    if cached.kind == NESTED and cached.a is slice:
+        cached.kind, cached.a = SLICE, [b if kind == SCALAR else a for kind, a, b in cached.b]
     cached.dtype, cached.enum, cached.made_shape, cached.made_key = cached.outputs
     return True
 
@@ -408,50 +329,4 @@ def _path(given, key):
                 return (k, *_path(x, key))
             except LookupError:
                 continue
-    raise LookupError
-
-
-def pattern_of(runner, x, external=None, record=None):
-    """How an argument is compared. Raises LookupError if that takes more than a glance.
-
-    external: a list for the tensors from outside of the step, if there may be any; `record` is what the call did with them.
-    """
-    kind = type(x)
-    if kind is TerraTensor and x._owner is runner:
-        if "_keras_logits" in x.__dict__:
-            raise LookupError
-        if x._keras_mask is not None:
-            return _MASKED, (x._key, x._shp), (pattern_of(runner, x._keras_mask, external, record),)
-        return _VALUE, x._key, x._shp
-    if kind is TerraTensor or kind is EagerTensor:
-        identity = _identity(x)
-        if identity is None:
-            raise LookupError
-        enum, shape = identity[:2]
-        if len(identity) == 3 and (id(x) in runner.step.args or id(x) in runner.fed):
-            raise LookupError
-        argument, fed = runner.step.args.get(id(x)), runner.fed.get(id(x))
-        if argument is not None and shape != ():
-            return _ARGUMENT, argument[0], (enum, shape)
-        if argument is not None or external is None or any(x is other for other in external):
-            raise LookupError
-        if fed is not None and not any(slot.key is fed[0] for slot, _ in record.feeds):
-            return _FED, fed[0], (fed[1], known_to_host(runner, x))
-        index = len(external)
-        external.append(x)
-        if not any(kind is ExternalInput and place == index for kind, place, _ in record.checks):
-            return _FOREIGN, kind, (identity, runner._from_outside(x))
-        if kind is TerraTensor or runner.step.is_data(x) or (len(identity) == 3 and not _is_marked(x)):
-            raise LookupError
-        return _ZEROS if len(identity) == 3 else _CONSTANT, const_key(x, enum, shape), x
-    if x is None or kind is bool or x is Ellipsis or kind is tfi.tf.DType or tfi.is_variable(x):
-        return _SAME, x, None
-    if kind in SCALARS:
-        if kind is float and x == 0.0:
-            raise LookupError  # 0.0 == -0.0
-        return _SCALAR, kind, x
-    if kind is tuple or kind is list or (kind is tfi.tensor_shape.TensorShape and x.rank is not None) or (is_librarys_container(kind) and isinstance(x, list)):
-        return _NESTED, kind, tuple([pattern_of(runner, y, external, record) for y in x])
-    if kind is slice:
-        return _NESTED, kind, tuple([pattern_of(runner, y, external, record) for y in (x.start, x.stop, x.step)])
     raise LookupError

@@ -9,7 +9,8 @@ or for unchanged version numbers of dicts where Python has these (`terra.tf.vers
 * `container_guard` keeps what containers held, so that all are compared at once.
 * `guard_set` puts both together, with global settings, into the guard of one call.
 * `read_set` does the same for what a run of the program's own code has read; `null_read_set` stands in for
-  it in an impure run, of which nothing is kept.
+  it in an impure run, of which nothing is kept. `property_reads` lists what a property of the framework's
+  looks at.
 * `attribute_filter` decides which attributes count: not those that change after each step and that the
   framework never reads. `asked` sees what it reads, while a call is recorded.
 * `patch_guard` looks for functions of the framework that were replaced.

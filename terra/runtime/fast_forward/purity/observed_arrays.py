@@ -10,7 +10,7 @@ from terra import ours
 from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_plain_value, never_raises, strictly, warned, writes
 from terra.runtime.fast_forward.sources.residual_calls import kind_of
 from terra.runtime.fast_forward.sources.value_sources import ConstantSource, ContainerSource, FetchSource
-from terra.runtime.fast_forward.sources.dynamic_values import KINDS
+from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.tensors.tensor import holds_numbers
 from terra.tf import private_names as tfi
 

@@ -6,7 +6,8 @@ from terra.frameworks import keras
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
-from terra.runtime.fast_forward.sources.dynamic_values import KINDS, Becomes
+from terra.runtime.fast_forward.sources.dynamic_values import Becomes
+from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container
 from terra.tf import private_names as tfi
 

@@ -7,7 +7,7 @@ from types import CellType, ModuleType
 
 from terra import ours
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, held_in, space_of
-from terra.runtime.fast_forward.sources.dynamic_values import SHARED
+from terra.runtime.fast_forward.sources.number_sources import SHARED
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container
 from terra.tf import private_names as tfi

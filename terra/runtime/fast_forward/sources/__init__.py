@@ -5,6 +5,7 @@ of earlier operations are named by their nodes (`cache.regions`); the modules he
 that come from Python, or go there:
 
 * `dynamic_values`: arguments that differ at each step without being tensors, that is arrays and numbers.
+* `number_sources`: where such a number is found, and how what is calculated of it is calculated again.
 * `array_calculations`: NumPy's calculations with these, which are made again for each step.
 * `residual_calls`: calls that are made at each step, such as `next(iterator)` and random draws.
 * `deferred_fetches`: values that a step reads only to give them back; they are read when the graph is

@@ -14,7 +14,7 @@ import numpy as np
 
 from terra.location import current_step
 from terra.runtime.fast_forward.sources.array_calculations import NOT_STRICTLY, Calculation, strictly
-from terra.runtime.fast_forward.sources.dynamic_values import KINDS, evaluate, number_at
+from terra.runtime.fast_forward.sources.number_sources import KINDS, evaluate, number_at
 from terra.runtime.tensors.tensor import holds_numbers
 from terra.tf import private_names as tfi
 from terra.tf import iterators
@@ -149,7 +149,7 @@ NO_RESULTS = ResidualResults((), (), ())
 
 
 def run_residual(record, given, arrays):
-    """(what the residual calls of a record give, the numbers that vary, see `dynamic_values.evaluate`), where the step has the arguments `given`, with these arrays among them; None if they are not as they
+    """(what the residual calls of a record give, the numbers that vary, see `number_sources.evaluate`), where the step has the arguments `given`, with these arrays among them; None if they are not as they
     were, and it is as if nothing was made.
 
     The elements of iterators come last, once it is known that the step takes them: what is put back only Python finds in the iterator, no function of TensorFlow's, and no checkpoint.

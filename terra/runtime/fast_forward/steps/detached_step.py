@@ -24,7 +24,8 @@ from terra.runtime.fast_forward.sources import residual_calls, opaque_calls
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred, parts_of
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
-from terra.runtime.fast_forward.sources.dynamic_values import StorageSource, evaluate, tensor_for
+from terra.runtime.fast_forward.sources.dynamic_values import tensor_for
+from terra.runtime.fast_forward.sources.number_sources import StorageSource, evaluate
 from terra.runtime.fast_forward.steps import early_effects, pure_functions
 from terra.runtime.fast_forward.steps.running import Feeds, Ran
 from terra.runtime.fast_forward.steps.early_effects import DRAWN, GIVEN, LATER, NUMBER_OF, OPAQUE, Refused

@@ -9,7 +9,8 @@ from terra.runtime.fast_forward.cache.arguments import is_held
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
-from terra.runtime.fast_forward.sources.dynamic_values import StorageSource, DynamicValues, may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import DynamicValues, may_vary
+from terra.runtime.fast_forward.sources.number_sources import StorageSource
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 

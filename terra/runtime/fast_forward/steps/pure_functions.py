@@ -22,14 +22,15 @@ from terra import ours
 from terra.frameworks import framework_objects
 from terra.location import current_step
 from terra.runtime.execution.step import Step
-from terra.runtime.fast_forward.cache import arguments, call_cache, inline_cache, verification
+from terra.runtime.fast_forward.cache import argument_patterns, arguments, call_cache, verification
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, RecordVariants, Inputs
 from terra.runtime.fast_forward.guards import guard_set
 from terra.runtime.fast_forward.sites import user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
-from terra.runtime.fast_forward.sources.dynamic_values import A_NUMBER, SHARED, DynamicValues, evaluate
+from terra.runtime.fast_forward.sources.dynamic_values import A_NUMBER, DynamicValues
+from terra.runtime.fast_forward.sources.number_sources import SHARED, evaluate
 from terra.runtime.fast_forward.steps.observed_runs import Described, observe, renewed_object, run_with_outcomes
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
@@ -38,7 +39,6 @@ from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import instrument, policy
-
 
 _MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
 _MOST_VARIED = 4  # times that numbers are found to vary without a jump in between: those of objects that are made anew always are others
@@ -68,7 +68,7 @@ class PurityTrial:
         self.variants = {}  # signature -> records
         self.jumps = 0
         self.carried = {}  # (id of an object, name) -> `effects.StateInput`, whose contents are arguments, too
-        self.numbers = {}  # identity -> `dynamic_values.StorageSource` of the numbers that vary, which are arguments, too
+        self.numbers = {}  # identity -> `number_sources.StorageSource` of the numbers that vary, which are arguments, too
         self.integers = {}  # the same of integers, which are not: only what is asked about, or calculated of, them counts
         self.constants = set()  # identities of numbers that were looked at: each value is another call
         self.seen = {}  # identity -> (`StorageSource`, value) of the numbers that the last run which was observed was given, or has read
@@ -315,7 +315,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     if trial.last_match is not None:
         n, pattern, names, record, variants = trial.last_match
         given = (*args, *kwargs.values())
-        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and inline_cache.matches(runner, pattern, given, None) \
+        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and argument_patterns.matches(runner, pattern, given, None) \
                 and record.fits(runner, _NO_INPUTS):
             result = _jump(trial, runner, record, _NO_INPUTS, variants, fewest, call, called, args, kwargs)
             if result is not MISSED:
@@ -364,7 +364,7 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 break
             if fewest == 1 and not (record.masks or trial.carried or record.repeated or record.numbers or record.calls or record.takes_arrays or record.opaque):
                 try:
-                    pattern = [inline_cache.pattern_of(runner, x) for x in (*args, *kwargs.values())]
+                    pattern = [argument_patterns.pattern_of(runner, x) for x in (*args, *kwargs.values())]
                     trial.last_match = len(runner.step.arg_list), pattern, tuple(kwargs), record, variants
                 except LookupError:
                     pass

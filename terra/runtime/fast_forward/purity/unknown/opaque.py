@@ -19,7 +19,7 @@ from terra.runtime.fast_forward.purity.facts.program_code import is_refused, run
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OpaqueCall, Result, identity, is_plain, outcomes
-from terra.runtime.fast_forward.sources.dynamic_values import KINDS
+from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes

@@ -1,0 +1,155 @@
+"""Numbers that vary: where each is found in a step, how those that are calculated of them are calculated again, and which answers about them have to be the same again."""
+
+from types import CellType
+from typing import NamedTuple
+
+import numpy as np
+
+from terra.runtime.fast_forward.sources.effects import held_in
+from terra.runtime.fast_forward.sources.value_sources import ResidualSource
+
+KINDS = frozenset([float, np.float64, np.float32])  # of numbers that may vary; integers do, too, in ways of their own
+SHARED = 257  # Python has one object for each integer below, from which it cannot be told where it came from
+_LARGEST = 1 << 62  # integer of which a tensor is made without an error
+
+
+class StorageSource:
+    """Where a number of this kind is found: argument `key`, item `key` of the dict (of attributes, or of a module) or list `holder`, or what the cell `holder` holds (`key` is that of
+    `effects.CONTENTS`)."""
+
+    __slots__ = ("holder", "key", "kind")
+
+    def __init__(self, holder, key, kind):
+        self.holder, self.key, self.kind = holder, key, kind
+
+    @property
+    def identity(self):
+        return id(self.holder), self.key
+
+    def __eq__(self, other):
+        return type(other) is StorageSource and self.holder is other.holder and self.key == other.key and self.kind is other.kind
+
+    __hash__ = None
+
+    def label(self, parameters):
+        """Returns what the program calls it; `parameters`: the names of those of the step's function."""
+        if self.holder is None:
+            return parameters[self.key] if self.key < len(parameters) else f"argument {self.key + 1}"
+        if type(self.holder) is CellType:
+            return "what a closure holds"
+        return self.key if type(self.key) is str else f"[{self.key!r}]"
+
+    def value(self, given):
+        """Returns what is there now; None if there is nothing. `given`: the step's arguments, in order."""
+        try:
+            if type(self.holder) is CellType:
+                return self.holder.cell_contents
+            return (given if self.holder is None else self.holder)[self.key]
+        except (KeyError, IndexError, ValueError):
+            return None
+
+    def holds_number(self, given):
+        value = self.value(given)
+        return type(value) is self.kind and (self.kind is not int or is_large(value))
+
+    def put(self, value):
+        if type(self.holder) is CellType:
+            self.holder.cell_contents = value
+        else:
+            self.holder[self.key] = value
+
+
+class ConstantNumber(NamedTuple):
+    """A number that stays the same."""
+
+    kind: type
+    number: object
+
+
+class CounterSource(NamedTuple):
+    """An integer that is found as attribute or item `name` of an object, and how much more it is then than at the beginning of the run."""
+
+    owner: object
+    name: object
+    more: int
+
+    def __eq__(self, other):
+        return type(other) is CounterSource and self.owner is other.owner and self.name == other.name and self.more == other.more
+
+    __hash__ = None
+
+    def value(self, given):
+        value = held_in(self.owner, self.name)
+        return value + self.more if type(value) is int else None
+
+
+class ComputedSource:
+    """A number that `function`, without side effects, calculates of others: of those at these places in a list, or `ConstantNumber` ones."""
+
+    __slots__ = ("function", "parts", "kind")
+
+    def __init__(self, function, parts, kind=float):
+        self.function, self.parts, self.kind = function, parts, kind
+
+    def __eq__(self, other):  # functions of observed code are made anew in each run
+        return type(other) is ComputedSource and self.parts == other.parts and self.kind is other.kind and _code(self.function) == _code(other.function)
+
+    __hash__ = None
+
+
+class NumberPredicate(ComputedSource):
+    """A question about numbers whose answer has to be the same again."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, function, parts, answer):
+        super().__init__(function, parts)
+        self.answer = answer
+
+    def __eq__(self, other):
+        return type(other) is NumberPredicate and self.parts == other.parts and self.answer is other.answer and _code(self.function) == _code(other.function)
+
+    __hash__ = None
+
+
+def _code(function):
+    return getattr(function, "__code__", function)
+
+
+def is_large(value):
+    return type(value) is int and not -6 < value < SHARED
+
+
+def number_at(place, sources, given, drawn):
+    """Returns what one of these numbers is, as `evaluate` tells it; something else, or an error, where that tells that there is none."""
+    source = sources[place]
+    if type(source) is ResidualSource:
+        return drawn[source.index]
+    if type(source) is StorageSource or type(source) is CounterSource:
+        return source.value(given)
+    return source.function(*[number_at(part, sources, given, drawn) if type(part) is int else part.number for part in source.parts])
+
+
+def evaluate(sources, given, drawn):
+    """Returns what these numbers are, a list of a `StorageSource`, `CounterSource`, `ResidualSource`, `ComputedSource` or `NumberPredicate` each, where the step has the arguments `given`, and residual calls have given `drawn`; None if one of
+    them is no number, an answer is another one, or the run would raise."""
+    values = []
+    for source in sources:
+        if type(source) is ResidualSource:
+            value = drawn[source.index]
+        elif type(source) is StorageSource or type(source) is CounterSource:
+            value = source.value(given)
+        else:
+            try:
+                value = source.function(*[values[part] if type(part) is int else part.number for part in source.parts])
+            except (ArithmeticError, ValueError, TypeError):
+                return None
+        if type(source) is NumberPredicate:
+            if value is not source.answer:
+                return None
+        elif type(source) is not ResidualSource and type(value) is not (int if type(source) is CounterSource else source.kind):
+            return None
+        elif type(value) is int and not -_LARGEST <= value <= _LARGEST:
+            return None
+        values.append(value)
+    return values
