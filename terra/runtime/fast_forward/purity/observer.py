@@ -42,8 +42,7 @@ from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
 from terra.runtime.tensors.object_kinds import HOLDING, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf.private import composites
-from terra.tf import private_names as tfi
-from terra.tf import opschema
+from terra.tf import opschema, private_names as tfi
 from terra.transform import convert
 from terra.transform.source import globals_read
 
@@ -289,19 +288,12 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
                 seen.add(id(value))
             for x in value.values() if kind is dict else value:
                 self._check_result(x, seen)
-        elif is_record(kind):
+        elif is_record(kind) or composites.is_extension(kind):
             if id(value) not in self._born or id(value) in seen:
                 self.impure(f"returns an object of type {kind.__name__} that it has not made, or one twice")
                 return
             seen.add(id(value))
-            for x in vars(value).values():
-                self._check_result(x, seen)
-        elif composites.is_extension(kind):
-            if id(value) not in self._born or id(value) in seen:
-                self.impure(f"returns an object of type {kind.__name__} that it has not made, or one twice")
-                return
-            seen.add(id(value))
-            for x in composites.composite_parts(value):
+            for x in vars(value).values() if is_record(kind) else composites.composite_parts(value):
                 self._check_result(x, seen)
         elif kind is tfi.ListWrapper and id(value) in self._born:
             for x in value:

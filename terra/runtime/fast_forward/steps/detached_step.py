@@ -38,8 +38,7 @@ from terra.runtime.tensors.tensor import TerraTensor, holds_numbers, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
 from terra.tf.private import composites
-from terra.tf import private_names as tfi
-from terra.tf import interrupts, opschema
+from terra.tf import interrupts, opschema, private_names as tfi
 from terra.tf.constants import const_key, dummy
 
 EagerTensor = tfi.EagerTensor
