@@ -159,10 +159,9 @@ def test_programs_that_never_win_keep_to_it(make, monkeypatch):
         for k in range(80):
             traced = step.stats().tracing_steps if wrap is not harness.eager else 0
             own = step.policy.account if wrap is not harness.eager else None
-            had_credit = own is None or own.may_trace()
+            may = own is None or own.may_trace() or step.program is not None  # a step that leaves its graph is traced from there
             seen.append(harness.shown(step(k)))
-            if own is not None and step.program is None and step.stats().tracing_steps > traced:
-                assert had_credit
+            assert may or step.stats().tracing_steps == traced
         found.append((seen, harness.shown(state())))
     assert found[0] == found[1]
     stats = step.stats()
