@@ -90,8 +90,7 @@ class BlockLifecycle(Lifecycle):
 
     def begin(self, *args):
         self._note_time()
-        function, recorder = self._function, spans.look() if spans.recorder is not None or tfi.is_profiling() else None
-        begun = recorder and (recorder, function, recorded.counted(function), spans.mark(spans.PYTHON, function.counts.name), time.perf_counter())
+        begun = recorded.begin(self._function) if spans.recorder is not None or tfi.is_profiling() else None
         step = super().begin(*args)
         if begun is not None and step is None:
             recorded.note(*begun)  # nobody tells when the block is over
