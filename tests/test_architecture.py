@@ -25,7 +25,7 @@ MODULES = {
 FUNCTIONS = {}
 OPENINGS = ("The same", "What", "Have", "Has")  # a docstring says what its function does or gives: no word that points elsewhere comes first
 # How many still begin so, room by room.
-UNCLEAR = {"terra.frontends": 4}
+UNCLEAR = {}
 CLASSES = {"terra.runtime.fast_forward.purity.observer.Observer": 11}
 
 

@@ -90,14 +90,8 @@ class BlockLifecycle(Lifecycle):
 
     def begin(self, *args):
         self._note_time()
-        function, recorder = self._function, spans.look() if spans.recorder is not None or tfi.is_profiling() else None
-        begun = recorder and (recorder, function, recorded.counted(function), spans.mark(spans.PYTHON, function.counts.name), time.perf_counter())
-        step = super().begin(*args)
-        if begun is not None and step is None:
-            recorded.note(*begun)  # nobody tells when the block is over
-        else:
-            self._recorded = begun
-        return step
+        self._recorded = recorded.begin(self._function) if spans.recorder is not None or tfi.is_profiling() else None
+        return super().begin(*args)
 
     @property
     def last_use(self):
@@ -124,10 +118,14 @@ class BlockLifecycle(Lifecycle):
             location.end_step(step.came_from)
         tfi.flush_zeros_cache()
         interception.remove_if_idle()
+        self.is_over()
+        signal_handlers.put_back(step.handlers)
+
+    def is_over(self):
+        """The step is over, or the block of one that runs imperatively: nothing tells where such a step ends."""
         begun, self._recorded = self._recorded, None
         if begun is not None:
             recorded.note(*begun)
-        signal_handlers.put_back(step.handlers)
 
 
 class BlockFunction(Coexecuted):

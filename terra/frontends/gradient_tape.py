@@ -58,9 +58,10 @@ class GradientTape(tfi.tf.GradientTape):
         if tfi.tf.executing_eagerly() and not current_step.left_alone.depth:
             step = self._begin(sys._getframe(1))
         if step is None:
+            tape = super().__enter__()  # which raises if the tape is still recording
             if self._left_alone is not None:
                 self._left_alone.__enter__()
-            return super().__enter__()
+            return tape
         self._step = step
         try:
             return super().__enter__()
@@ -98,6 +99,7 @@ class GradientTape(tfi.tf.GradientTape):
         if self._left_alone is not None:
             left_alone, self._left_alone = self._left_alone, None
             left_alone.__exit__()
+            self._outside.lifecycle.is_over()
         if step is None or step.closed or step.view is not None:
             return super().__exit__(kind, error, trace)
         try:

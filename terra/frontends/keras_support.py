@@ -28,7 +28,7 @@ _TERRA_OPTIONS = {f.name for f in dataclasses.fields(Options)}
 
 
 class KerasSteps:
-    """What `terra.compile` returns: the co-executed steps `train`, `test` and `predict` of a model, and the way back."""
+    """The co-executed steps `train`, `test` and `predict` of a model, and the way back: `terra.compile` returns it."""
 
     def __init__(self, model, options):
         self.model = model
@@ -184,7 +184,7 @@ class _OfScript(KerasSteps):
 
 
 def preparations(options):
-    """What is to be done with modules of Keras', by name, so that models which are compiled with `run_eagerly=True` are co-executed, with these options."""
+    """Returns {name of a module of Keras': the function that changes it}, so that models which are compiled with `run_eagerly=True` are co-executed, with these options."""
     return {module: functools.partial(_prepare, name, options) for module, name in keras.TRAINERS.items()}
 
 
@@ -219,7 +219,7 @@ def _beginning(make, kept, options):
 
 
 def _steps_of_class(model):
-    """What tells the steps of the model's class from others: where their code is, which is the same for their instrumented forms."""
+    """Identifies the steps of the model's class: returns where their code is, which is the same for their instrumented forms."""
     steps = [inspect.getattr_static(type(model), name, None) for name in framework_objects.STEPS]
     codes = [getattr(step, "__code__", None) for step in steps]
     return [step if code is None else (code.co_filename, code.co_firstlineno, code.co_name) for step, code in zip(steps, codes)]

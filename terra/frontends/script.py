@@ -91,7 +91,7 @@ def step(blocks):
 
 
 def steps_of(function):
-    """What co-executes a function with a tape in it; None if that is another function."""
+    """Returns the co-executed function behind one with a tape in it; None if `function` is another one."""
     return _steps.get(function) if type(function) is types.FunctionType else None
 
 

@@ -1,7 +1,7 @@
 """The TraceGraph as Graphviz text: one box for each switch-case's basic blocks, dashed edges for dataflow.
 
-A box of the picture stands for one operation, or for all operations of one line, or of one layer, in a basic block. Graphviz needs minutes for thousands of boxes with
-curved edges, so large pictures have straight ones, and no edges for dataflow.
+A box of the picture stands for one operation, or for all operations of one line, or of one layer, in a basic block. Graphviz needs minutes for thousands of boxes, so
+large pictures say where their boxes are (`columns`), and have no edges for dataflow.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Callable, Optional
 
-from terra.graph import lines
+from terra.graph import columns, lines
 from terra.graph.cases import assign_cases
 from terra.graph.nodes import Graph, Node
 
 BY = ("op", "line", "layer")
-_LARGE = 300  # boxes from which on a picture is drawn roughly
+_LARGE = 300  # boxes from which on Graphviz would take too long to place them
 _MOST_KINDS = 3  # of operations in one box
 
 
@@ -27,32 +27,52 @@ def to_dot(graph: Graph, label: Optional[Callable[[Node], str]] = None, by: str 
     """
     if by not in BY:
         raise ValueError(f"to_dot's by is one of {', '.join(map(repr, BY))}, not {by!r}.")
-    boxes, clusters = _boxes(graph, by)
-    n_boxes = sum(len(held) for _, held in clusters)
-    titles = {box: _title(nodes, by, label) for _, held in clusters for box, nodes in held.items()}
-    out = ["digraph TraceGraph {", "  node [shape=box, fontsize=10];"]
-    if n_boxes > _LARGE:
-        out.append("  graph [splines=line, nslimit=1, nslimit1=1, mclimit=0.1];")
-    out += ["  start [shape=circle];", "  end [shape=circle];"]
-    for title, held in clusters:
-        out.append(f"  subgraph cluster_{title.replace(' ', '_')} {{" if title else "  {")
-        if title:
-            out.append(f"    label={_quote(title)}; color=gray; fontsize=8;")
-        out += [f"    {box} [label={_quote(titles[box])}];" for box in held]
-        out.append("  }")
+    boxes, parts = _boxes(graph, by)
+    texts = {box: _title(nodes, by, label) for part in parts for _, held in part for box, nodes in held.items()}
     boxes[graph.start], boxes[graph.end] = "start", "end"
-    edges = dict.fromkeys((boxes[node], boxes[succ]) for node, succ in graph.edges())
-    out += [f"  {box} -> {succ};" for box, succ in edges if box != succ]
-    if n_boxes <= _LARGE:
+    edges = [(box, succ) for box, succ in dict.fromkeys((boxes[node], boxes[succ]) for node, succ in graph.edges()) if box != succ]
+    out = ["digraph TraceGraph {", "  node [shape=box, fontsize=10];"]
+    if len(texts) > _LARGE:
+        out += _in_columns(parts, texts, edges)
+    else:
+        out += ["  start [shape=circle];", "  end [shape=circle];"]
+        for title, held in (case for part in parts for case in part):
+            out += _group(f"cluster_{title.replace(' ', '_')}" if title else "", title, [f"    {box} [label={_quote(texts[box])}];" for box in held])
+        out += [f"  {box} -> {succ};" for box, succ in edges]
         out += _dataflow(graph, boxes, by)
     out.append("}")
     return "\n".join(out) + "\n"
 
 
+def _group(name, title, boxes, attributes=""):
+    """A group of boxes; one with a title has a frame."""
+    if not title:
+        return ["  {", *boxes, "  }"]
+    return [f"  subgraph {name} {{", f"    label={_quote(title)}; color=gray; fontsize=8;{attributes}", *boxes, "  }"]
+
+
+def _in_columns(parts, texts, edges):
+    """A large picture, in which all has its place: Graphviz only draws it."""
+    texts = {"start": "start", **texts, "end": "end"}
+    placed = columns.Columns([[("", ["start"])], *([(title, list(held)) for title, held in part] for part in parts), [("", ["end"])]], texts)
+    out = ["  graph [layout=nop2];"]
+    for frame in placed.frames:
+        left, bottom, right, top = frame.around
+        boxes = []
+        for name in frame.boxes:
+            box = placed.boxes[name]
+            size = "shape=circle, fixedsize=true, width=0.5" if name in ("start", "end") else f"width={box.width / 72:.3f}, height={box.height / 72:.3f}"
+            boxes.append(f'    {name} [label={_quote(texts[name])}, pos="{box.x:.1f},{box.y:.1f}", {size}];')
+        name = f"cluster_{frame.title.replace(' ', '_')}_column_{placed.boxes[frame.boxes[0]].column}"
+        out += _group(name, frame.title, boxes, f' bb="{left:.1f},{bottom:.1f},{right:.1f},{top:.1f}"; lp="{(left + right) / 2:.1f},{top - 7:.1f}";')
+    return out + [f'  {box} -> {succ} [pos="{columns.curve(placed.way(box, succ))}"];' for box, succ in edges]
+
+
 def _boxes(graph, by):
-    """Returns ({node: name of its box}, [(title of a case, {name of a box: its nodes})])."""
-    boxes, clusters = {}, []
+    """Returns ({node: name of its box}, parts of the picture): for each switch-case its cases as (title, {name of a box: its nodes})."""
+    boxes, parts = {}, []
     for index, switch_case in enumerate(assign_cases(graph)):
+        parts.append([])
         for choice, case in enumerate(switch_case.cases):
             held, known = {}, {}
             for node in case.block:
@@ -60,8 +80,8 @@ def _boxes(graph, by):
                 box = known.setdefault(key, f"n{node.id}")
                 held.setdefault(box, []).append(node)
                 boxes[node] = box
-            clusters.append((f"switch_case {index} case {choice}" if switch_case.n_choices > 1 else "", held))
-    return boxes, clusters
+            parts[-1].append((f"switch_case {index} case {choice}" if switch_case.n_choices > 1 else "", held))
+    return boxes, parts
 
 
 def _line(node):

@@ -1,5 +1,6 @@
 """The TraceGraph as people read it: the listing by the user's lines, the picture, the names of nodes."""
 
+import bisect
 import html.parser
 import inspect
 import re
@@ -117,8 +118,61 @@ def test_a_large_graph_is_short_and_drawn_soon():
     start = time.perf_counter()
     text = str(graph)
     assert len(text.splitlines()) < 200 and "150 times" in text and time.perf_counter() - start < 3
-    for by in "line", "layer":
+    for by in "op", "line", "layer":
         drawn(graph, by)
+
+
+def branching(n_places, n_ways, length):
+    """A graph of paths that part and meet again so often; on the first of them nothing happens in between, and the second one ends early."""
+    graph = TraceGraph()
+    for way in range(n_ways):
+        names = [name for k in range(n_places) for name in (f"a{k}", f"b{k}", *[f"c{k}_{way}_{j}" for j in range(length * min(way, 1) + way % 7)])]
+        graph.merge([TraceOp(name) for name in (names[:len(names) // 2] if way == 1 else names)])
+    return graph
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("of", [(450, 3, 8), (50, 12, 8), (2, 300, 8), (1, 2, 14_000)], ids=lambda of: "{} places, {} ways, {} operations".format(*of))
+def test_a_large_graph_that_branches_is_drawn_soon(of):
+    graph = branching(*of)
+    assert len(graph) > 5000
+    svg = drawn(graph, "op")
+    if svg is None:
+        pytest.skip("Graphviz is not installed")
+    assert svg.count('<g id="node') == len(graph) + 2 and svg.count('<g id="edge') == len(set(graph.edges()))
+    width, height = map(float, re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', svg).groups())
+    assert max(width, height) < 60_000
+    if of[1] < 100:
+        assert 0.5 < width / height < 2
+    assert_nothing_is_covered(svg)
+
+
+def assert_nothing_is_covered(svg):
+    """No box lies on another one, no edge runs through a box, and each edge ends at its boxes."""
+    places, rows = {}, {}
+    for name, corners in re.findall(r'class="node">\n<title>(\w+)</title>\n<polygon [^>]*points="([^"]*)"', svg):
+        xs, ys = zip(*(map(float, point.split(",")) for point in corners.split()))
+        places[name] = min(xs), max(xs), min(ys), max(ys)
+        rows.setdefault(round(sum(places[name][2:]) / 2), []).append(places[name])
+    for row in rows.values():
+        row.sort()
+        assert all(one[1] < other[0] for one, other in zip(row, row[1:]))
+    tops = sorted(rows)
+    for title, corners in re.findall(r'class="edge">\n<title>(\w+&#45;&gt;\w+)</title>\n<path [^>]*d="([^"]*)"', svg):
+        points = [tuple(map(float, point.split(","))) for point in re.split("[MC ]", corners) if point]
+        points = points[::3]
+        for (x, y), (to_x, to_y) in zip(points, points[1:]):
+            if y == to_y:  # between two rows
+                assert all(abs(row - y) >= 18 for row in tops[max(0, bisect.bisect(tops, y) - 1):][:2]), title
+            elif x == to_x and abs(to_y - y) > 100:  # in a lane
+                assert not any(box[0] < x < box[1] for row in tops if min(y, to_y) < row < max(y, to_y) for box in rows[row]), title
+        source, target = title.split("&#45;&gt;")
+        if source in places:
+            left, right, _, bottom = places[source]
+            assert left < points[0][0] < right and abs(points[0][1] - bottom) < 1, title
+        if target in places:
+            left, right, top, _ = places[target]
+            assert left < points[-1][0] < right and 0 < top - points[-1][1] < 10, title
 
 
 def drawn(graph, by):

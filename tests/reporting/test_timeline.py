@@ -195,6 +195,37 @@ def test_blocks_are_steps():
     assert waited(of(trace, "wait")) == pytest.approx(stats.python_stall_s, rel=0.05) and stats.python_stall_s > 0
 
 
+def test_a_block_that_is_left_alone_has_a_span_from_its_beginning_to_its_end():
+    v = tf.Variable(2.0)
+
+    def train(make, leave_alone):
+        values = []
+        for k in range(12):
+            try:
+                with make() as tape:
+                    loss = v * v
+                    time.sleep(0.02)
+                    if k == 10:
+                        raise ValueError("in the block")
+                v.assign_sub(0.01 * tape.gradient(loss, v))
+            except ValueError as error:
+                values.append(str(error))
+            time.sleep(0.002)  # between two blocks
+            if k == 5:
+                leave_alone(tape)
+            values.append(float(loss))
+        return values
+
+    expected = train(tf.GradientTape, lambda tape: None)
+    v.assign(2.0)
+    with terra.profile() as profile:
+        assert train(lambda: terra.GradientTape(wait_for_graph=True), lambda tape: tape.block.policy.never("the test wants it")) == expected
+    steps = of(profile.to_dict(), "python")
+    assert [event["args"]["how"] for event in steps].count("imperative") == 6 and len(steps) == 12
+    assert all(event["dur"] >= 0.02e6 for event in steps), steps
+    assert all(one["ts"] + one["dur"] + 0.001e6 <= other["ts"] for one, other in zip(steps[6:], steps[7:])), steps
+
+
 def test_steps_run_ahead_as_far_as_ever():
     """A `with` statement that might catch their errors would have them be waited for."""
     step, w = training()

@@ -7,17 +7,21 @@ from terra.runtime.interpreter import spans
 
 def step(function, make, args, kwargs):
     """Returns `make(args, kwargs)`, a step of this co-executed function, and notes it."""
-    recorder = spans.look()
-    if recorder is None:
-        return make(args, kwargs)
-    before, mark, start = counted(function), spans.mark(spans.PYTHON, function.counts.name), time.perf_counter()
+    begun = begin(function)
     try:
         return make(args, kwargs)
     finally:
-        note(recorder, function, before, mark, start)
+        if begun is not None:
+            note(*begun)
 
 
-def counted(function):
+def begin(function):
+    """A step of this co-executed function begins. Returns what `note` takes when it is over; None if nobody keeps spans."""
+    recorder = spans.look()
+    return None if recorder is None else (recorder, function, _counted(function), spans.mark(spans.PYTHON, function.counts.name), time.perf_counter())
+
+
+def _counted(function):
     """Returns how many steps there were of each kind so far."""
     stats = function._stats
     return function.counts.whole_steps, stats.coexecuted_steps, stats.fallbacks, stats.tracing_steps, stats.imperative_steps
