@@ -20,8 +20,8 @@ from terra.tf.private import composites
 log = logging.getLogger("terra")
 
 MOST = 100  # structures of arguments that are remembered
-LATELY = 8  # steps that are looked at to tell whether a step keeps getting new sizes
-NEW = 6  # of these, if it does
+LATELY = 5  # steps that are looked at to tell whether a step keeps getting new sizes
+NEW = 4  # of these, if it does
 FEW = 64  # combinations of sizes that can be known one by one
 SETTLED = 4  # times that each of them has come on average, with no new one, when that begins to pay
 _DEEPEST = 100  # containers within each other that are looked into
