@@ -106,7 +106,7 @@ def _left_alone(facts):
     if facts.function.generation.is_due:
         lines.append("Its graph is built as soon as the run has taken as long as that will take.")
     elif facts.function.program is None and facts.function.segments is None and not policy.account.may_trace():
-        lines.append("It runs imperatively until tracing has taken no more than a tenth of eager execution, and two seconds.")
+        lines.append("It runs imperatively until tracing has taken no more than a tenth of eager execution, twelve steps' time and two seconds.")
     if facts.function.generation.error is not None:
         lines.append(f"No graph could be generated: {facts.function.generation.error}")
     if policy.pause_left:

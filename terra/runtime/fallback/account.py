@@ -1,13 +1,14 @@
 """What the steps of one function took, beside what they would have taken eagerly: tracing, and graphs, are paid out of that.
 
-At each moment a run may have taken `GRACE` seconds and a tenth more than eager execution. Where the next traced step would go beyond that, steps run imperatively until
-it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long.
+At each moment a run may have taken `GRACE` seconds, the time of `LEARNING` steps, and a tenth more than eager execution. Where the next traced step would go beyond that,
+steps run imperatively until it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long.
 """
 
 import collections
 import statistics
 
 GRACE = 2.0  # seconds that may be spent before anything is saved
+LEARNING = 12  # steps whose time may be spent besides: less, and steps of a second would not be learned for minutes
 SHARE = 0.1  # of what eager execution takes, that may be spent besides
 FIRST = 2  # steps that make variables and kernels, in any way to run: they do not count
 SAMPLES = 15  # times of imperative steps that are kept
@@ -56,7 +57,7 @@ class Account:
     @property
     def allowed(self):
         """How much longer it may take."""
-        return GRACE + SHARE * (self.eager or 0.0) * self.steps
+        return GRACE + (LEARNING + SHARE * self.steps) * (self.eager or 0.0)
 
     def is_overdrawn(self):
         """Returns whether it is known that too much was spent."""
