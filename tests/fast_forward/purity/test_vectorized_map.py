@@ -13,7 +13,7 @@ X = [tf.constant(RNG.normal(size=(4, 3)).astype("f")) for _ in range(3)]
 LARGE = [tf.constant(RNG.normal(size=(20, 10)).astype("f")) for _ in range(3)]
 
 
-def compare(make, whole=5, express=2, n=16, **options):
+def compare(make, whole=5, express=2, n=13, **options):
     return harness.compare_steps(make, whole, express, n, **options)
 
 
@@ -350,7 +350,7 @@ def test_in_a_step_that_prints(capsys):
 
         return step, lambda step, k: step(X[k % 3]), lambda: w
 
-    stats = compare(make, whole=0, express=0).stats()
+    stats = compare(make, whole=0, express=0, n=16).stats()
     assert stats.coexecuted_steps > 10 and stats.fallbacks == 0
     assert capsys.readouterr().out == "step\n" * 32
 
