@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config, items):
                 functions.setdefault((item.path, item.originalname), []).append(item)
         turns = collections.Counter()  # of files: which variant is next
         for (path, _), found in functions.items():
-            if len(found) == 2 and all(set(item.callspec.params) == {"K"} for item in found):
+            if _are_both_keras(found):
                 left_out.add(found[turns[path] % 2])
                 turns[path] += 1
             else:
@@ -68,6 +68,12 @@ def pytest_collection_modifyitems(config, items):
                 left_out.update(behind)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _are_both_keras(found):
+    """Returns whether these are two variants of a test, for Keras 3 and tf_keras."""
+    names = [getattr(value, "__name__", None) for item in found for value in item.callspec.params.values()]
+    return len(found) == 2 and sorted(map(str, names)) == ["keras", "tf_keras"]
 
 
 def _behind_the_share(found, turn):

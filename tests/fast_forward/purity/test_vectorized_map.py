@@ -198,6 +198,7 @@ def test_a_list_that_is_changed_in_place():
     changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.reshape(row, world["shape"]), x), at((11, 16), shift))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("function", [lambda x, shift: lambda row: row + shift, lambda x, shift: lambda row: tf.add(row, shift)], ids=["operator", "function"])
 def test_an_array_that_comes_with_the_step(function):
     """It is a constant of the function."""
