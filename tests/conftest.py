@@ -30,8 +30,10 @@ HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that n
 # Of so many variants of a test, one of so many runs.
 SHARES = ((12, 8), (6, 5), (3, 3))
 
-# Files that take a minute or more.
-LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers", "test_distributions")
+# Files that take longest, the first of them first.
+LONGEST = (
+    "test_papers_programs", "test_corpus", "test_examples", "test_scripts", "test_keras_train_steps", "test_vectorized_map", "test_cli", "test_autograph_features",
+    "test_calls_in_blocks", "test_script_loops", "test_keras_fit", "test_random_programs", "test_masks", "test_distributions", "test_varying_loops", "test_finalizers", "test_scaling")
 
 _stderr = None
 _file = None  # of the last test
