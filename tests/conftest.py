@@ -30,8 +30,10 @@ HARD_LIMIT = SOFT_LIMIT + 20                                     # a call that n
 # Of so many variants of a test, one of so many runs.
 SHARES = ((12, 8), (6, 5), (3, 3))
 
-# Files that take a minute or more.
-LONGEST = ("test_papers_programs", "test_keras_fit", "test_scripts", "test_random_programs", "test_cli", "test_scaling", "test_examples", "test_varying_loops", "test_finalizers", "test_distributions")
+# Files that take longest, the first of them first.
+LONGEST = (
+    "test_papers_programs", "test_corpus", "test_examples", "test_scripts", "test_keras_train_steps", "test_vectorized_map", "test_cli", "test_autograph_features",
+    "test_calls_in_blocks", "test_script_loops", "test_keras_fit", "test_random_programs", "test_masks", "test_distributions", "test_varying_loops", "test_finalizers", "test_scaling")
 
 _stderr = None
 _file = None  # of the last test
@@ -59,7 +61,7 @@ def pytest_collection_modifyitems(config, items):
                 functions.setdefault((item.path, item.originalname), []).append(item)
         turns = collections.Counter()  # of files: which variant is next
         for (path, _), found in functions.items():
-            if len(found) == 2 and all(set(item.callspec.params) == {"K"} for item in found):
+            if _are_both_keras(found):
                 left_out.add(found[turns[path] % 2])
                 turns[path] += 1
             else:
@@ -68,6 +70,12 @@ def pytest_collection_modifyitems(config, items):
                 left_out.update(behind)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _are_both_keras(found):
+    """Returns whether these are two variants of a test, for Keras 3 and tf_keras."""
+    names = [getattr(value, "__name__", None) for item in found for value in item.callspec.params.values()]
+    return len(found) == 2 and sorted(map(str, names)) == ["keras", "tf_keras"]
 
 
 def _behind_the_share(found, turn):

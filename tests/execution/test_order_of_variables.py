@@ -75,7 +75,7 @@ def datasets(v):
     return *made, iter(tf.data.Dataset.range(100).map(lambda i: v * 1.0).with_options(plain))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("where, name", [*[(where, name) for where in ("between", "inside") for name in READS],
                                          *[("imperative", name) for name in ("single element", "next")], *[("pieces", name) for name in ("reduce", "iterator in a function")]])
 def test_datasets(name, where):

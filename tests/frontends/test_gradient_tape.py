@@ -734,7 +734,7 @@ def test_imperative_part_of_a_taped_computation(change):
     assert wrapped.stats().coexecuted_steps > 6, wrapped.stats()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("options", [{}, {"fast_forward": False}, {"verify": True}], ids=["", "nothing_skipped", "verified"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_gradients_of_gradients_add_up_in_eagers_order(persistent, options):

@@ -183,7 +183,7 @@ def failures_of_batches_are_caught(K):
     return seen, int(model.optimizer.iterations), model.get_weights()
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("K", KERAS)
 @pytest.mark.parametrize("run", SCRIPTS)
 def test_odd_scripts(run, K, request):

@@ -406,6 +406,7 @@ def test_operations_measures_every_kind(capsys, monkeypatch):
     assert all(len(us) == 5 and min(us) > 0 and us[0] < us[3] for us in found.values())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("blocks", [False, True], ids=["decorated", "blocks"])
 def test_check_compares_a_program(blocks, capsys):
     """Two programs with one block in common, each with what it has added to the counts."""

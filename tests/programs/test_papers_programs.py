@@ -54,7 +54,8 @@ LARGE = {"resnet50", "efficientnet_b0", "inception_v3", "yolo_v3", "faster_rcnn"
 
 # Programs that take no way which another one does not take, and that one; they run with TERRA_TESTS=all.
 LIKE = {
-    "cyclegan": "melgan", "adversarial_nets": "dcgan", "pix2pix": "dcgan", "inception_v3": "resnet50", "efficientnet_b0": "resnet50",
+    "cyclegan": "melgan", "dcgan": "melgan", "adversarial_nets": "melgan", "pix2pix": "melgan",
+    "resnet50": "sdpoint", "inception_v3": "sdpoint", "efficientnet_b0": "sdpoint",
     "bert_qa": "bert_classification", "transformer_block": "music_transformer", "gpt2": "music_transformer", "yolo_v3": "faster_rcnn",
     "rntn": "topdown_tree_lstm", "tree_lstm": "topdown_tree_lstm", "tree_rnn": "topdown_tree_lstm",
     "seq2seq": "beam_search", "ppo": "a3c", "keras_lstm": "lstm_cell_python_loop",

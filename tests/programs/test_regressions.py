@@ -154,6 +154,7 @@ def test_random_numbers_for_a_batch_of_another_size():
 
 # ------------------------------------------------------------------------------------- random operations whose seeds are attributes
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("loss_function", [tf.nn.sampled_softmax_loss, tf.nn.nce_loss])
 def test_candidate_samplers(loss_function):
     def make():

@@ -112,11 +112,13 @@ def test_steps_are_skipped(make):
     compare(trained(make))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("make", [subclass, sequential])
 def test_calls_between_steps_leave_other_losses(make):
     compare(trained(make), between=lambda k, model: k % 4 == 0 and model(X[k % 3] * 2.0), whole=4)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("make", [only_in_training, only_in_inference])
 def test_losses_of_one_mode_are_forgotten_in_the_other(make):
     compare(trained(make, lambda losses: tf.add_n([*losses, 0.0])), between=lambda k, model: k >= 12 and k % 2 and model(X[0], training=k % 4 == 1), whole=4)

@@ -94,6 +94,7 @@ def train(forward, variables):
     return step, lambda: variables
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("impure", [False, True])
 def test_masks_of_many_kinds_of_layer(impure):
     def make():
@@ -146,6 +147,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("impure", [False, True])
 def test_what_makes_the_mask_changes(name, impure):
@@ -286,6 +288,7 @@ def test_warnings_that_a_mask_is_lost(action):
     assert (stats.coexecuted_steps > 9 if action == "always" else stats.whole_steps > 8), stats
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("way", ["masks", "states"])
 def test_the_same_tensor_twice_in_a_result(way):
     """It is one object, also when the step falls back afterwards."""
@@ -418,6 +421,7 @@ def test_the_programs_own_warnings_are_shown_once():
     assert said == [0]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("impure", [False, True])
 def test_attention_removes_the_masks_of_its_arguments(impure):
     """What comes after it in the step finds none."""

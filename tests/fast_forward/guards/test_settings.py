@@ -171,6 +171,7 @@ def test_regularizers(library):
     check(make)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", TAKING_FUNCTIONS)
 def test_constraints_in_fit(library):
     def fit(compile_it):
@@ -537,6 +538,7 @@ def make_dense(array):
 
 # -- what must still be skipped ------------------------------------------------------------------------------------------------
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_stock_models_are_skipped(library):
     def make(noted):

@@ -72,6 +72,7 @@ def alike(a, b):
     return a is b or (type(a) is type(b) and type(a) in (int, float, str, bool) and repr(a) == repr(b) and a == b)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("reads_memory", [True, False])
 @settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())

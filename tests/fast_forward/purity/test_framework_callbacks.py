@@ -183,6 +183,7 @@ PURE = {
 }
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", PURE)
 def test_pure_code_is_skipped(name):
     stats = check(PURE[name])

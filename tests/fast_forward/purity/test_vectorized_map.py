@@ -13,7 +13,7 @@ X = [tf.constant(RNG.normal(size=(4, 3)).astype("f")) for _ in range(3)]
 LARGE = [tf.constant(RNG.normal(size=(20, 10)).astype("f")) for _ in range(3)]
 
 
-def compare(make, whole=5, express=2, n=16, **options):
+def compare(make, whole=5, express=2, n=13, **options):
     return harness.compare_steps(make, whole, express, n, **options)
 
 
@@ -198,6 +198,7 @@ def test_a_list_that_is_changed_in_place():
     changing(lambda world: lambda x: tf.vectorized_map(lambda row: tf.reshape(row, world["shape"]), x), at((11, 16), shift))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("function", [lambda x, shift: lambda row: row + shift, lambda x, shift: lambda row: tf.add(row, shift)], ids=["operator", "function"])
 def test_an_array_that_comes_with_the_step(function):
     """It is a constant of the function."""
@@ -350,7 +351,7 @@ def test_in_a_step_that_prints(capsys):
 
         return step, lambda step, k: step(X[k % 3]), lambda: w
 
-    stats = compare(make, whole=0, express=0).stats()
+    stats = compare(make, whole=0, express=0, n=16).stats()
     assert stats.coexecuted_steps > 10 and stats.fallbacks == 0
     assert capsys.readouterr().out == "step\n" * 32
 

@@ -117,6 +117,7 @@ def replace_function(i, parts):
         parts.K.layers.Dense.call = parts.original
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("change, K", [
     *[(f, keras) for f in (freeze, change_rate, change_learning_rate, change_activation, replace_method, swap_weights, replace_function)],
     *[(f, tf_keras) for f in (freeze, change_learning_rate, replace_function)]], ids=lambda f: f.__name__)
@@ -144,6 +145,7 @@ class Counting(keras.Model):
         return self.last(x)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("read", [True, False])
 def test_the_user_s_own_call_runs(read):
     def run(tape_class):
@@ -317,6 +319,7 @@ METRICS = {
 }
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("make, labels, jumps_at_least", METRICS.values(), ids=METRICS)
 def test_metrics_are_given_labels_behind_the_block(make, labels, jumps_at_least, closes):
@@ -392,6 +395,7 @@ def test_batches_of_integers(loss_of, how):
         assert 3 <= jumps[-1] - jumps[-2] <= 6 and jumps[-2] - jumps[-3] == jumps[-1] - jumps[-2]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("tape_class", [tf.GradientTape, terra.GradientTape])
 def test_gradients_in_a_decorated_step(tape_class):
     """There it is just a tape; it is skipped as TensorFlow's."""

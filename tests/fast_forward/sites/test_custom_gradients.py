@@ -454,6 +454,7 @@ class Recomputed:
         return [loss, *gradients]
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("options", [{}, {"verify": True}], ids=str)
 @pytest.mark.parametrize("kind", ["", "made in the step", "twice", "branches", "counts", "keeps", "changes before"])
 def test_a_block_that_is_computed_again_for_its_gradient(kind, options):
@@ -473,6 +474,7 @@ def test_a_block_that_is_computed_again_for_its_gradient(kind, options):
         assert stats.whole_steps > 10, stats
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("loops", ["auto", "roll"])
 def test_gradients_through_operations_that_run_imperatively(loops):
     """`Print` is I/O, so that it runs imperatively; the tape knows what was computed before it all the same."""

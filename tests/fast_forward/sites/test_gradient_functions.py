@@ -60,6 +60,7 @@ def of_data():
     return training(forward, made)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fast_forward", [True, "framework"])
 def test_shapes_of_data(entered, fast_forward):
     check(of_data, fast_forward=fast_forward, skipped=100)

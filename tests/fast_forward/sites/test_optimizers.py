@@ -490,6 +490,7 @@ def test_a_tensor_from_outside_is_an_argument(tensors, read):
     both(make, [(WIDE[k % 3],) for k in range(16)], jumps=1)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("size", [1, 8])
 def test_the_state_of_the_step_before_is_an_argument(size):
     def make():

@@ -468,6 +468,7 @@ def looked_at_value_of(optimizer, v, s, loss):
     return loss * 2.0 if float(s) > 9.0 else loss, float(s) + 1.0
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("give, whole", [(floats_of, 10), (arrays_of, 10), (None, 10), (looked_at_value_of, 0)], ids=lambda x: getattr(x, "__name__", "integers"))
 @pytest.mark.parametrize("root", ["keras", "tf_keras"])
 def test_values_of_variables(root, give, whole):

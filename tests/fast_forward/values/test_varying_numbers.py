@@ -687,12 +687,14 @@ class Plain(keras.optimizers.SGD):
     pass
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("options", [{}, {"verify": True}])
 @pytest.mark.parametrize("how", [sets, assigns, cosine, warm_up])
 def test_learning_rates(how, options):
     compare(trained(how), **options)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("optimizer", [
     lambda: keras.optimizers.Adam(0.1), lambda: Plain(0.1), lambda: Doubling(0.1), lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))])
 @pytest.mark.parametrize("how", [sets, cosine])
