@@ -23,8 +23,8 @@ from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_named_tuple, is_record)
 from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, registered, slot
 from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
-from terra.runtime.fast_forward.purity.observed_libraries import derives_from_librarys, parts_of_super
-from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
+from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys, parts_of_super
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, answer
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.transform import policy

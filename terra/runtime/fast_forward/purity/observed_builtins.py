@@ -10,8 +10,8 @@ import numpy as np
 
 from terra import ours
 from terra.frameworks import methods, numpys, framework_objects
-from terra.runtime.fast_forward.purity import observed_libraries
-from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
+from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
@@ -308,7 +308,7 @@ class Builtins:
             return form
         if is_record(callee):
             return functools.partial(self._make_record, callee)
-        if observed_libraries.derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
+        if derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
             return functools.partial(self._make_derived, callee)
         if is_plain_class(callee):
             return functools.partial(self._make_object, callee)

@@ -15,7 +15,7 @@ from terra.frameworks import keras, effect_free, framework_objects, tensorflow
 from terra.location import location
 from terra.runtime.fast_forward.cache import arguments, call_cache
 from terra.runtime.fast_forward.guards import added_losses
-from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, derives_from_librarys, within_scope
 from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
 from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers
@@ -67,7 +67,7 @@ class Calls:
 
     def _known_callee(self, callee, form, instrumented):
         kind = type(callee)
-        if observed_libraries.calls_library(callee):
+        if calls_library(callee):
             return functools.partial(self._of_library, callee, form)
         if kind is FunctionType:
             if is_frameworks_function(callee):
@@ -123,7 +123,7 @@ class Calls:
             return functools.partial(self._with_gradient, callee, decorated)
         self.note_class(callee)
         call = self._found(kind.__mro__, "__call__", None)
-        own = observed_libraries.within_scope(call)
+        own = within_scope(call)
         if own is not None:
             return functools.partial(self._scoped, callee, own)
         if type(call) is FunctionType and policy.may_know_program(call):
@@ -291,7 +291,7 @@ class Calls:
             return self.opaque.calling(callee, f"calls {callee!r}")
         if function.__name__ == "_replace" and function.__code__ is _REPLACE and self.is_named_tuple(type(owner)):
             return form
-        own = observed_libraries.within_scope(function)
+        own = within_scope(function)
         if own is not None:
             return functools.partial(self._scoped, owner, own)
         if not policy.may_know_program(function) and id(function) not in self._born:
@@ -410,7 +410,7 @@ class Calls:
                 self._born.add(value)
             for x in value.values() if kind is dict else value:
                 self._bear(x)
-        elif kind is tfi.tf.TensorArray or tfi.is_composite(kind) or tfi.is_to_be_used(kind) or observed_libraries.derives_from_librarys(kind):
+        elif kind is tfi.tf.TensorArray or tfi.is_composite(kind) or tfi.is_to_be_used(kind) or derives_from_librarys(kind):
             self._born.add(value)
 
     def _converted(self, form, args):

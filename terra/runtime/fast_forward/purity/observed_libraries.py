@@ -13,8 +13,9 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 import numpy as np
 
 from terra import ours
-from terra.frameworks import libraries, framework_objects
+from terra.frameworks import framework_objects
 from terra.runtime.fast_forward.cache import call_watch
+from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, derives_from_librarys, parts_of_super
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown, answer
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_librarys, is_output
@@ -25,36 +26,6 @@ _MOST_HELD = 3_000  # objects
 _CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
 # Modules of caches, locks, and descriptions of types and functions.
 _UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "threading", "inspect", "typing", "tensorflow_probability.python.internal.cache_util"])
-
-
-def derives_from_librarys(kind):
-    """Whether a class is such a library's, or derives from one."""
-    return any(policy.is_pure(getattr(cls, "__module__", None)) for cls in kind.__mro__)
-
-
-def calls_library(callee):
-    """Whether it is a function, method, class or object of such a library's that is called."""
-    kind = type(callee)
-    if kind is MethodType:
-        return calls_library(callee.__func__)
-    if kind is FunctionType or isinstance(callee, type):
-        return policy.is_pure((within_scope(callee) or callee).__module__)
-    decorated = libraries.is_decorated(kind)
-    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not framework_objects.is_stock_kind(kind)
-
-
-def parts_of_super(it):
-    """(the classes that it searches, the class of which those are bases, the instance) of a `super`."""
-    cls, before, owner = (super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))
-    return cls.__mro__[cls.__mro__.index(before) + 1:], cls, owner
-
-
-def within_scope(function):
-    """The method of a user's module that Sonnet has put into the name scope of the module, which means nothing for operations that run; None if it is none."""
-    if type(function) is not FunctionType or not libraries.is_scoped_by_sonnet(function) or not policy.is_pure(libraries.SONNET):
-        return None
-    held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
-    return held.get("f") if getattr(held.get("decorator_fn"), "__name__", None) == "wrap_with_name_scope" else None
 
 
 def _holds_no_text(it):

@@ -3,7 +3,6 @@
 Such an object is the run's own: what it holds is no matter of guards, what its class does is observed. It must not outlive the run.
 """
 
-import abc
 import contextlib
 import dataclasses
 import functools
@@ -11,13 +10,13 @@ import operator
 from types import FunctionType, MethodWrapperType
 
 from terra import ours
-from terra.frameworks import framework_objects
 from terra.location.null_observer import OPERATORS
-from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import defined, is_c_class, is_frameworks_function, is_record
+from terra.runtime.tensors.object_kinds import defined, is_frameworks_function, is_record
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 
@@ -25,16 +24,6 @@ _MAKE_CONTEXT = contextlib.contextmanager(lambda: None).__code__  # of what cont
 _CONTEXT = type(contextlib.contextmanager(lambda: iter(()))())
 _DUNDERS = {name: f"__{function.__name__.strip('_')}__" for name, function in OPERATORS.items()}
 _NAMES = {function: name for name, function in OPERATORS.items()}
-_OWN = ("__new__", "__getattribute__", "__setattr__", "__delattr__")
-
-
-def is_plain_class(kind):
-    """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
-    if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):
-        return False
-    if any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]) or framework_objects.is_tensorflows(kind):
-        return False
-    return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
 
 
 def _sets_in_its_own_way(found):
@@ -97,7 +86,7 @@ class Objects:
 
     def _sets_own(self, it, name):
         """Whether an attribute is set of an object that the run has made."""
-        if not self._is_own_object(it) and not (id(it) in self._born and observed_libraries.derives_from_librarys(type(it))):
+        if not self._is_own_object(it) and not (id(it) in self._born and derives_from_librarys(type(it))):
             return False
         if _sets_in_its_own_way(defined(type(it), name)):
             self.impure(f"sets {name}, which is a descriptor")

@@ -4,7 +4,6 @@ Operators look as deep as their operands go, so the containers in a container ar
 """
 
 import abc
-import collections
 import enum
 import functools
 import operator
@@ -18,14 +17,13 @@ from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, is_librarys, is_like_builtin
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, is_container, is_librarys
 from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
 _TRUTH = ("__bool__", "__len__")
-VIEWS = frozenset(type(view()) for held in ({}, collections.OrderedDict()) for view in (held.keys, held.values, held.items))
 _UNIQUE = frozenset([type(None), bool, type(Ellipsis), type(NotImplemented), tfi.tf.DType])
 # Special names that a class may define without any operator, conversion or hash running them.
 _HARMLESS = frozenset(f"__{name}__" for name in (
@@ -51,7 +49,7 @@ class Operands:
             for x in tfi.composite_parts(it):
                 self.operand(x)
         elif kind not in PLAIN and not self.gives(it):
-            if kind is tuple or _is_container(it, kind):
+            if kind is tuple or is_container(it, kind):
                 self._deeply(it, self._part)
             elif not self._is_value(it, kind):
                 self.impure(f"uses an object of type {kind.__name__} in an expression")
@@ -158,7 +156,7 @@ class Operands:
         """`it` is an operand of %, which may print it."""
         self.deferred.looked_at(it)
         self.values(it)
-        if type(it) is tuple or _is_container(it, type(it)):
+        if type(it) is tuple or is_container(it, type(it)):
             self._before = len(self.runner.log)
             return self._deeply(it, self._printed)
         if isinstance(it, (np.generic, np.ndarray)):
@@ -180,7 +178,7 @@ class Operands:
     def searched(self, it):
         """`x in it`"""
         kind = type(it)
-        if kind is tuple or kind in VIEWS or _is_container(it, kind):
+        if kind is tuple or kind in VIEWS or is_container(it, kind):
             return self.compared(it)
         self._before = len(self.runner.log)
         if kind in ITERATORS:
@@ -244,7 +242,7 @@ class Operands:
         elif kind is tuple:
             for x in it:
                 self._deeply(x, check, seen)
-        elif _is_container(it, kind) or kind in VIEWS:
+        elif is_container(it, kind) or kind in VIEWS:
             seen = set() if seen is None else seen
             if id(it) not in seen:
                 seen.add(id(it))
@@ -260,7 +258,7 @@ class Operands:
 
     def _keys(self, owner):
         """Something is looked up in the dict or set `owner`: it is compared with those of its keys that have the same hash."""
-        if id(owner) not in self._keyed and not isinstance(owner, list) and _is_container(owner, type(owner)):
+        if id(owner) not in self._keyed and not isinstance(owner, list) and is_container(owner, type(owner)):
             if id(owner) not in self._born:
                 self._keyed[id(owner)] = owner
             for x in owner:
@@ -274,7 +272,7 @@ class Operands:
             return self.fresh(map(functools.partial(self._shown, check), it))
         if type(it) in TENSORS or tfi.is_variable(it):
             self.impure("makes a set or a dict of a tensor")
-        if self.reason is None and (type(it) is tuple or type(it) in VIEWS or _is_container(it, type(it))):
+        if self.reason is None and (type(it) is tuple or type(it) in VIEWS or is_container(it, type(it))):
             for x in it:
                 check(x)
         return it
@@ -363,10 +361,6 @@ class Operands:
         self.reads.entry(vars(warnings), "filters", warnings.filters)
         self.reads.contents(warnings.filters)
         self.reads.asked(_numpys_errors, np, state)
-
-
-def _is_container(it, kind):
-    return kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind))
 
 
 def _numpys_errors(_):
