@@ -20,16 +20,16 @@ from terra.runtime.fast_forward.guards import added_losses, attribute_filter, co
 from terra.runtime.fast_forward.guards.read_set import ReadSet
 from terra.runtime.fast_forward.guards.null_read_set import NullReadSet
 from terra.runtime.fast_forward.purity.born import Born
-from terra.runtime.fast_forward.purity.observed_arrays import Arrays, Indexed, KnownItem
-from terra.runtime.fast_forward.purity.observed_attributes import Attributes
-from terra.runtime.fast_forward.purity.observed_builtins import Builtins
-from terra.runtime.fast_forward.purity.observed_calls import Calls
-from terra.runtime.fast_forward.purity.observed_changes import Changes
-from terra.runtime.fast_forward.purity.observed_functionals import Functionals
-from terra.runtime.fast_forward.purity.observed_libraries import Libraries
-from terra.runtime.fast_forward.purity.observed_objects import Objects
-from terra.runtime.fast_forward.purity.observed_operands import Operands
-from terra.runtime.fast_forward.purity.observed_places import Places
+from terra.runtime.fast_forward.purity.handlers.arrays import Arrays, Indexed, KnownItem
+from terra.runtime.fast_forward.purity.handlers.attributes import Attributes
+from terra.runtime.fast_forward.purity.handlers.builtins import Builtins
+from terra.runtime.fast_forward.purity.handlers.calls import Calls
+from terra.runtime.fast_forward.purity.handlers.changes import Changes
+from terra.runtime.fast_forward.purity.handlers.functionals import Functionals
+from terra.runtime.fast_forward.purity.handlers.libraries import Libraries
+from terra.runtime.fast_forward.purity.handlers.objects import Objects
+from terra.runtime.fast_forward.purity.handlers.operands import Operands
+from terra.runtime.fast_forward.purity.handlers.places import Places
 from terra.runtime.fast_forward.purity.unknown.library_code import LibraryCode
 from terra.runtime.fast_forward.purity.unknown.live_calls import LiveCalls
 from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
