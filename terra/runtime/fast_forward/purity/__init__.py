@@ -6,8 +6,10 @@ changes. Whatever is not known to be harmless makes the run *impure*; that costs
 impure code simply runs at each step. A pure run becomes a record like that of a framework call. It
 may have *effects* (`sources.effects`): values that it keeps, counters, items that it appends.
 
-`observer` leads, and inherits what it makes of each kind of object or use from `handlers`.
-`born` remembers by identity what a run has made; `facts` holds what
+`run` has the state of one run, and what everybody notes of it; `handlers` has the parts of the
+observer for kinds of objects and of uses, which hold the run. `observer` makes both, and is what
+the code shows its operands to: what it has are methods of theirs. `conclusion` tells in the end
+whether the run was pure. `born` remembers by identity what a run has made; `facts` holds what
 is known of classes and code without running them; `unknown` deals with code that nothing is known of.
 
 `user_code` begins an observation from the other end: the framework's call of a model is recorded
