@@ -21,10 +21,10 @@ class NullObserver(Patterns):
     owner = operand = compared = truth = container = iterated = unpacked = unpacking = items = stored = inplace = fresh = context = _same
     assigned = removed = changed = inplace_attribute = augmented = subscript = answer = _same
     formatted = builtin = result = searched = item = mapping = modulo = identified = inplace_item = index = elements = raised = _same
-    named = sets_name = returning = returned = bound = _asks_kind = _same
+    named = sets_name = returning = returned = bound = asks_kind = _same
 
     @staticmethod
-    def _is_instance(asked, it, cls):
+    def is_instance(asked, it, cls):
         return asked(it, cls)
 
     def binary(self, name, left, right):

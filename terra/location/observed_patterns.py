@@ -13,7 +13,7 @@ class Patterns:
     def sequence(self, it, before, after, wanted):
         """So many items at the start and the end of a sequence, and in the middle, if `wanted`, a list of the others: None of those if `wanted` is
         false, and there must be none if it is None."""
-        self._asks_kind(it, collections.abc.Sequence)
+        self.asks_kind(it, collections.abc.Sequence)
         match it:
             case [*_]:
                 self.iterated(it)
@@ -29,7 +29,7 @@ class Patterns:
 
     def mapped(self, it, keys, rest):
         """Returns what a mapping has for the keys and, if asked for the `rest`, a dict of all else."""
-        self._asks_kind(it, collections.abc.Mapping)
+        self.asks_kind(it, collections.abc.Mapping)
         match it:
             case {}:
                 pass
@@ -58,7 +58,7 @@ class Patterns:
             match it:
                 case cls():  # which raises
                     pass
-        if not self._is_instance(isinstance, it, cls):
+        if not self.is_instance(isinstance, it, cls):
             return None
         named = self._positional(cls, positions)
         found = [it] if named is None else []

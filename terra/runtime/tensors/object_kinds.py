@@ -13,11 +13,11 @@ from terra.transform import policy
 TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
 PLAIN = frozenset([*SCALARS, complex, slice, range, type(Ellipsis), type(NotImplemented), tfi.tensor_shape.TensorShape, tfi.tf.DType, tfi.SymbolicTensor])  # immutable
 LISTS = frozenset([list, dict, set, frozenset])
-_VIEWS = frozenset([type(view()) for held in ({}, collections.OrderedDict()) for view in (held.keys, held.values, held.items)])
+VIEWS = frozenset([type(view()) for held in ({}, collections.OrderedDict()) for view in (held.keys, held.values, held.items)])
 ITERATORS = frozenset([
-    *_VIEWS, zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
+    *VIEWS, zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
     *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values(), collections.OrderedDict())), type(reversed([]))])
-HOLDING = ITERATORS - _VIEWS - {GeneratorType}  # to which there are no weak references, and which hold the iterators that they are made of
+HOLDING = ITERATORS - VIEWS - {GeneratorType}  # to which there are no weak references, and which hold the iterators that they are made of
 
 VARIABLE_METHODS = frozenset([
     "assign", "assign_add", "assign_sub", "read_value", "value", "sparse_read", "gather_nd", "batch_scatter_update",
@@ -112,6 +112,11 @@ def is_like_builtin(kind):
     if any(defined(kind, name) is not None for name in ("__missing__", "__bool__")) or defined(kind, "__getattribute__") is not defined(base, "__getattribute__"):
         return False
     return all(defined(kind, name) is vars(base)[name] for name in _LOOKUPS if name in vars(base))
+
+
+def is_container(it, kind):
+    """Returns whether an object of class `kind` is a container that Python, or a library, goes through itself."""
+    return kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind))
 
 
 def is_field(value):

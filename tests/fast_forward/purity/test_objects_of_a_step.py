@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from tests.harness import differ
 
 N = 28

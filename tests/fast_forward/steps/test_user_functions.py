@@ -19,7 +19,7 @@ import tensorflow as tf
 import terra
 from terra.location.null_observer import NullObserver
 from terra.runtime.fast_forward.purity.observer import Observer
-from terra.transform.observing import observed
+from terra.transform.observing import assignments, observed, observed_match, questions
 from tests import harness
 
 RNG = np.random.default_rng(1)
@@ -1022,8 +1022,10 @@ def test_gradients_of_gather_nd():
 
 def test_whoever_observes_nothing_is_shown_the_same():
     """An observed function that outlives its run goes on showing its operands."""
-    source = inspect.getsource(observed)
-    names = set(re.findall(r'_shown?\("(\w+)"', source)) | set(re.findall(r'how = "(\w+)"', source)) | set(re.findall(r"tls\.observer\.(\w+)\(", source))
-    assert len(names) > 20
+    source = "".join(inspect.getsource(module) for module in (assignments, observed, observed_match, questions))
+    names = set(re.findall(r'_shown?\("(\w+)"', source)) | set(re.findall(r'how = "(\w+)"', source)) | set(re.findall(r"tls\.observer\.(\w+)", source))
+    assert len(names) > 35
+    observer = Observer(types.SimpleNamespace(log=[], deferred_fetches={}), set())
     for name in names:
-        assert hasattr(NullObserver, name) and hasattr(Observer, name), name
+        assert hasattr(NullObserver, name) and hasattr(observer, name), name
+    assert vars(observer).keys() - {"run", "conclusion", "_outer"} == {name for name in vars(NullObserver) if not name.startswith("_")}

@@ -118,7 +118,7 @@ def apply_record(runner, record, inputs, variants):
     if record.opaque:
         opaque_calls.made_for_good(record.opaque)
     if observer is not None and (record.effects or made):
-        observer.take_over_effects(record, made, left, states)
+        observer.changes.take_over_effects(record, made, left, states)
     return result
 
 

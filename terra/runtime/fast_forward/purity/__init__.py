@@ -6,12 +6,10 @@ changes. Whatever is not known to be harmless makes the run *impure*; that costs
 impure code simply runs at each step. A pure run becomes a record like that of a framework call. It
 may have *effects* (`sources.effects`): values that it keeps, counters, items that it appends.
 
-`observer` leads, and inherits what it makes of each kind of thing: `observed_attributes`,
-`observed_places` (attributes, items and variables that hold numbers), `observed_changes`,
-`observed_calls`, `observed_builtins`, `observed_operands`, `observed_arrays`. Three modules deal
-with code that others call or own: `observed_functionals` (functions that `tf.while_loop` and the
-like call), `observed_libraries` (libraries that do nothing but compute) and `observed_objects`
-(objects that the run makes). `born` remembers by identity what a run has made; `facts` holds what
+`run` has the state of one run, and what everybody notes of it; `handlers` has the parts of the
+observer for kinds of objects and of uses, which hold the run. `observer` makes both, and is what
+the code shows its operands to: what it has are methods of theirs. `conclusion` tells in the end
+whether the run was pure. `born` remembers by identity what a run has made; `facts` holds what
 is known of classes and code without running them; `unknown` deals with code that nothing is known of.
 
 `user_code` begins an observation from the other end: the framework's call of a model is recorded

@@ -28,25 +28,26 @@ def observe(runner, users, covered, composites, call):
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
         return call(), None, False, (), None, _IMPURE
     observer = Observer(runner, set(composites), covered=covered)
+    run = observer.run
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned, wanted = {}, [], set(), [], []
 
     def note(frame):
         code = frame.f_code
-        if observer.is_inside_opaque:
+        if run.is_inside_opaque:
             return
         if not convert.is_observed(code):
-            observer.impure(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is called by the framework and was not observed")
+            run.impure(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is called by the framework and was not observed")
             return
         called[id(code)] = code
         for x in _arguments(frame) if _called_by_framework(frame) else ():
             if (type(x) is list or type(x) is dict) and id(x) not in defaults:  # it may come from the framework, as the same one the next time
-                observer.give(x)
+                run.give(x)
                 arguments.append(x)
 
     def note_builtin(frame, function):
-        if writes(function) and not observer.is_inside_opaque:
-            observer.impure(f"has {frame.f_code.co_name} write something")  # a method that the user's code calls may be any of the framework's
+        if writes(function) and not run.is_inside_opaque:
+            run.impure(f"has {frame.f_code.co_name} write something")  # a method that the user's code calls may be any of the framework's
 
     try:
         with observed_in_place(function for function in _functions(users) if not policy.is_pure(function.__globals__.get("__name__"))) as exchanged:
@@ -56,31 +57,31 @@ def observe(runner, users, covered, composites, call):
                 function = tfi.has_custom_gradient(thing)
                 if function is not None:
                     replaced.append((thing, function))
-                    tfi.set_custom_gradient(thing, observer.differentiated(function))
+                    tfi.set_custom_gradient(thing, run.functionals.differentiated(function))
             with observer:
                 result = look_out(call, note, warned, note_builtin, covered=covered, wanted=wanted)
     finally:
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)
-    for function in [*observer.exchanged, *(function for function, code in exchanged if id(code) in called)]:
-        observer.calls(function)
+    for function in [*run.calls.exchanged, *(function for function, code in exchanged if id(code) in called)]:
+        run.note_called(function)
     for cls in users:
         if isinstance(cls, type):
             for base in cls.__mro__:
                 if not is_librarys(base) and base is not object:
-                    observer.reads.contents(vars(base), base)
+                    run.reads.contents(vars(base), base)
     if warned:
-        note_filters(observer.reads.contents)
+        note_filters(run.reads.contents)
     if wanted:
-        observer.impure(ASKS_FOR.format(", ".join(wanted)))
-    if _gives_any(result, observer.ids_of_containers() | covered.ids()):
-        observer.release()
+        run.impure(ASKS_FOR.format(", ".join(wanted)))
+    if _gives_any(result, run.ids_of_containers() | covered.ids()):
+        observer.conclusion.release()
         return result, None, False, (), None, "gives a list or dict that was there before"  # which the program may go on to change
-    effects, opaque = observer.effects.values(), observer.opaque
+    effects, opaque = run.effects.values(), run.opaque
     try:
-        return result, observer.finish_inside(runner.observer), observer.differentiates, effects, opaque, None
+        return result, observer.conclusion.finish_inside(runner.observer), run.differentiates, effects, opaque, None
     except Unskippable:
-        return result, None, False, (), None, f"{_IMPURE}: it {observer.reason}" if observer.reason else _IMPURE
+        return result, None, False, (), None, f"{_IMPURE}: it {run.reason}" if run.reason else _IMPURE
 
 
 _IMPURE = "runs functions of the user's that do more than compute"

@@ -301,7 +301,7 @@ def _call(layer, known, plan, args, kwargs, call=None):
     if context is None:
         runner = call_cache.running()
         if runner is not None and runner.observer is not None:
-            runner.observer.empties_losses(layer)
+            runner.observer.framework.empties_losses(layer)
         context = layer._get_call_context()
     kwargs, noted = _inner(plan, layer, context, kwargs)
     vars(context).update(noted)

@@ -38,45 +38,46 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
         renewed = varying.renewed()
         args, kwargs = renewed[:len(args)], dict(zip(kwargs, renewed[len(args):]))
     recording, observer = Recording(runner), Observer(runner, described.given, varying, inputs=inputs, carried=trial.carried)
+    run, conclusion = observer.run, observer.conclusion
     if fewest == 1:
-        observer.recording = recording
+        run.recording = recording
     runner.step.shown = varying
     try:
-        result = observer.run(called, args, kwargs)
+        result = observer.call(called, args, kwargs)
     finally:
         runner.step.shown = None
     try:
         if runner.step.skeleton is not runner:
-            observer.release()
+            conclusion.release()
             raise Unskippable
         if fewest == 1:
             given = [(StorageSource(None, k, type(x)), x) for k, x in enumerate(described.arguments) if may_vary(x)]
-            changed = trial.changed([*given, *observer.reads.plain_numbers()])
+            changed = trial.changed([*given, *run.reads.plain_numbers()])
             if changed:
                 trial.vary(changed)
-                observer.release()
+                conclusion.release()
                 return result
-        reads = observer.finish(result)
+        reads = conclusion.finish(result)
         if not reads.hold_after_the_run():
-            observer.impure("changes what it reads")
+            run.impure("changes what it reads")
             raise Unskippable
         if inputs.known_elsewhere(runner, reads) or (varying is not None and reads.holds_any(varying.ids())):
-            observer.impure("reads a tensor that is among its arguments as well", True)
+            run.impure("reads a tensor that is among its arguments as well", True)
             raise Unskippable
-        if len(observer.jumped) < fewest and not observer.is_worthwhile:
-            observer.impure("does too little to be worth a jump")
+        if len(run.jumped) < fewest and not run.is_worthwhile:
+            run.impure("does too little to be worth a jump")
             raise Unskippable
         recording.is_known = lambda x: is_held(x, described.keep, reads)
-        record = recording.make_record(result, inputs, False, deferred=observer.deferred, added=observer.added, effects=observer.effects.values(), opaque=observer.opaque,
-                                  passed_on=set(map(id, inputs.external)) - observer.used - inputs.enclosed)
+        record = recording.make_record(result, inputs, False, deferred=run.deferred, added=conclusion.added, effects=run.effects.values(), opaque=run.opaque,
+                                  passed_on=set(map(id, inputs.external)) - run.used - inputs.enclosed)
     except Unskippable as error:
-        if observer.reason is None:
-            observer.impure(str(error) or "uses, or gives, something that belongs to this step")
-        trial.take_for_constants(observer.deferred.places())
+        if run.reason is None:
+            run.impure(str(error) or "uses, or gives, something that belongs to this step")
+        trial.take_for_constants(run.deferred.places())
         if expected is None:
-            trial.failed(observer)
-        elif not observer.passing:
-            verification.note_impure(runner, expected, observer.reason)
+            trial.failed(run, conclusion.carries)
+        elif not run.passing:
+            verification.note_impure(runner, expected, run.reason)
         return result
     if varying is not None:
         record.repeated, record.numbers, record.calls = tuple(varying.repeated), tuple(varying.sources), tuple(varying.calls)
@@ -91,7 +92,11 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
 
 def run_with_outcomes(runner, called, args, kwargs):
     """Make the call, in which calls of unknown code that were made already give what they gave (see `opaque_calls`). Returns its result."""
-    return Observer(runner, set()).run(called, args, kwargs)
+    observer = Observer(runner, set())
+    try:
+        return observer.call(called, args, kwargs)
+    finally:
+        observer.run.end()
 
 
 def renewed_object(trial):

@@ -123,18 +123,18 @@ class PurityTrial:
             self.constants.add(place.identity)
             self.numbers.pop(place.identity, None)
 
-    def failed(self, observer):
-        self.reason = observer.reason
-        if observer.carries:
-            self.carried.update((carried.key, carried) for carried in observer.carries)
+    def failed(self, run, carries):
+        self.reason = run.reason
+        if carries:
+            self.carried.update((carried.key, carried) for carried in carries)
             self.variants.clear()
             self.last_match = None
-        if observer.too_early:
-            self.next = self.visits + observer.too_early
+        if run.too_early:
+            self.next = self.visits + run.too_early
             return
         self._tried()
         # What is passing is recorded in between, which may take a while.
-        self.next = self.visits + (2 if observer.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
+        self.next = self.visits + (2 if run.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
 
     def learned(self, signature, record):
         self.next = self.visits + 1

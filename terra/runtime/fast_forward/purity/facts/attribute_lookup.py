@@ -1,4 +1,4 @@
-"""How Python looks attributes up: what the observer of `observed_attributes` asks of classes and descriptors. Nothing here runs code of theirs."""
+"""How Python looks attributes up: what the handler `handlers.attributes` asks of classes and descriptors. Nothing here runs code of theirs."""
 
 import abc
 import functools

@@ -22,8 +22,8 @@ from terra.transform import convert, policy
 class LibraryCode:
     """The code of libraries in one run."""
 
-    def __init__(self, observer: Any):
-        self._of = weakref.ref(observer)
+    def __init__(self, run: Any):
+        self._of = weakref.ref(run)
         self._made: dict[int, CodeType] = {}  # id -> code of the `__init__` of libraries' classes of which the run has made objects
 
     def called(self, callee: Any) -> Callable | None:
@@ -33,7 +33,7 @@ class LibraryCode:
         function = original(callee.__func__ if type(callee) is MethodType else callee)
         if not self.observes(function):
             return None
-        observed = self._of()._user_function(function, None)
+        observed = self._of().calls.user_function(function, None)
         return None if observed is None else functools.partial(self._call, own_code(function), MethodType(observed, callee.__self__) if type(callee) is MethodType else observed)
 
     def observes(self, function: Any) -> bool:
@@ -44,16 +44,16 @@ class LibraryCode:
 
     def attribute(self, it: Any, name: str) -> Callable | None:
         """Returns what gives an attribute that is a property, or another descriptor, of a library's; None if it is none, or cannot be observed."""
-        observer, kind = self._of(), type(it)
+        run, kind = self._of(), type(it)
         found = defined(kind, name)
         getter = found.fget if type(found) is property else defined(type(found), "__get__")
         if type(getter) is not FunctionType or (defined(type(found), "__set__") is None and name in (getattr(it, "__dict__", None) or ())):
             return None
         form = self.called(getter)
-        if form is None or not observer._is_looked_up_plainly(kind):
+        if form is None or not run.classes.is_looked_up_plainly(kind):
             return None
-        observer.note_class(it)
-        observer._found(kind.__mro__, name, None)
+        run.classes.note_class(it)
+        run.classes.found(kind.__mro__, name, None)
         return (lambda *_: form(it)) if type(found) is property else lambda *_: form(found, it, kind)
 
     def makes(self, kind: type, made: FunctionType) -> bool:
@@ -81,13 +81,13 @@ class LibraryCode:
 
     @ours.calling
     def _call(self, code: CodeType, form: Callable, /, *args: Any, **kwargs: Any) -> Any:
-        observer = self._of()
-        was_pure = observer.reason is None
+        run = self._of()
+        was_pure = run.reason is None
         try:
             return form(*args, **kwargs)
         finally:
-            if was_pure and observer.reason is not None and not observer.passing:
-                observer.runner.program.not_observed.update({**self._made, id(code): code})
+            if was_pure and run.reason is not None and not run.passing:
+                run.runner.program.not_observed.update({**self._made, id(code): code})
 
 
 def own_code(function: FunctionType) -> CodeType:

@@ -11,30 +11,30 @@ from terra.tf.random_state import random_state
 class LiveCalls:
     """The calls of one run that are made each time."""
 
-    def __init__(self, observer: Any):
-        self._of = weakref.ref(observer)
+    def __init__(self, run: Any):
+        self._of = weakref.ref(run)
 
     def make(self, owner: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Makes a call of a method that is to be called each time; returns what stands for what it gives."""
-        observer = self._of()
-        recording, step, doing = observer.recording, observer.runner.step, f"calls {type(owner).__name__}.{name}"
+        run = self._of()
+        recording, step, doing = run.recording, run.runner.step, f"calls {type(owner).__name__}.{name}"
         takes = residual_calls.takes_element(owner, name)
         args, kwargs = tuple([self._sizes(x) for x in args]), {key: self._sizes(x) for key, x in kwargs.items()}
         draws = not takes and residual_calls.draws(owner, name, args, kwargs)
         as_opaque = draws and (recording is None or residual_calls.chooses_objects(name, args))
         if not draws and (recording is None or not takes):
-            observer.impure(doing)
+            run.impure(doing)
         elif draws and recording is not None and recording.random != random_state():
-            observer.impure(doing)  # somebody else has drawn
-        elif draws and not as_opaque and observer.opaque.draws:
-            observer.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
-        if as_opaque or observer.reason is not None:
-            value = observer.opaque.make(getattr(owner, name), args, kwargs, doing)
+            run.impure(doing)  # somebody else has drawn
+        elif draws and not as_opaque and run.opaque.draws:
+            run.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
+        if as_opaque or run.reason is not None:
+            value = run.opaque.make(getattr(owner, name), args, kwargs, doing)
             if draws and recording is not None:
                 recording.random = random_state()
             return value
         for x in (*args, *kwargs.values()):
-            observer._arguments(x)
+            run.framework.note_arguments(x)
         step.pause()  # it is no operation of the step's
         try:
             value = getattr(owner, name)(*args, **kwargs)
@@ -43,18 +43,18 @@ class LiveCalls:
         if draws:
             recording.random = random_state()
         if not residual_calls.flat(value):
-            observer.impure(f"{doing}, which gives an object of type {type(value).__name__}")
+            run.impure(f"{doing}, which gives an object of type {type(value).__name__}")
             return value
         return self.gave(value, owner, name, args, kwargs)
 
     def gave(self, value: Any, owner: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """Returns what stands for `value`, which such a call has given."""
-        observer = self._of()
+        run = self._of()
         call = residual_calls.ResidualCall(owner, name, args, tuple(kwargs.items()), residual_calls.kind_of(value))
-        made = residual_calls.rebuilt(value, iter(observer._dynamic.drawn(call, residual_calls.flat(value))))
-        observer._bear(made)
+        made = residual_calls.rebuilt(value, iter(run.dynamic.drawn(call, residual_calls.flat(value))))
+        run.framework.bear(made)
         return made
 
     def _sizes(self, x: Any) -> Any:
         """Returns the tuple of what is in a list or shape, as a draw reads them alike and nobody changes it; anything else as it is."""
-        return tuple(self._of().iterated(x)) if type(x) is list or (type(x) is tfi.tensor_shape.TensorShape and x.rank is not None) else x
+        return tuple(self._of().contents.iterated(x)) if type(x) is list or (type(x) is tfi.tensor_shape.TensorShape and x.rank is not None) else x

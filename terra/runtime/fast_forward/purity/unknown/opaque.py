@@ -31,16 +31,16 @@ _MOST_CALLS = 1000  # in one run
 class Opaque:
     """The opaque calls of one run."""
 
-    def __init__(self, observer: Any):
-        self._of = weakref.ref(observer)
+    def __init__(self, run: Any):
+        self._of = weakref.ref(run)
         self.calls: list[OpaqueCall] = []
         self._raising: int | None = None  # id of the exception that the last call has made
         self.draws = False  # whether some draw random numbers
         self._known: dict[int, tuple[Any, int]] = {}  # id -> (a weak reference to an object that a call has given, or it itself; the call's number)
-        self.unsteady: dict[int, Any] = observer.deferred.unsteady  # id -> number or text that a call gives, another one each time
+        self.unsteady: dict[int, Any] = run.deferred.unsteady  # id -> number or text that a call gives, another one each time
 
     @property
-    def _observer(self) -> Any:
+    def _run(self) -> Any:
         return self._of()
 
     def number_of(self, it: Any) -> int | None:
@@ -61,7 +61,7 @@ class Opaque:
     def calling(self, callee: Any, reason: str) -> Callable:
         """Returns what to call in place of `callee`, which makes the run impure for this reason if it cannot be an opaque call."""
         if is_refused(callee) or (type(callee) is FunctionType and is_frameworks_function(callee)):
-            self._observer.impure(reason)
+            self._run.impure(reason)
             return callee
         return functools.partial(self._call, callee, reason)
 
@@ -73,53 +73,53 @@ class Opaque:
     @ours.calling
     def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
         """Makes a call, and notes it; `frame`: that of the code which makes it, if that is the program's."""
-        observer, is_blind = self._observer, effect_free_calls.is_blind(callee, args, kwargs)
-        if observer.reason is None and is_refused(callee):
-            observer.impure(reason)
-        if observer.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
-            form = observer.library_code.attribute(*args) if callee is getattr and len(args) == 2 and id(args[0]) in observer._born else observer.library_code.called(callee)
+        run, is_blind = self._run, effect_free_calls.is_blind(callee, args, kwargs)
+        if run.reason is None and is_refused(callee):
+            run.impure(reason)
+        if run.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
+            form = run.library_code.attribute(*args) if callee is getattr and len(args) == 2 and id(args[0]) in run.born else run.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
-            observer.impure(reason)
+            run.impure(reason)
         level = _level(callee, args, kwargs)
         if level > 1:
-            observer.impure(f"{reason}, which looks at who has called its caller")
+            run.impure(f"{reason}, which looks at who has called its caller")
         caller = None if frame is None else Caller(frames.around_call(frame, level))
-        if observer.reason is not None:
+        if run.reason is not None:
             return _call(callee, args, kwargs, caller)
         contents = self._own_contents((*args, *kwargs.values()))
         try:
             parts = self._parts(callee, args, kwargs)
         except (Unskippable, TypeError) as error:
-            form = observer.library_code.called(callee)
+            form = run.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
-            observer.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
+            run.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
             return _call(callee, args, kwargs, caller)
-        runner = observer.runner
+        runner = run.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
         outcome, clock = None if is_blind else outcomes.take(callee), Clock()
         if outcome is not None:
             value = outcome.give()
         else:
             try:
-                observer.is_inside_opaque = True  # code of the program's that it calls is made to run again with it
+                run.is_inside_opaque = True  # code of the program's that it calls is made to run again with it
                 value = _call(callee, args, kwargs, caller)
             except Exception:
-                observer.impure(f"{reason}, which raises")
+                run.impure(f"{reason}, which raises")
                 raise
             finally:
-                observer.is_inside_opaque = False
+                run.is_inside_opaque = False
         if len(runner.log) != length or runner.step.counts.fetches != fetches or runner.step.skeleton is not runner:
-            observer.impure(f"{reason}, which runs operations")
+            run.impure(f"{reason}, which runs operations")
             return value
         if any(_contents(it) != held for it, held in contents):
-            observer.impure(f"{reason}, which changes what it is given")
+            run.impure(f"{reason}, which changes what it is given")
             return value
         if outcome is None and clock.says_long():
-            observer.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time
+            run.impure(f"{reason}, which takes long", True)  # the graph had better run at the same time
             return value
         dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
         key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
@@ -127,7 +127,7 @@ class Opaque:
 
     def _is_to_be_observed(self, callee: Any) -> bool:
         function = getattr(callee, "__func__", callee)
-        return type(function) is FunctionType and self._observer.library_code.is_to_be_observed(function)
+        return type(function) is FunctionType and self._run.library_code.is_to_be_observed(function)
 
     def _observe_next_time(self, callee: Any, args: tuple) -> None:
         """The run comes to nothing because something is done with what opaque calls have given: they had better be observed."""
@@ -135,7 +135,7 @@ class Opaque:
             given_by = self.calls[number].parts[0]
             function = getattr(given_by.value, "__func__", given_by.value) if type(given_by) is Held else None
             if type(function) is FunctionType:
-                self._observer.library_code.observe_next_time(function)
+                self._run.library_code.observe_next_time(function)
 
     def note_constant(self, callee: Any, args: tuple, kwargs: dict, value: Any) -> str | None:
         """A function of the framework's has given `value`, and has run no operation: notes that; returns why it cannot."""
@@ -149,31 +149,31 @@ class Opaque:
         return None
 
     def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}):  # noqa: B006 (it is not changed)
-        observer = self._observer
+        run = self._run
         if (type(value) in TENSORS and not is_plain(value)) or isinstance(value, np.ndarray) or composites.is_composite(type(value)):
-            observer.impure(f"{reason}, which gives a {'tensor' if not isinstance(value, np.ndarray) else 'n array'}")
+            run.impure(f"{reason}, which gives a {'tensor' if not isinstance(value, np.ndarray) else 'n array'}")
             return value
         if (hasattr(type(value), "__del__") and type(value) not in (io.StringIO, io.BytesIO)) or isinstance(value, (Generator, Coroutine)):  # what is done then may be waited for, and a record that is tried holds it for a while
-            observer.impure(f"{reason}, which gives something that does something in the end")
+            run.impure(f"{reason}, which gives something that does something in the end")
             return value
         if len(self.calls) >= _MOST_CALLS:
-            observer.impure(f"{reason}, and does so too often")
+            run.impure(f"{reason}, and does so too often")
             return value
-        varies = key in observer.runner.program.unsteady and not dropped
-        if varies and observer.recording is not None and type(value) in KINDS and (place := _where(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
-            return observer.live_calls.gave(value, *place, args, kwargs)
+        varies = key in run.runner.program.unsteady and not dropped
+        if varies and run.recording is not None and type(value) in KINDS and (place := _where(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
+            return run.live_calls.gave(value, *place, args, kwargs)
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
             self.draws = True
-            if observer.recording is not None and observer._dynamic.calls:
-                observer.impure("draws random numbers, after functions that do so inside of calls")
+            if run.recording is not None and run.dynamic.calls:
+                run.impure("draws random numbers, after functions that do so inside of calls")
         expected = ANYTHING if dropped or varies else identity(value)
-        self.calls.append(OpaqueCall(parts, expected, len(observer.effects), key, caller, is_blind))
+        self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind))
         if varies and type(value) in (float, str, bytes):
             value = _renewed(value)
             self.unsteady[id(value)] = value
             self._known[id(value)] = value, len(self.calls) - 1
         elif varies and is_plain(value):
-            observer.impure(f"{reason}, which gives something else each time")
+            run.impure(f"{reason}, which gives something else each time")
         elif isinstance(value, BaseException):
             self._raising = id(value)  # it is not held: its traceback may hold anything
         elif not dropped and not is_plain(value):
@@ -186,7 +186,7 @@ class Opaque:
 
     def _own_contents(self, args: tuple) -> list:
         """Returns [(it, the identities of what it holds)] for each list and dict among arguments that the run has made."""
-        return [(x, _contents(x)) for x in args if (type(x) is list or type(x) is dict) and id(x) in self._observer._born]
+        return [(x, _contents(x)) for x in args if (type(x) is list or type(x) is dict) and id(x) in self._run.born]
 
     def _forget(self, key: int, _: Any) -> None:
         self._known.pop(key, None)
@@ -198,12 +198,12 @@ class Opaque:
 
     def take_over(self, call: OpaqueCall, made_of: tuple, value: Any) -> None:
         """A call was skipped in this run, which has made this opaque call: (function, arguments, keyword arguments), and what it gave."""
-        if self._observer.reason is not None:
+        if self._run.reason is not None:
             return
         try:
             parts = self._taken(call.parts, made_of)
         except Unskippable as error:
-            self._observer.impure(f"skips a call of {call.key[0]}, which is given {error}")
+            self._run.impure(f"skips a call of {call.key[0]}, which is given {error}")
             return
         self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}")
 
@@ -224,32 +224,32 @@ class Opaque:
 
     def _part(self, it: Any) -> Any:
         """Returns what a call is given, or what is called, as `Recording` makes a template of it. Raises Unskippable, which says what that is."""
-        observer, kind = self._observer, type(it)
+        run, kind = self._run, type(it)
         number = self.number_of(it)
         if number is not None:
             return Result(number)
-        if kind is tuple or id(it) in observer._born:
+        if kind is tuple or id(it) in run.born:
             if kind not in (tuple, list, dict):
                 raise Unskippable(f"a {kind.__name__} that was made just now")
             if kind is not tuple:  # unknown code may keep it: what the run does to it later would have to be done to another one
-                observer._born.pop(id(it), None)
+                run.born.pop(id(it), None)
             return {k: self._part(x) for k, x in it.items()} if kind is dict else kind(map(self._part, it))
-        if id(it) in observer._given and kind in (list, dict):
+        if id(it) in run.given and kind in (list, dict):
             raise Unskippable(f"a {kind.__name__} that is an argument")
         if kind in TENSORS or composites.is_composite(kind):
             raise Unskippable("a tensor")
-        if kind is np.ndarray and (it in observer._dynamic or observer.deferred.part_for(it) is not None):
+        if kind is np.ndarray and (it in run.dynamic or run.deferred.part_for(it) is not None):
             raise Unskippable("an array that varies")
         if kind in (MethodType, BuiltinFunctionType, MethodWrapperType) and not isinstance(it.__self__, (ModuleType, type, type(None))):
             owner = it.__self__
-            if self.number_of(owner) is not None or id(owner) in observer._born or type(owner) in TENSORS:
+            if self.number_of(owner) is not None or id(owner) in run.born or type(owner) in TENSORS:
                 raise Unskippable("a method of something that was made just now")
-            if id(owner) in observer._given:
+            if id(owner) in run.given:
                 raise Unskippable(f"a method of a {type(owner).__name__} that is an argument")
         if is_tapes(kind):
             raise Unskippable("a tape")
         if kind in SCALARS:
-            deferred = observer.deferred
+            deferred = run.deferred
             if id(it) in deferred.held and type(it) is not str:
                 return it  # it is read anew each time
             deferred.looked_at(it)
@@ -263,20 +263,20 @@ class Opaque:
 
     def takes(self, args: tuple, kwargs: dict) -> bool:
         """Returns whether a call with these arguments can be an opaque one."""
-        observer = self._observer
-        return observer.reason is None and all(
-            type(x) not in TENSORS and (id(x) not in observer._born or type(x) in (list, dict)) and not composites.is_composite(type(x)) for x in (*args, *kwargs.values()))
+        run = self._run
+        return run.reason is None and all(
+            type(x) not in TENSORS and (id(x) not in run.born or type(x) in (list, dict)) and not composites.is_composite(type(x)) for x in (*args, *kwargs.values()))
 
     def attribute(self, it: Any, name: str, reason: str | None = None) -> Any:
         return self.make(getattr, (it, name), {}, reason or f"asks for {name}")
 
     def leaves_by_error(self) -> None:
-        self._observer.impure("leaves a context by an exception")
+        self._run.impure("leaves a context by an exception")
 
     def items(self, it: Any) -> Any:
         """Returns the items of an opaque iterable, each opaque in turn."""
         if not hasattr(type(it), "__len__"):
-            self._observer.impure("iterates over what unknown code gives")
+            self._run.impure("iterates over what unknown code gives")
             return it
         found = self.make(list, (it,), {}, "iterates over what unknown code gives")
         n = self.operated(len, found)

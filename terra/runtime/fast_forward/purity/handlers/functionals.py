@@ -14,12 +14,13 @@ import numpy as np
 from terra import ours
 from terra.location import location
 from terra.runtime.fast_forward.guards import guard_set
+from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import framework_loops
 from terra.runtime.fast_forward.sources.effects import so_far
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_tapes
-from terra.tf.private import composites
 from terra.tf import private_names as tfi
+from terra.tf.private import composites
 
 _CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 _DECORATED = attrgetter("_f")
@@ -32,42 +33,51 @@ def _holds_callables(container):
     return any(type(x) in _CALLABLE or (type(x) in _CONTAINERS and _holds_callables(x)) for x in (container.values() if type(container) is dict else container))
 
 
-class Functionals:
+class Functionals(Handler):
     """The part of the Observer for these."""
 
+    __slots__ = ("_span", "_makes_graph", "accumulates", "recomputes")
+
+    def __init__(self, run):
+        super().__init__(run)
+        self._span = None  # where in the log begins what the framework's code issues, while it runs in one of these calls
+        self._makes_graph = False  # whether the framework makes a graph of what a function would do that it was given
+        self.accumulates = False  # whether the run has made a ForwardAccumulator, which wants to see each operation: no call is skipped while one is at work
+        self.recomputes = 0  # functions of `tf.recompute_grad` that run now: no call is skipped while the tape is stopped
+
     @ours.calling
-    def _loop(self, function, /, *args, **kwargs):
+    def loop(self, function, /, *args, **kwargs):
         """Call a loop of the framework's."""
         name = function.__name__.removesuffix("_v2")
         if name in ("map_fn", "map") and not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn", kwargs.get("f"))):
-            self.impure("has tf.map_fn call a function that AutoGraph converts")
+            self.run.impure("has tf.map_fn call a function that AutoGraph converts")
             return function(*args, **kwargs)
         return self._by_framework(function, args, kwargs, tests=name == "while_loop")
 
-    def _branching(self, function, /, *args, **kwargs):
+    def branching(self, function, /, *args, **kwargs):
         """Call `tf.switch_case`, or `tf.case`."""
-        self.values((args, kwargs))
+        self.run.operands.values((args, kwargs))
         return self._by_framework(function, args, kwargs)
 
     @ours.calling
-    def _vectorizing(self, function, /, *args, **kwargs):
+    def vectorizing(self, function, /, *args, **kwargs):
         """Call `tf.vectorized_map`: TensorFlow makes a graph of what the function that it is given would do, which is the same graph the next time."""
         if not framework_loops.autograph_leaves(args[0] if args else kwargs.get("fn")):
-            self.impure("has tf.vectorized_map call a function that AutoGraph converts")
+            self.run.impure("has tf.vectorized_map call a function that AutoGraph converts")
             return function(*args, **kwargs)
         outer, self._makes_graph = self._makes_graph, True
-        self.is_worthwhile = True
+        self.run.is_worthwhile = True
         try:
             return self._by_framework(function, args, kwargs)
         finally:
             self._makes_graph = outer
 
-    def _accumulating(self, kind, /, *args, **kwargs):
+    def accumulating(self, kind, /, *args, **kwargs):
         """Make a `tf.autodiff.ForwardAccumulator`."""
-        self.accumulates = self.differentiates = True
-        return self.fresh(self._by_framework(kind, args, kwargs))
+        self.accumulates = self.run.differentiates = True
+        return self.run.fresh(self._by_framework(kind, args, kwargs))
 
-    def _in_full(self, form, args, kwargs):
+    def in_full(self, form, args, kwargs):
         """Call what is the framework's where a ForwardAccumulator is at work, or the tape is stopped: what it issues, and the accumulator for it, follows from what the call is given, and from what its object holds."""
         guard = self._guard_of(form, of_variables=True)
         result = self._by_framework(form, args, kwargs)
@@ -77,59 +87,59 @@ class Functionals:
     def _guard_of(self, form, of_variables=False):
         """Returns what a call that is not skipped depends on, if that is more than what it is given; `of_variables`: it may be a method of a variable's."""
         owner = getattr(form, "callee", None)
-        if type(form) is MethodType and not (is_tapes(type(form.__self__)) and id(form.__self__) in self._born):
+        if type(form) is MethodType and not (is_tapes(type(form.__self__)) and id(form.__self__) in self.run.born):
             if not (of_variables and tfi.is_variable(form.__self__)):
-                self.impure(f"calls {form.__qualname__} where it cannot be skipped")
+                self.run.impure(f"calls {form.__qualname__} where it cannot be skipped")
         elif owner is not None:
             try:
                 return guard_set.GuardSet(owner, ())
             except Unskippable as error:
-                self.impure(f"calls what {error}" if str(error) else f"calls a {type(owner).__name__}")
+                self.run.impure(f"calls what {error}" if str(error) else f"calls a {type(owner).__name__}")
         return None
 
     def _note_guard(self, guard):
         """The call is over."""
         if guard is not None:
             if guard.holds():
-                self.reads.guard(guard, so_far(self.effects))
+                self.run.reads.guard(guard, so_far(self.run.effects))
             else:
-                self.impure("calls something of the framework's that changes what it reads")
+                self.run.impure("calls something of the framework's that changes what it reads")
 
-    def _in_graph(self, form, args, kwargs):
+    def in_graph(self, form, args, kwargs):
         """Call what is the framework's while a graph is made: it issues no operation now, and what it puts into the graph follows from what it is given."""
         if not self._makes_graph:
-            self.impure("makes a graph")
+            self.run.impure("makes a graph")
         guard = self._guard_of(form)
         self._constants((args, kwargs))
         try:
             result = form(*args, **kwargs)
         except Exception:
-            self.impure("calls something of the framework's that raises")
+            self.run.impure("calls something of the framework's that raises")
             raise
         self._note_guard(guard)
-        self._bear(result)
+        self.run.framework.bear(result)
         return result
 
     def _constants(self, it):
         """Lets all that is in `it` become part of a graph."""
-        self.deferred.looked_at(it)
+        self.run.deferred.looked_at(it)
         if type(it) in (list, tuple, dict):
-            self._look_into(it)
+            self.run.contents.look_into(it)
             for x in it.values() if type(it) is dict else it:
                 self._constants(x)
         elif type(it) is np.ndarray:
-            self._look_into(it)
+            self.run.contents.look_into(it)
 
-    def _with_own_gradient(self, decorator, function):
+    def with_own_gradient(self, decorator, function):
         """Call `tf.custom_gradient`, or `tf.recompute_grad`."""
         if type(function) not in _CALLABLE:
-            self.impure(f"gives an object of type {type(function).__name__} a gradient")
-        return self.fresh(decorator(function))
+            self.run.impure(f"gives an object of type {type(function).__name__} a gradient")
+        return self.run.fresh(decorator(function))
 
-    def _with_gradient(self, callee, function, /, *args, **kwargs):
+    def with_gradient(self, callee, function, /, *args, **kwargs):
         """Call `function` of the program's, which `tf.custom_gradient` has made `callee` of."""
-        if id(callee) not in self._born:
-            self.reads.asked(_DECORATED, callee, function)
+        if id(callee) not in self.run.born:
+            self.run.reads.asked(_DECORATED, callee, function)
         return self._by_framework(functools.partial(tfi.with_custom_gradient, callee, self.differentiated(function)), args, kwargs)
 
     def differentiated(self, function):
@@ -140,12 +150,12 @@ class Functionals:
 
         @functools.wraps(function)
         def called(*args, **kwargs):
-            self.differentiates = True
-            made = self._by_program(self.builtin(function), None, *args, **kwargs)
-            if type(made) is tuple and len(made) == 2 and type(made[1]) is FunctionType and id(made[1]) in self._born:
-                self._note_handed(made[0])
+            self.run.differentiates = True
+            made = self.by_program(self.run.calls.builtin(function), None, *args, **kwargs)
+            if type(made) is tuple and len(made) == 2 and type(made[1]) is FunctionType and id(made[1]) in self.run.born:
+                self.note_handed(made[0])
                 return made[0], self._gradient_function(made[1])
-            self.impure("gives no gradient function that it has made")
+            self.run.impure("gives no gradient function that it has made")
             return made
 
         return called
@@ -158,12 +168,14 @@ class Functionals:
             observer = location.tls.observer  # in the end, of the run that asks for the gradient
             if observer is location.NULL_OBSERVER:
                 return recomputed(*args, **kwargs)
-            observer.differentiates = True
-            observer.recomputes += 1
+            run = observer.run
+            functionals = run.functionals
+            run.differentiates = True
+            functionals.recomputes += 1
             try:
-                return observer._by_program(observer.builtin(recomputed), observer._note_handed, *args, **kwargs)
+                return functionals.by_program(run.calls.builtin(recomputed), functionals.note_handed, *args, **kwargs)
             finally:
-                observer.recomputes -= 1
+                functionals.recomputes -= 1
 
         return tfi.recomputing(function, called)
 
@@ -176,31 +188,28 @@ class Functionals:
             observer = location.tls.observer  # of the run that asks for the gradient: this one may be over
             if observer is location.NULL_OBSERVER:
                 return function(*gradients, **kwargs)
-            return observer._by_program(function, observer._note_handed, *gradients, **kwargs)
+            functionals = observer.run.functionals
+            return functionals.by_program(function, functionals.note_handed, *gradients, **kwargs)
 
         gradient.__signature__ = inspect.signature(function)
         return gradient
 
-    def _gradient(self, method, /, *args, **kwargs):
+    def gradient(self, method, /, *args, **kwargs):
         """Call `tape.gradient`, which may call such functions, or the `jvp` of a ForwardAccumulator."""
         return self._by_framework(method, args, kwargs)
 
-    def _of_array(self, call, /, *args, **kwargs):
+    def of_array(self, call, /, *args, **kwargs):
         """Make a TensorArray, or call a method of one that the run has made."""
         for x in (*args, *kwargs.values()):
             if type(x) in TENSORS and x.dtype.is_integer:  # it may be an index
-                self.values(x)
+                self.run.operands.values(x)
         return self._by_framework(call, args, kwargs)
 
-    def _new_spec(self, kind, /, *args, **kwargs):
+    def new_spec(self, kind, /, *args, **kwargs):
         for x in (*args, *kwargs.values()):
-            self.values(x)
-            self._note_handed(x)
+            self.run.operands.values(x)
+            self.note_handed(x)
         return kind(*args, **kwargs)
-
-    def _leaves_unused(self):
-        """Whether the run has made something of which TensorFlow says each time that it was never used."""
-        return any(tfi.is_to_be_used(type(it)) and not tfi.is_used(it) for it in self._born.living())
 
     @ours.calling
     def _by_framework(self, call, args, kwargs, tests=False):
@@ -208,31 +217,31 @@ class Functionals:
         these, its condition, gives."""
         args = [self._handed(x, tests and k == 0) for k, x in enumerate(args)]
         kwargs = {name: self._handed(x, tests and name == "cond") for name, x in kwargs.items()}
-        self._span = len(self.runner.log)
+        self._span = len(self.run.runner.log)
         try:
             result = call(*args, **kwargs)
         except Exception:
-            self.impure(f"calls {getattr(call, '__qualname__', 'a function')}, which raises")
+            self.run.impure(f"calls {getattr(call, '__qualname__', 'a function')}, which raises")
             raise
         finally:
             self._end_span()
-        self._bear(result)
+        self.run.framework.bear(result)
         return result
 
     @ours.calling
-    def _by_program(self, function, note, /, *args, **kwargs):
+    def by_program(self, function, note, /, *args, **kwargs):
         """Call a function of the program's in the middle of that; `note` is shown what it gives."""
         within = self._end_span()
-        if not within and self.covered is None:  # the run is over, or the framework has called it in a way that is not known
-            self.impure("has the framework call a function")
+        if not within and self.run.covered is None:  # the run is over, or the framework has called it in a way that is not known
+            self.run.impure("has the framework call a function")
             return function(*args, **kwargs)
         for x in (*args, *kwargs.values()):
-            self._bear(x)
+            self.run.framework.bear(x)
         try:
             result = function(*args, **kwargs)
         finally:
             if within:
-                self._span = len(self.runner.log)
+                self._span = len(self.run.runner.log)
         if note is not None:
             note(result)
         return result
@@ -242,42 +251,42 @@ class Functionals:
         start, self._span = self._span, None
         if start is None:
             return False
-        while self._skipped and self._skipped[-1][0] >= start:
-            self._skipped.pop()
-        if len(self.runner.log) > start:
-            self._skipped.append((start, len(self.runner.log) - start))
+        while self.run.skipped and self.run.skipped[-1][0] >= start:
+            self.run.skipped.pop()
+        if len(self.run.runner.log) > start:
+            self.run.skipped.append((start, len(self.run.runner.log) - start))
         return True
 
     def _handed(self, it, tests=False):
         """Returns what to give the framework's code for an argument; tests: whether it tests what `it` gives."""
         if type(it) in _CALLABLE:
-            made = framework_loops.unconverted(functools.partial(self._by_program, self.builtin(it), self.truth if tests else self._note_handed))
+            made = framework_loops.unconverted(functools.partial(self.by_program, self.run.calls.builtin(it), self.run.operands.truth if tests else self.note_handed))
             made.terra_calls = it
             return made
         if type(it) in _CONTAINERS and _holds_callables(it):  # what is made of it here is not what the framework may give back
-            self._look_into(it)
+            self.run.contents.look_into(it)
             return {key: self._handed(x) for key, x in it.items()} if type(it) is dict else type(it)([self._handed(x) for x in it])
-        self._note_handed(it)
+        self.note_handed(it)
         return it
 
-    def _note_handed(self, it):
+    def note_handed(self, it):
         """The framework's code is given `it`: what it gives back of that is not new."""
         kind = type(it)
-        self.deferred.looked_at(it)
+        self.run.deferred.looked_at(it)
         if kind in TENSORS:
-            self.used.add(id(it))
+            self.run.used.add(id(it))
         elif kind is list or kind is tuple or kind is dict:
-            self._handed_over[id(it)] = it
-            self._look_into(it)
+            self.run.handed_over[id(it)] = it
+            self.run.contents.look_into(it)
             if kind is dict:
-                self._keys(it)
+                self.run.contents.keys(it)
             for x in it.values() if kind is dict else it:
-                self._note_handed(x)
+                self.note_handed(x)
         elif kind is np.ndarray:
-            if not self.gives(it):
-                self._look_into(it)
+            if not self.run.gives(it):
+                self.run.contents.look_into(it)
         elif composites.is_composite(kind):
             for x in composites.composite_parts(it):
-                self._note_handed(x)
-        elif id(it) not in self._born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not tfi.is_variable(it):
-            self.impure(f"gives the framework an object of type {kind.__name__}")
+                self.note_handed(x)
+        elif id(it) not in self.run.born and kind not in PLAIN and it is not None and kind not in _CONSTANTS and not tfi.is_variable(it):
+            self.run.impure(f"gives the framework an object of type {kind.__name__}")

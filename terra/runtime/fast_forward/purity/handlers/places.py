@@ -6,6 +6,7 @@ import sys
 from types import CellType, ModuleType
 
 from terra import ours
+from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, held_in, space_of
 from terra.runtime.fast_forward.sources.number_sources import SHARED
 from terra.runtime.tensors.comparing import SCALARS
@@ -16,12 +17,14 @@ _UNKNOWN = object()
 _ANSWERS = {True: object(), False: object()}
 
 
-class Places:
+class Places(Handler):
     """The part of the Observer for places, which names of attributes, keys of items and the like tell apart."""
 
-    def _is_place(self, it, key):
+    __slots__ = ()
+
+    def is_place(self, it, key):
         """Whether an item counts like an attribute: of a list or dict that is the same in each run."""
-        if type(it) not in WITH_ITEMS or id(it) in self._born or id(it) in self._given:
+        if type(it) not in WITH_ITEMS or id(it) in self.run.born or id(it) in self.run.given:
             return False
         if type(it) is list:
             return type(key) is int and 0 <= key < len(it)
@@ -29,48 +32,48 @@ class Places:
             return True
         return (type(key) is int or type(key) is str) and all(type(k) in SCALARS for k in it)  # others may be compared with it
 
-    def _take(self, it, key):
+    def take(self, it, key):
         """Such an item is read."""
-        if self.has_set(it, key) or (id(it), key) in self.carried:
+        if self.has_set(it, key) or (id(it), key) in self.run.carried:
             return
         if type(it) is CellType:
-            self.reads.cell(it)
+            self.run.reads.cell(it)
         elif type(it) is dict and key not in it:
-            self._look_into(it)
+            self.run.contents.look_into(it)
         else:
-            self.reads.entry(it, key, it[key])
+            self.run.reads.entry(it, key, it[key])
 
     def counter(self, owner, name):
         """A number that stands for the counter that is there, which is handed on as it is; None if there is none, or it cannot be told from others."""
-        if self.reason is not None or self.recording is None or (id(owner), name) not in self.runner.program.counters or not self._varies(owner, name):
+        if self.run.reason is not None or self.run.recording is None or (id(owner), name) not in self.run.runner.program.counters or not self._varies(owner, name):
             return None
-        value, effect = held_in(owner, name), self.effects.get((id(owner), name))
-        if type(value) is not int or not self._may_set(owner, name):
+        value, effect = held_in(owner, name), self.run.effects.get((id(owner), name))
+        if type(value) is not int or not self.may_set(owner, name):
             return None
         if type(owner) in WITH_ITEMS:
-            self._keys(owner)
+            self.run.contents.keys(owner)
         if 0 <= value < SHARED:
-            self.too_early = max(self.too_early, SHARED - value)
-        return self._dynamic.counter(owner, name, value, 0 if effect is None else effect.added)
+            self.run.too_early = max(self.run.too_early, SHARED - value)
+        return self.run.dynamic.counter(owner, name, value, 0 if effect is None else effect.added)
 
     def named(self, it, owner, name):
         """A variable that is not the function's own, but which it sets as well, is read: the global one of this name among these, or what a cell holds."""
         number = self.counter(owner, name)
         if number is not None:
             return number
-        if self.reason is None:
-            if not self._is_place(owner, name) or (type(owner) is dict and name not in owner):
-                self.impure(f"reads the global variable {name}, which is kept elsewhere")
-            self._take(owner, name)
+        if self.run.reason is None:
+            if not self.is_place(owner, name) or (type(owner) is dict and name not in owner):
+                self.run.impure(f"reads the global variable {name}, which is kept elsewhere")
+            self.take(owner, name)
         return it
 
     def sets_name(self, it, owner, name):
         """Such a variable is set."""
-        if self.reason is None:
-            if self._is_place(owner, name):
-                self._sets(owner, name)
+        if self.run.reason is None:
+            if self.is_place(owner, name):
+                self.run.changes.sets(owner, name)
             else:
-                self.impure("sets a variable that is no place")
+                self.run.impure("sets a variable that is no place")
         return it
 
     @staticmethod
@@ -80,23 +83,23 @@ class Places:
 
     def imports(self, name, level, names):
         """A module is imported, or these names of it."""
-        if self.reason is not None:
+        if self.run.reason is not None:
             return
         if level:
             name = importlib.util.resolve_name("." * level + (name or ""), self.globals_of_caller().get("__package__") or "")
         module = sys.modules.get(name)
         if module is None:
-            self.impure(f"imports {name}, for the first time", True)
+            self.run.impure(f"imports {name}, for the first time", True)
             return
-        self.reads.entry(vars(builtins), "__import__", builtins.__import__)
-        self.reads.entry(sys.modules, name, module)
+        self.run.reads.entry(vars(builtins), "__import__", builtins.__import__)
+        self.run.reads.entry(sys.modules, name, module)
         for part in names:
             if part in vars(module):
-                self.reads.entry(vars(module), part, vars(module)[part])
+                self.run.reads.entry(vars(module), part, vars(module)[part])
             elif f"{name}.{part}" in sys.modules:
-                self.reads.entry(sys.modules, f"{name}.{part}", sys.modules[f"{name}.{part}"])
+                self.run.reads.entry(sys.modules, f"{name}.{part}", sys.modules[f"{name}.{part}"])
             else:
-                self.impure(f"imports {part} from {name}, which makes it when it is asked")
+                self.run.impure(f"imports {part} from {name}, which makes it when it is asked")
 
     @staticmethod
     def globals_of_caller():
@@ -104,19 +107,19 @@ class Places:
 
     def has_set(self, owner, name):
         """Whether the run itself has set the attribute or item that it reads."""
-        effect = self.effects.get((id(owner), name))
+        effect = self.run.effects.get((id(owner), name))
         if effect is None:
             return False
         if effect.added is not None:
-            self.impure("looks at what it adds to")
+            self.run.impure("looks at what it adds to")
         elif is_librarys_container(type(effect.value())) and self._has_wrapped(effect.value()):
-            self.fresh(effect.value())
+            self.run.fresh(effect.value())
         return True
 
     def _has_wrapped(self, container):
         """Returns whether the framework has made a list or dict, as an attribute is set, of one that the run has made."""
         held = getattr(container, "_storage", None)
-        return not self.reads.holds_any([id(container)]) and (held is None or id(held) in self._born)
+        return not self.run.reads.holds_any([id(container)]) and (held is None or id(held) in self.run.born)
 
     @ours.calling
     def question(self, function, names, owners):
@@ -125,36 +128,36 @@ class Places:
         asked = self._what_varies(names, owners)
         if asked is None:
             return None
-        if any(id(value) in self._dynamic.numbers for value, _ in asked):
+        if any(id(value) in self.run.dynamic.numbers for value, _ in asked):
             try:
-                answer = None if any(place is not None for _, place in asked) else self._answer(function, [value for value, _ in asked])
+                answer = None if any(place is not None for _, place in asked) else self.run.operands.answer(function, [value for value, _ in asked])
             except ArithmeticError:
                 return None
             return None if answer is None else _ANSWERS[answer]
         parts = []
         for value, place in asked:
             if place is None:
-                self.deferred.looked_at(value)
+                self.run.deferred.looked_at(value)
             parts.append((None, None, value) if place is None else place)
         try:
             answer = function(*[value for value, _ in asked])
         except ArithmeticError:
             return None
-        self.reads.asked(StatePredicate(function, parts), None, answer)
+        self.run.reads.asked(StatePredicate(function, parts), None, answer)
         return _ANSWERS[answer]
 
     def counted(self, function, names, owners):
         """Asks what arithmetic gives of places: a list with what `function` gives, if that is a float, else None."""
         asked = self._what_varies(names, owners)
-        value = None if asked is None else self._dynamic.counts(function, asked)
+        value = None if asked is None else self.run.dynamic.counts(function, asked)
         if value is None:
             return None
-        self._look_at_others([x for x, place in asked if place is None])
+        self.run.operands.look_at_others([x for x, place in asked if place is None])
         return [value]
 
     def _what_varies(self, names, owners):
         """[(value, None, or its place as in a `StatePredicate`)] of what is asked about; None if none of it counts or varies, or it cannot be told."""
-        if self.reason is not None or not (self.runner.program.counters or self._dynamic.places or self._dynamic.integers or self._dynamic.numbers):
+        if self.run.reason is not None or not (self.run.runner.program.counters or self.run.dynamic.places or self.run.dynamic.integers or self.run.dynamic.numbers):
             return None
         places = list(map(self._place_of, owners, names))
         if None in places or not any(self._varies(owner, name) for owner, name in places):
@@ -163,21 +166,21 @@ class Places:
         for owner, name in places:
             place = None
             if name is not None and self._varies(owner, name):
-                if (id(owner), name) in self.runner.program.counters:
-                    if not self._may_set(owner, name):
+                if (id(owner), name) in self.run.runner.program.counters:
+                    if not self.may_set(owner, name):
                         return None
                 elif type(owner) in WITH_ITEMS:
-                    self._keys(owner)
+                    self.run.contents.keys(owner)
                 else:
-                    self.reads.object(owner, type(owner), vars(owner))
-                    self._found(type(owner).__mro__, name, vars(owner))
-                effect = self.effects.get((id(owner), name))
+                    self.run.reads.object(owner, type(owner), vars(owner))
+                    self.run.classes.found(type(owner).__mro__, name, vars(owner))
+                effect = self.run.effects.get((id(owner), name))
                 value = held_in(owner, name)
                 place = owner, name, None if type(value) is float else 0 if effect is None else effect.added
             elif name is None:
                 value = owner
             else:
-                value = self._value_at(owner, name) if type(owner) in WITH_ITEMS else getattr(self.owner(owner, name), name, None)
+                value = self._value_at(owner, name) if type(owner) in WITH_ITEMS else getattr(self.run.attributes.owner(owner, name), name, None)
             if type(value) is not int and type(value) is not float:
                 return None
             found.append((value, place))
@@ -186,31 +189,31 @@ class Places:
     def _varies(self, owner, name):
         """Whether what is there, an attribute or item, is a counter, or a number that varies, and the run has not set it."""
         if name is None:
-            return id(owner) in self._dynamic.numbers
-        effect = self.effects.get((id(owner), name))
+            return id(owner) in self.run.dynamic.numbers
+        effect = self.run.effects.get((id(owner), name))
         if effect is not None and effect.added is None:
             return False
-        return (id(owner), name) in self.runner.program.counters or self._dynamic.is_place(space_of(owner), name)
+        return (id(owner), name) in self.run.runner.program.counters or self.run.dynamic.is_place(space_of(owner), name)
 
     def _value_at(self, owner, name):
         """The item of a list or dict, or what a cell holds, which is read."""
-        self._keys(owner)
-        self._take(owner, name)
+        self.run.contents.keys(owner)
+        self.take(owner, name)
         return held_in(owner, name)
 
     def _place_of(self, owner, path):
         """(object, name) of an attribute that is looked up without code of the user's, or (container, key) of such an item, or (number, None); None if it is none of these."""
         if type(path) is list:
             *names, key = path
-            container = self._looked_up(owner, names[0]) if names else owner
-            if not self._is_place(container, key) or held_in(container, key, _UNKNOWN) is _UNKNOWN:
+            container = self.looked_up(owner, names[0]) if names else owner
+            if not self.is_place(container, key) or held_in(container, key, _UNKNOWN) is _UNKNOWN:
                 return None
             if names:
-                self._attribute(owner, names[0])
+                self.run.attributes.attribute(owner, names[0])
             return container, key
-        return (owner, path) if path is None or self._looked_up(owner, path) is not _UNKNOWN else None
+        return (owner, path) if path is None or self.looked_up(owner, path) is not _UNKNOWN else None
 
-    def _looked_up(self, owner, name):
+    def looked_up(self, owner, name):
         """The attribute of an object, if no code of the user's runs for it."""
         if type(owner) in TENSORS or tfi.is_variable(owner) or not self._keeps_plainly(owner):
             return _UNKNOWN
@@ -222,11 +225,11 @@ class Places:
 
     def _keeps_plainly(self, owner):
         """Whether an object has its attributes where others have them: that of a module is looked up there first."""
-        return type(owner) is ModuleType or self._is_looked_up_plainly(type(owner))
+        return type(owner) is ModuleType or self.run.classes.is_looked_up_plainly(type(owner))
 
     def answer(self, it):
         """Returns what came of a question, or of evaluating what was asked."""
         return True if it is _ANSWERS[True] else False if it is _ANSWERS[False] else it
 
-    def _may_set(self, owner, name):
-        return self._is_place(owner, name) or (type(owner) not in WITH_ITEMS and self.may_set(owner, name))
+    def may_set(self, owner, name):
+        return self.is_place(owner, name) or (type(owner) not in WITH_ITEMS and self.run.classes.may_set(owner, name))

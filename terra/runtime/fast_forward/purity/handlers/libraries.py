@@ -13,9 +13,10 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 import numpy as np
 
 from terra import ours
-from terra.frameworks import libraries, framework_objects
+from terra.frameworks import framework_objects
 from terra.runtime.fast_forward.cache import call_watch
-from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown, answer
+from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, derives_from_librarys, parts_of_super
+from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.interpreter import profilers
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_librarys, is_output
 from terra.tf import private_names as tfi
@@ -25,36 +26,6 @@ _MOST_HELD = 3_000  # objects
 _CALLED = (FunctionType, MethodType, BuiltinFunctionType, type, ModuleType)
 # Modules of caches, locks, and descriptions of types and functions.
 _UNIMPORTANT = frozenset(["weakref", "_weakref", "_weakrefset", "_thread", "threading", "inspect", "typing", "tensorflow_probability.python.internal.cache_util"])
-
-
-def derives_from_librarys(kind):
-    """Whether a class is such a library's, or derives from one."""
-    return any(policy.is_pure(getattr(cls, "__module__", None)) for cls in kind.__mro__)
-
-
-def calls_library(callee):
-    """Whether it is a function, method, class or object of such a library's that is called."""
-    kind = type(callee)
-    if kind is MethodType:
-        return calls_library(callee.__func__)
-    if kind is FunctionType or isinstance(callee, type):
-        return policy.is_pure((within_scope(callee) or callee).__module__)
-    decorated = libraries.is_decorated(kind)
-    return policy.is_pure(getattr(callee, "__module__", None) if decorated else kind.__module__) and not framework_objects.is_stock_kind(kind)
-
-
-def parts_of_super(it):
-    """(the classes that it searches, the class of which those are bases, the instance) of a `super`."""
-    cls, before, owner = (super.__dict__[part].__get__(it) for part in ("__self_class__", "__thisclass__", "__self__"))
-    return cls.__mro__[cls.__mro__.index(before) + 1:], cls, owner
-
-
-def within_scope(function):
-    """The method of a user's module that Sonnet has put into the name scope of the module, which means nothing for operations that run; None if it is none."""
-    if type(function) is not FunctionType or not libraries.is_scoped_by_sonnet(function) or not policy.is_pure(libraries.SONNET):
-        return None
-    held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
-    return held.get("f") if getattr(held.get("decorator_fn"), "__name__", None) == "wrap_with_name_scope" else None
 
 
 def _holds_no_text(it):
@@ -79,17 +50,23 @@ def _functions_of(cls):
     return found.values()
 
 
-class Libraries:
+class Libraries(Handler):
     """The part of the Observer for such libraries."""
 
-    def _of_library(self, callee, form, /, *args, **kwargs):
+    __slots__ = ("_lent",)
+
+    def __init__(self, run):
+        super().__init__(run)
+        self._lent = {}  # class of the user's that derives from a library's -> its functions, which that may call
+
+    def of_library(self, callee, form, /, *args, **kwargs):
         """Call it, and look out for code of the user's that it calls in turn."""
         owner = callee if not isinstance(callee, _CALLED) else None
         for x in (getattr(callee, "__self__", owner), *args, *kwargs.values()):
-            self._hand_to_library(x)
-        return self._in_library(lambda: form(*args, **kwargs))
+            self.hand_to_library(x)
+        return self.in_library(lambda: form(*args, **kwargs))
 
-    def _is_librarys_attribute(self, it, kind, name):
+    def is_librarys_attribute(self, it, kind, name):
         """Whether what an object has as `name` is such a library's affair: of a class of the user's, a property that it inherits is."""
         if kind is super:
             found = next((vars(base)[name] for base in parts_of_super(it)[0] if name in vars(base)), None)
@@ -101,26 +78,26 @@ class Libraries:
         found = defined(kind, name) if derives_from_librarys(kind) and not isinstance(it, type) else None
         return type(found) is property and calls_library(found.fget)
 
-    def _of_librarys_object(self, it, name):
+    def of_librarys_object(self, it, name):
         """Returns what the attribute `name` of an object of such a library's gives, which may be a property."""
-        self._hand_to_library(it)
-        return self._in_library(lambda: getattr(it, name))
+        self.hand_to_library(it)
+        return self.in_library(lambda: getattr(it, name))
 
-    def _make_derived(self, kind, /, *args, **kwargs):
+    def make_derived(self, kind, /, *args, **kwargs):
         """Make an object of a class of the user's that derives from such a library's: it is the run's own before its `__init__` begins."""
         self._lend(kind)
         for x in (*args, *kwargs.values()):
-            self._hand_to_library(x)
+            self.hand_to_library(x)
         if type(kind).__call__ is not type.__call__:
-            self.impure(f"makes an object of type {kind.__name__}")
+            self.run.impure(f"makes an object of type {kind.__name__}")
 
         def make():
             it = kind.__new__(kind, *args, **kwargs)
-            self._born.add(it)
+            self.run.born.add(it)
             it.__init__(*args, **kwargs)
             return it
 
-        return self._in_library(make if self.reason is None else lambda: kind(*args, **kwargs))
+        return self.in_library(make if self.run.reason is None else lambda: kind(*args, **kwargs))
 
     def _lend(self, kind):
         """A library may call what a class of the user's that derives from its own has overridden."""
@@ -128,14 +105,14 @@ class Libraries:
             self._lent[kind] = functions = []
             for cls in kind.__mro__[:-1]:
                 if not is_librarys(cls) and not policy.is_pure(cls.__module__) and not is_c_class(cls):
-                    self.reads.contents(vars(cls), cls)
+                    self.run.reads.contents(vars(cls), cls)
                     functions += _functions_of(cls)
 
     @ours.calling
-    def _in_library(self, call):
-        warned, length, skipped = [], len(self.runner.log), len(self._skipped)
+    def in_library(self, call):
+        warned, length, skipped = [], len(self.run.runner.log), len(self.run.skipped)
         if not profilers.can_watch():
-            self.impure(f"calls a library while the profiler {profilers.in_the_way()[-1]} looks on, beside which nothing is recorded: start it later")
+            self.run.impure(f"calls a library while the profiler {profilers.in_the_way()[-1]} looks on, beside which nothing is recorded: start it later")
             return call()
         called = {}
 
@@ -143,125 +120,84 @@ class Libraries:
             if convert.is_observed(frame.f_code):
                 called[id(frame.f_code)] = frame.f_code
             else:
-                self.impure(f"calls {frame.f_code.co_name} from within a library")
+                self.run.impure(f"calls {frame.f_code.co_name} from within a library")
 
         lent = [function for functions in self._lent.values() for function in functions]
         try:
             with call_watch.observed_in_place(lent) as exchanged:
                 result = call_watch.look_out(call, note, warned, self._reading, strangers=False)
         except Exception as error:
-            self.impure(f"calls a library, which raises {type(error).__name__}")
+            self.run.impure(f"calls a library, which raises {type(error).__name__}")
             raise
         for function, code in exchanged:
             if id(code) in called:
-                self.calls(function)
+                self.run.note_called(function)
         if warned:
-            call_watch.note_filters(self.reads.contents)
-        if len(self.runner.log) != length:
-            self._skipped[skipped:] = [(length, len(self.runner.log) - length)]  # what was jumped over within it included
-            self.is_worthwhile = True
+            call_watch.note_filters(self.run.reads.contents)
+        if len(self.run.runner.log) != length:
+            self.run.skipped[skipped:] = [(length, len(self.run.runner.log) - length)]  # what was jumped over within it included
+            self.run.is_worthwhile = True
         if not _holds_no_text(result):
-            for x in [x for x, *_ in self.deferred.held.values() if type(x) is str]:  # what comes of a text that was made of a tensor's value is not looked out for
-                self.deferred.looked_at(x)
-        self._bear(result)
+            for x in [x for x, *_ in self.run.deferred.held.values() if type(x) is str]:  # what comes of a text that was made of a tensor's value is not looked out for
+                self.run.deferred.looked_at(x)
+        self.run.framework.bear(result)
         return result
 
     def _reading(self, frame, function):
         """A library calls a builtin, perhaps one by which it reads the value of a tensor that comes with the step; it may be worth something else the next time. (numpy's
         functions take a tensor's memory without that; but a library that runs in graphs, too, gives them none.)"""
         if function.__name__ == "_numpy_internal":
-            self.value(function.__self__)
+            self.run.operands.value(function.__self__)
         elif call_watch.writes(function):
-            self.impure("has a library write something")
+            self.run.impure("has a library write something")
 
-    def _hand_to_library(self, it):
+    def hand_to_library(self, it):
         """A call uses `it`, and everything that it holds."""
         todo = [it]
-        while todo and self.reason is None:
+        while todo and self.run.reason is None:
             it = todo.pop()
             kind = type(it)
             if derives_from_librarys(kind) and not policy.is_pure(kind.__module__):
                 self._lend(kind)
-            if id(it) in self._born or id(it) in self._held or it is None:
-                if id(it) in self._born and (kind is list or kind is dict):
+            if id(it) in self.run.born or id(it) in self.run.held or it is None:
+                if id(it) in self.run.born and (kind is list or kind is dict):
                     todo += it.values() if kind is dict else it
                 continue
             if kind in PLAIN or kind in TENSORS:
-                self.deferred.looked_at(it)
-                self.used.add(id(it))
+                self.run.deferred.looked_at(it)
+                self.run.used.add(id(it))
                 continue
             if kind is MethodType:  # (code of the user's is looked out for)
                 todo.append(it.__self__)
                 continue
             if kind is BuiltinFunctionType and not isinstance(it.__self__, (ModuleType, type, type(None))):
-                self.impure("gives a library a method, which may change its object")
+                self.run.impure("gives a library a method, which may change its object")
             if isinstance(it, _CALLED) or kind.__module__ in _UNIMPORTANT or isinstance(it, weakref.ref) or tfi.is_variable(it):
                 continue
-            self._held[id(it)] = it
-            if len(self._held) > _MOST_HELD:
-                self.impure("gives a library what holds too much to be compared")
+            self.run.held[id(it)] = it
+            if len(self.run.held) > _MOST_HELD:
+                self.run.impure("gives a library what holds too much to be compared")
             elif isinstance(it, np.ndarray):
-                self._look_into(it)
+                self.run.contents.look_into(it)
             elif isinstance(it, (dict, list, tuple, set, frozenset)):
-                todo += it if isinstance(it, (tuple, frozenset)) else self.reads.contents(it)
+                todo += it if isinstance(it, (tuple, frozenset)) else self.run.reads.contents(it)
             elif isinstance(it, (np.generic, uuid.UUID)) or (is_librarys(kind) and not hasattr(it, "__dict__")):
                 pass
             elif (derives_from_librarys(kind) or is_librarys(kind)) and type(getattr(it, "__dict__", None)) is dict:
                 for cls in kind.__mro__:
                     if not is_librarys(cls) and cls is not object:
-                        self.reads.contents(vars(cls), cls)
-                self.reads.object(it, kind, vars(it))
+                        self.run.reads.contents(vars(cls), cls)
+                self.run.reads.object(it, kind, vars(it))
                 for name, value in vars(it).items():
-                    self.reads.entry(vars(it), name, value)
+                    self.run.reads.entry(vars(it), name, value)
                 todo += vars(it).values()
             else:
-                self.impure(f"gives a library an object of type {kind.__name__}")
-
-    def attempted(self, look, *parts):
-        """Returns None if `look(*parts)`, which runs no code of the program's, understands what is asked; else why the run would be impure."""
-        self._trying = self.reason is None
-        try:
-            look(*parts)
-        except Unknown as unknown:
-            return str(unknown)
-        finally:
-            self._trying = False
-        return None
-
-    def _not_understood(self, look, *parts):
-        """Returns why a run would be impure in which `look` is shown these operands; None if it would not."""
-        if self.reason is not None or any(type(x) is np.ndarray for x in parts) or all(type(x) in PLAIN or type(x) in TENSORS for x in parts):
-            return None
-        return next(filter(None, [self.attempted(look, x) for x in parts]), None)
-
-    def _plainly(self, it, name):
-        """Returns what to read an attribute of: `it`, or what holds that which an opaque call has given."""
-        why = self.attempted(self._attribute, it, name)
-        if why is None:
-            return it
-        if name.startswith("__"):
-            self.impure(why)
-            return it
-        return self._opaquely(it, name, why)
-
-    def _opaquely(self, it, name, why):
-        """Returns what to read an attribute of that is read by an opaque call."""
-        try:
-            return answer(name, self.opaque.attribute(it, name, why))
-        except AttributeError:
-            return it  # the program's own code is to raise it
-
-    @ours.calling
-    def _perhaps_of_opaque(self, callee, known, /, *args, **kwargs):
-        """Call a builtin, which may be given what unknown code has given."""
-        if any(x in self.opaque for x in args):
-            return self.opaque.make(callee, args, kwargs, f"calls {callee.__qualname__}")
-        return known(*args, **kwargs)
+                self.run.impure(f"gives a library an object of type {kind.__name__}")
 
     def forget_notes(self):
         """Forgets what a library itself has set of what it was given: that is a note of its own, for the next time: another call makes the same of it."""
-        for it in self._held.values():
+        for it in self.run.held.values():
             if derives_from_librarys(type(it)) and type(getattr(it, "__dict__", None)) is dict:
-                for name, value in list(self.reads.entries_of(vars(it)).items()):
-                    if vars(it).get(name, it) is not value and (id(it), name) not in self.effects:
-                        self.reads.forget(vars(it), name)
+                for name, value in list(self.run.reads.entries_of(vars(it)).items()):
+                    if vars(it).get(name, it) is not value and (id(it), name) not in self.run.effects:
+                        self.run.reads.forget(vars(it), name)

@@ -10,16 +10,17 @@ import numpy as np
 
 from terra import ours
 from terra.frameworks import methods, numpys, framework_objects
-from terra.runtime.fast_forward.purity import observed_libraries
-from terra.runtime.fast_forward.purity.observed_objects import is_plain_class
+from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
+from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.fast_forward.sources.effects import GROWING, Append
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
-from terra.tf.private import composites
 from terra.tf import private_names as tfi
+from terra.tf.private import composites
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
@@ -31,15 +32,17 @@ _CALCULATING = frozenset(map(id, [abs, round, divmod, pow]))
 _NOTHING = object()
 
 
-class Builtins:
+class Builtins(Handler):
     """The part of the Observer for builtins."""
 
-    def _builtin_function(self, callee, form):
+    __slots__ = ()
+
+    def builtin_function(self, callee, form):
         owner = callee.__self__
         if type(owner) is not np.ndarray or callee.__name__ not in METHODS:
-            self.deferred.looked_at(owner)
+            self.run.deferred.looked_at(owner)
         if callee is isinstance or callee is issubclass:
-            return functools.partial(self._is_instance, callee)
+            return functools.partial(self.is_instance, callee)
         if callee is hasattr or callee is getattr:
             return functools.partial(self._get_attribute, callee)
         if id(callee) in _REDUCING:
@@ -47,47 +50,47 @@ class Builtins:
         if id(callee) in _ITERATING or id(callee) in _FORMATTING or callee is callable:
             return functools.partial(self._on_one, callee)
         if id(callee) in _CALCULATING or id(callee) in FUNCTIONS or owner is math:
-            return functools.partial(self._on_plain, callee)
+            return functools.partial(self.on_plain, callee)
         if callee is id:
-            return self._identity
+            return self.run.objects.identity
         if callee is functools.reduce:
             return functools.partial(self._fold, form)
-        made = self._set_attribute if callee is setattr else self.operator_function(callee)
+        made = self.run.changes.set_attribute if callee is setattr else self.run.objects.operator_function(callee)
         if made is not None:
             return made
         if isinstance(owner, (ModuleType, type)):
-            return self.opaque.calling(callee, f"calls {callee.__qualname__}")
+            return self.run.opaque.calling(callee, f"calls {callee.__qualname__}")
         if residual_calls.is_residual(owner, callee.__name__):
-            return functools.partial(self.live_calls.make, owner, callee.__name__)
-        if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self._born and id(owner) not in self._given:
+            return functools.partial(self.run.live_calls.make, owner, callee.__name__)
+        if type(owner) in GROWING and callee.__name__ == "append" and id(owner) not in self.run.born and id(owner) not in self.run.given:
             return functools.partial(self._append, callee)
         if type(owner) in LISTS or is_librarys_container(type(owner)) or (callee.__name__ in READING and is_like_builtin(type(owner))):
             if callee.__name__ in methods.MUTATORS:
-                if id(owner) not in self._born:
-                    return self.opaque.calling(callee, "changes a container that it has not made")
+                if id(owner) not in self.run.born:
+                    return self.run.opaque.calling(callee, "changes a container that it has not made")
             else:
-                self._look_into(owner)
+                self.run.contents.look_into(owner)
         elif type(owner) is np.ndarray and callee.__name__ in METHODS:
             return functools.partial(self._on_array, callee)
         elif type(owner) not in (str, bytes, int, float, tuple, range):
             if type(owner) is np.ndarray:
-                self.impure(f"calls {callee.__qualname__}")
+                self.run.impure(f"calls {callee.__qualname__}")
                 return form  # which refers to its object no more often than without an observer: numpy asks for that where an array is resized
-            return self.opaque.calling(callee, f"calls {callee.__qualname__}")
-        return functools.partial(self._on_containers, callee)
+            return self.run.opaque.calling(callee, f"calls {callee.__qualname__}")
+        return functools.partial(self.on_containers, callee)
 
     @ours.calling
     def _key(self, function, it):
         """By what a builtin compares things."""
         key = function(it)
-        self.compared(key)
-        self.values(key)
+        self.run.operands.compared(key)
+        self.run.operands.values(key)
         return key
 
     @ours.calling
     def _fold(self, form, function, items, /, *initial):
         """Call `functools.reduce`."""
-        function, items = LocatedCalls(function, self.enter_at) if form is located_reduce else self.builtin(function), iter(self.iterated(items))
+        function, items = LocatedCalls(function, self.run.calls.enter_at) if form is located_reduce else self.run.calls.builtin(function), iter(self.run.contents.iterated(items))
         total = initial[0] if initial else next(items, _NOTHING)
         if total is _NOTHING:
             return functools.reduce(function, ())  # which raises
@@ -99,72 +102,72 @@ class Builtins:
     def _append(self, callee, /, *args, **kwargs):
         """Append to a list or deque that was there before."""
         callee(*args, **kwargs)
-        effect = Append(callee.__self__, ("appended", len(self.effects)), None, item=args[0])
-        self.effects[effect.key] = effect
+        effect = Append(callee.__self__, ("appended", len(self.run.effects)), None, item=args[0])
+        self.run.effects[effect.key] = effect
 
     @ours.calling
-    def _on_plain(self, callee, /, *args, **kwargs):
+    def on_plain(self, callee, /, *args, **kwargs):
         """Call a function that calculates."""
         if not kwargs and (id(callee) in _CALCULATING or getattr(callee, "__self__", None) is math):
-            value = self.calculates(callee, args)
+            value = self.run.operands.calculates(callee, args)
             if value is not None:
                 return value
         if len(args) == 1 and not kwargs:
-            if self._is_own(args[0]):
-                args = self.deferred.read_as(self.runner, callee, args[0]),
-            value = self.deferred.compares(callee, args)
+            if self.run.is_own_tensor(args[0]):
+                args = self.run.deferred.read_as(self.run.runner, callee, args[0]),
+            value = self.run.deferred.compares(callee, args)
             if value is not None:
                 return value
         is_numpys = isinstance(callee, (np.ufunc, type)) or id(callee) in FUNCTIONS
-        if is_numpys or (id(callee) in _CALCULATING and any(map(self.is_numpys, args))):
-            value = self.by_numpy(callee, args, kwargs)
+        if is_numpys or (id(callee) in _CALCULATING and any(map(self.run.arrays.is_numpys, args))):
+            value = self.run.arrays.by_numpy(callee, args, kwargs)
             if value is not None:
                 return value
-            self._numpy()
+            self.run.operands.note_numpy()
         if writes(callee, args, kwargs):
-            self.impure(f"has {callee.__name__} write into an array")
+            self.run.impure(f"has {callee.__name__} write into an array")
         if id(callee) not in _CALCULATING:  # those run operations on tensors
-            self.values((args, kwargs))
+            self.run.operands.values((args, kwargs))
         for x in (*args, *kwargs.values()):
             if not isinstance(x, type):
-                self._element(x)
+                self.element(x)
         result = warned(callee, args, kwargs) if is_numpys or type(getattr(callee, "__self__", None)) is np.ndarray else callee(*args, **kwargs)
-        if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or id(result.base) in self._born):
+        if type(result) is not np.ndarray or any(result is x for x in (*args, getattr(callee, "__self__", None))) or not (result.base is None or id(result.base) in self.run.born):
             return result  # a number; or an array that was there before, or looks into one
-        return self.fresh(result)
+        return self.run.fresh(result)
 
     def _on_array(self, callee, /, *args, **kwargs):
         """Call a method of an array."""
         array, name = callee.__self__, callee.__name__
-        value = self.by_numpy(name, (array, *args), kwargs)
+        value = self.run.arrays.by_numpy(name, (array, *args), kwargs)
         if value is not None:
             return value
-        self.operand(array)
+        self.run.operands.operand(array)
         if writes(name, (array, *args), kwargs):
-            self.impure(f"has {name} perhaps write into an array")
-        return self._on_plain(callee, *args, **kwargs)
+            self.run.impure(f"has {name} perhaps write into an array")
+        return self.on_plain(callee, *args, **kwargs)
 
-    def _element(self, it):
+    def element(self, it):
         """All of `it` takes part in a calculation."""
-        self.operand(it)
+        self.run.operands.operand(it)
         if type(it) is list:
             for x in it:
-                self._element(x)
+                self.element(x)
 
     def _reduce(self, callee, form, /, *args, **kwargs):
         """Call sum, min, any and the like."""
         if not kwargs and (callee is min or callee is max):
-            value = self.calculates(callee, args)
+            value = self.run.operands.calculates(callee, args)
             if value is not None:
                 return value
-        check = self.truth if callee is any or callee is all else self._element
+        check = self.run.operands.truth if callee is any or callee is all else self.element
         given = []
         for x in args:
             if type(x) in ITERATORS:
-                self._look_into(x)
-                x = map(functools.partial(self._shown, check), x)
+                self.run.contents.look_into(x)
+                x = map(functools.partial(self.shown, check), x)
             elif type(x) in LISTS or type(x) is tuple:
-                self._look_into(x)
+                self.run.contents.look_into(x)
                 for y in x:
                     check(y)
             else:
@@ -172,31 +175,31 @@ class Builtins:
             given.append(x)
         for name, x in kwargs.items():
             if name == "key" and x is not None:
-                kwargs["key"] = functools.partial(self._key, self.builtin(x))
+                kwargs["key"] = functools.partial(self._key, self.run.calls.builtin(x))
             else:
-                self._element(x)
+                self.element(x)
         result = form(*given, **kwargs)
         return self._made(result) if callee is sorted else result
 
     @ours.calling
-    def _make_record(self, callee, /, *args, **kwargs):
+    def make_record(self, callee, /, *args, **kwargs):
         """Make an instance of a data class."""
-        self.reads.bases(callee)
+        self.run.reads.bases(callee)
         for cls in callee.__mro__[:-1]:
-            self.reads.contents(vars(cls), cls)
-        self.is_inside_opaque = True  # (its `__init__` is made by `dataclasses`)
+            self.run.reads.contents(vars(cls), cls)
+        self.run.is_inside_opaque = True  # (its `__init__` is made by `dataclasses`)
         try:
-            made = self.fresh(callee(*args, **kwargs))
+            made = self.run.fresh(callee(*args, **kwargs))
         finally:
-            self.is_inside_opaque = False
+            self.run.is_inside_opaque = False
         given = [*args, *kwargs.values()]
         for x in vars(made).values():
             if type(x) in (list, dict) and not any(x is y for y in given):
-                self.fresh(x)  # a field's default is made anew
+                self.run.fresh(x)  # a field's default is made anew
         return made
 
     @staticmethod
-    def _shown(check, it):
+    def shown(check, it):
         check(it)
         return it
 
@@ -204,55 +207,55 @@ class Builtins:
     def _on_one(self, callee, /, *args):
         """Call len, iter, repr and the like."""
         if callee is next and len(args) == 1 and residual_calls.takes_element(args[0], "__next__"):
-            return self.live_calls.make(args[0], "__next__")
+            return self.run.live_calls.make(args[0], "__next__")
         if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
-            self.looks_at_shape(args[0])
+            self.run.arrays.looks_at_shape(args[0])
             return len(args[0])
         for x in args:
             if id(callee) in _FORMATTING:
-                self.formatted(x)
+                self.run.operands.formatted(x)
             elif callee is not callable:
-                self.iterated(x)
+                self.run.contents.iterated(x)
             elif type(x) not in TENSORS and not isinstance(x, (type, *_FUNCTIONS)):
-                self.note_class(x)
-                self._found(type(x).__mro__, "__call__", None)
+                self.run.classes.note_class(x)
+                self.run.classes.found(type(x).__mro__, "__call__", None)
         return self._made(callee(*args)) if callee is iter else callee(*args)
 
     @ours.calling
-    def _on_containers(self, callee, /, *args, **kwargs):
+    def on_containers(self, callee, /, *args, **kwargs):
         """Call a method of a list, a dict or a string."""
         owner, name = callee.__self__, callee.__name__
-        check = self.operand  # strings and numbers
+        check = self.run.operands.operand  # strings and numbers
         if type(owner) in LISTS or type(owner) is tuple or type(owner) is range or is_librarys_container(type(owner)):
             check = None
             if name == "update" and type(owner) is dict:
-                args = [*map(self._pairs, args)]
+                args = [*map(self.run.contents.pairs, args)]
             elif name == "update" or name in methods.JOINING:
-                args = [self._each(x, self.compared) for x in args]
+                args = [self.run.contents.each(x, self.run.operands.compared) for x in args]
             elif name in ("extend", "insert"):
-                check = self.iterated if name == "extend" else None
-                self.operand(args[0]) if name == "insert" and args else None
+                check = self.run.contents.iterated if name == "extend" else None
+                self.run.operands.operand(args[0]) if name == "insert" and args else None
             elif name in methods.COMPARING:
                 for x in args[:1]:
-                    self.operand(x) if name == "pop" and type(owner) is list else self.compared(x)
+                    self.run.operands.operand(x) if name == "pop" and type(owner) is list else self.run.operands.compared(x)
                 for x in args[1:] if name == "index" else ():
-                    self.operand(x)
+                    self.run.operands.operand(x)
                 for x in kwargs.values():
-                    self.operand(x)
+                    self.run.operands.operand(x)
             elif name not in methods.NOT_LOOKING:
-                self.impure(f"calls {callee.__qualname__}")
+                self.run.impure(f"calls {callee.__qualname__}")
             if name in ("sort", "remove", "index", "count") and type(owner) not in (set, frozenset):
-                self.compared(owner)
+                self.run.operands.compared(owner)
             elif name != "items":
-                self._keys(owner)
+                self.run.contents.keys(owner)
         elif name == "format":
-            check = self.formatted
+            check = self.run.operands.formatted
         elif name == "format_map":
-            check = self.printed
+            check = self.run.operands.printed
         elif name == "join":
-            check = self.iterated
+            check = self.run.contents.iterated
             if type(owner) is bytes and not all(type(x) in (list, tuple) and set(map(type, x)) <= {bytes} for x in args):
-                self.impure("joins bytes that may change")
+                self.run.impure("joins bytes that may change")
         for x in (*args, *kwargs.values()) if check is not None else ():
             check(x)
         result = callee(*args, **kwargs)
@@ -260,13 +263,13 @@ class Builtins:
 
     def _made(self, result):
         if type(result) in LISTS or type(result) in ITERATORS:
-            self.fresh(result)
+            self.run.fresh(result)
         return result
 
     @ours.calling
-    def _is_instance(self, callee, /, *args):
-        if self.reason is None and len(args) == 2:
-            self.ask_instance(*args, callee is issubclass)
+    def is_instance(self, callee, /, *args):
+        if self.run.reason is None and len(args) == 2:
+            self.run.classes.ask_instance(*args, callee is issubclass)
         return callee(*args)
 
     @ours.calling
@@ -274,108 +277,108 @@ class Builtins:
         if not 2 <= len(args) <= 3:
             return callee(*args)  # which raises
         it, name, *default = args
-        self.deferred.looked_at(it)
+        self.run.deferred.looked_at(it)
         if type(name) is not str:
-            self.impure("asks for an attribute by an unusual name")
-        elif self.reason is None and not ((callee is hasattr or default) and self._lacks_attribute(it, name)):
-            if (why := self.attempted(self._attribute, it, name)) is not None:
-                return self.opaque.make(callee, args, {}, why)
+            self.run.impure("asks for an attribute by an unusual name")
+        elif self.run.reason is None and not ((callee is hasattr or default) and self.run.attributes.lacks_attribute(it, name)):
+            if (why := self.run.attempted(self.run.attributes.attribute, it, name)) is not None:
+                return self.run.opaque.make(callee, args, {}, why)
         return callee(it, name, *default)
 
-    def _class(self, callee, form):
+    def of_class(self, callee, form):
         if is_tapes(callee):
-            return functools.partial(self._anew, form)
+            return functools.partial(self.anew, form)
         if callee is tfi.tf.autodiff.ForwardAccumulator:
-            return functools.partial(self._accumulating, callee)
+            return functools.partial(self.run.functionals.accumulating, callee)
         if callee is tfi.tf.name_scope or callee is super:
             return form
         if callee is tfi.tf.TensorArray:
-            return functools.partial(self._of_array, callee)
+            return functools.partial(self.run.functionals.of_array, callee)
         if callee is tfi.tf.TensorSpec:
-            return functools.partial(self._new_spec, callee)
+            return functools.partial(self.run.functionals.new_spec, callee)
         if callee in _CONVERSIONS:
-            return functools.partial(self._convert, callee)
+            return functools.partial(self.convert, callee)
         if callee is map or callee is filter:
             return functools.partial(self._map, callee, form)
         if callee is functools.partial:
-            return functools.partial(self._anew, form)
+            return functools.partial(self.anew, form)
         if callee is tfi.tf.SparseTensor:
-            return functools.partial(self._framework, None, form)
+            return functools.partial(self.run.framework.call, None, form)
         if callee is tfi.tf.IndexedSlices:
             return functools.partial(self._slices, form)
         if numpys.is_scalar(callee):
-            return functools.partial(self._on_plain, callee)
-        if makes_named_tuples(callee) and self.is_named_tuple(callee):
+            return functools.partial(self.on_plain, callee)
+        if makes_named_tuples(callee) and self.run.classes.is_named_tuple(callee):
             return form
         if is_record(callee):
-            return functools.partial(self._make_record, callee)
+            return functools.partial(self.make_record, callee)
         if composites.is_extension(callee):
-            return functools.partial(self._make_extension, callee)
-        if observed_libraries.derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
-            return functools.partial(self._make_derived, callee)
+            return functools.partial(self.run.objects.make_extension, callee)
+        if derives_from_librarys(callee) and not framework_objects.is_stock_kind(callee):
+            return functools.partial(self.run.libraries.make_derived, callee)
         if is_plain_class(callee):
-            return functools.partial(self._make_object, callee)
-        return self.opaque.calling(callee, f"makes an object of type {callee.__name__}")
+            return functools.partial(self.run.objects.make_object, callee)
+        return self.run.opaque.calling(callee, f"makes an object of type {callee.__name__}")
 
     @ours.calling
-    def _convert(self, callee, /, *args, **kwargs):
+    def convert(self, callee, /, *args, **kwargs):
         if callee is type and len(args) != 1:
-            self.impure("makes a class")
+            self.run.impure("makes a class")
         elif callee is type:
-            self.note_class(args[0])
+            self.run.classes.note_class(args[0])
         if callee is float and len(args) == 1:
-            if id(args[0]) in self._dynamic.numbers:
-                return args[0] if type(args[0]) is float else self._on_plain(float, *args)
+            if id(args[0]) in self.run.dynamic.numbers:
+                return args[0] if type(args[0]) is float else self.on_plain(float, *args)
             args = self.value_of_variable(args[0], "value"),
-            if self._is_own(args[0]):
-                return self.deferred.read(self.runner, args[0], float)
+            if self.run.is_own_tensor(args[0]):
+                return self.run.deferred.read(self.run.runner, args[0], float)
         if callee in (set, frozenset, dict):
-            args = [self._pairs(x) if callee is dict else self._each(x, self.compared) for x in args]
+            args = [self.run.contents.pairs(x) if callee is dict else self.run.contents.each(x, self.run.operands.compared) for x in args]
         for x in (*args, *kwargs.values()) if callee not in (set, frozenset, dict) else ():
             if callee is str:
-                self.printed(x)
+                self.run.operands.printed(x)
             elif callee in (int, float, bool, complex, range, slice, tfi.tensor_shape.TensorShape):
-                self.value(x)
-                self.operand(x) if type(x) not in TENSORS or callee is bool else None
+                self.run.operands.value(x)
+                self.run.operands.operand(x) if type(x) not in TENSORS or callee is bool else None
             elif callee is not type and callee is not contextlib.nullcontext:
-                self.iterated(x)
+                self.run.contents.iterated(x)
         made = self._made(callee(*args, **kwargs))
         if callee in (set, frozenset, dict) and not all(type(x) in SCALARS for x in made):
-            self.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
+            self.run.impure("makes a set of objects")  # which may have an __eq__ and a __hash__ of their own
         return made
 
     def value_of_variable(self, it, method):
         """The tensor that a method of TensorFlow's gives of a variable, as a call that is skipped, where Python is about to read it; `it` if that is something else."""
         kind = type(it)
-        if self.reason is not None or not is_librarys(kind) or not tfi.is_variable(it):
+        if self.run.reason is not None or not is_librarys(kind) or not tfi.is_variable(it):
             return it
         variable = it if issubclass(kind, tfi.tf.Variable) else vars(it)["_value"]
         if variable is not it and it.value is not variable:  # it is cast
             return it
-        return self.builtin(getattr(variable, method))()
+        return self.run.calls.builtin(getattr(variable, method))()
 
     @ours.calling
     def _map(self, callee, form, function, /, *args):
         """Call map or filter."""
         for x in args:
-            self.iterated(x)
+            self.run.contents.iterated(x)
         if form is located_map and not is_builtin(function):
-            return self.fresh(map(LocatedCalls(function, self.enter_at), *args))
+            return self.run.fresh(map(LocatedCalls(function, self.run.calls.enter_at), *args))
         if function is not None:
-            function = self.builtin(function)
+            function = self.run.calls.builtin(function)
         if callee is filter:
             function = functools.partial(self._tested, function)
-        return self.fresh(callee(function, *args))
+        return self.run.fresh(callee(function, *args))
 
     @ours.calling
     def _tested(self, function, /, it):
-        return self.truth(it if function is None else function(it))
+        return self.run.operands.truth(it if function is None else function(it))
 
     def _slices(self, form, /, *args, **kwargs):
         """Make IndexedSlices, which do nothing but hold what they are made of."""
         if not all(x is None or type(x) in TENSORS for x in (*args, *kwargs.values())):
-            self.impure("makes IndexedSlices of what is no tensor")
-        return self._anew(form, *args, **kwargs)
+            self.run.impure("makes IndexedSlices of what is no tensor")
+        return self.anew(form, *args, **kwargs)
 
-    def _anew(self, form, /, *args, **kwargs):
-        return self.fresh(form(*args, **kwargs))
+    def anew(self, form, /, *args, **kwargs):
+        return self.run.fresh(form(*args, **kwargs))

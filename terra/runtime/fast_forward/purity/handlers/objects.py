@@ -3,7 +3,6 @@
 Such an object is the run's own: what it holds is no matter of guards, what its class does is observed. It must not outlive the run.
 """
 
-import abc
 import contextlib
 import dataclasses
 import functools
@@ -11,33 +10,24 @@ import operator
 from types import FunctionType, MethodWrapperType
 
 from terra import ours
-from terra.frameworks import framework_objects
 from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
-from terra.runtime.fast_forward.purity import observed_libraries
+from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
+from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
+from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_record
 from terra.runtime.tracing import structures
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_c_class, is_frameworks_function, is_record
-from terra.tf.private import composites
 from terra.tf import private_names as tfi
+from terra.tf.private import composites
 from terra.transform import convert, policy, wrappers
 
 _MAKE_CONTEXT = contextlib.contextmanager(lambda: None).__code__  # of what contextlib makes of a generator function
 _CONTEXT = type(contextlib.contextmanager(lambda: iter(()))())
 _DUNDERS = {name: f"__{function.__name__.strip('_')}__" for name, function in OPERATORS.items()}
 _NAMES = {function: name for name, function in OPERATORS.items()}
-_OWN = ("__new__", "__getattribute__", "__setattr__", "__delattr__")
-
-
-def is_plain_class(kind):
-    """Whether nothing but `__init__` makes an instance of a class, whose attributes are where those of others are, and nothing is done when it goes."""
-    if type(kind) not in (type, abc.ABCMeta) or kind.__dictoffset__ == 0 or is_record(kind):
-        return False
-    if any(is_c_class(cls) or vars(cls).get("__slots__") for cls in kind.__mro__[:-1]) or framework_objects.is_tensorflows(kind):
-        return False
-    return all(defined(kind, name) is vars(object)[name] for name in _OWN) and all(defined(kind, name) is None for name in ("__getattr__", "__del__"))
 
 
 def _sets_in_its_own_way(found):
@@ -45,102 +35,104 @@ def _sets_in_its_own_way(found):
     return any(defined(type(found), name) is not None for name in ("__set__", "__delete__"))
 
 
-class Objects:
+class Objects(Handler):
     """The part of the Observer for these."""
 
-    def _make_object(self, kind, /, *args, **kwargs):
+    __slots__ = ()
+
+    def make_object(self, kind, /, *args, **kwargs):
         """Make an instance of such a class."""
         made = defined(kind, "__init__")
         is_librarys_own = type(made) is FunctionType and not policy.may_know_program(made)
-        if type(made) is FunctionType and self.reason is None and (is_refused(made) or not unwatched(convert.is_observable, made) or (
-                is_librarys_own and not self.library_code.makes(kind, made) and self.opaque.takes(args, kwargs))):
-            return self.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}")
-        self.reads.bases(kind)
+        if type(made) is FunctionType and self.run.reason is None and (is_refused(made) or not unwatched(convert.is_observable, made) or (
+                is_librarys_own and not self.run.library_code.makes(kind, made) and self.run.opaque.takes(args, kwargs))):
+            return self.run.opaque.make(kind, args, kwargs, f"makes an object of type {kind.__name__}")
+        self.run.reads.bases(kind)
         for cls in kind.__mro__[:-1]:
-            self.reads.contents(vars(cls), cls)
-        initialise = self._user_function(made, made) if type(made) is FunctionType else None
+            self.run.reads.contents(vars(cls), cls)
+        initialise = self.run.calls.user_function(made, made) if type(made) is FunctionType else None
         if initialise is None and made is not object.__init__:
-            self.impure(f"makes an object of type {kind.__name__}")
-        if self.reason is not None:
+            self.run.impure(f"makes an object of type {kind.__name__}")
+        if self.run.reason is not None:
             return kind(*args, **kwargs)
         if initialise is None:
-            return self.fresh(kind(*args, **kwargs))
-        it = self.fresh(object.__new__(kind))
+            return self.run.fresh(kind(*args, **kwargs))
+        it = self.run.fresh(object.__new__(kind))
         if is_librarys_own:
-            initialise = self.library_code.initialiser(made, initialise)
+            initialise = self.run.library_code.initialiser(made, initialise)
         initialise(it, *args, **kwargs)
         return it
 
-    def _make_extension(self, kind, /, *args, **kwargs):
+    def make_extension(self, kind, /, *args, **kwargs):
         """Make an object of a `tf.experimental.ExtensionType` of the program's, whose constructor only checks and keeps what it is given."""
-        given = [*args, *kwargs.values()]
-        if not composites.only_keeps(kind) or self.reason is not None or not all(map(self._may_be_kept, given)):
-            return self.opaque.calling(kind, f"makes an object of type {kind.__name__}")(*args, **kwargs)
-        self.reads.bases(kind)
+        run, given = self.run, [*args, *kwargs.values()]
+        if not composites.only_keeps(kind) or run.reason is not None or not all(map(self._may_be_kept, given)):
+            return run.opaque.calling(kind, f"makes an object of type {kind.__name__}")(*args, **kwargs)
+        run.reads.bases(kind)
         for cls in kind.__mro__[:kind.__mro__.index(tfi.tf.experimental.ExtensionType)]:
-            self.reads.contents(vars(cls), cls)
+            run.reads.contents(vars(cls), cls)
         for x in given:
-            self._arguments(x)
-        length = len(self.runner.log)
+            run.framework.arguments(x)
+        length = len(run.runner.log)
         made = kind(*args, **kwargs)
-        self._born.add(made)
+        run.born.add(made)
         kept, handed = {}, {}
         structures.collect_args(made, kept, {})
         structures.collect_args(given, handed, {})
-        if len(self.runner.log) != length or not kept.keys() <= handed.keys():
-            self.impure(f"makes an object of type {kind.__name__}, which converts what it is given")
+        if len(run.runner.log) != length or not kept.keys() <= handed.keys():
+            run.impure(f"makes an object of type {kind.__name__}, which converts what it is given")
         return made
 
     def _may_be_kept(self, it):
-        kind = type(it)
-        return kind in TENSORS or (kind in PLAIN and id(it) not in self._dynamic.numbers) or (kind is tuple and all(map(self._may_be_kept, it))) or (
-            composites.is_composite(kind) and (id(it) in self._born or id(it) in self._given))
+        kind, run = type(it), self.run
+        return kind in TENSORS or (kind in PLAIN and id(it) not in run.dynamic.numbers) or (kind is tuple and all(map(self._may_be_kept, it))) or (
+            composites.is_composite(kind) and (id(it) in run.born or id(it) in run.given))
 
     @staticmethod
     def is_initialiser(callee):
         """Whether it is the `__init__` of `object`, which `super()` gives in the end."""
         return type(callee) is MethodWrapperType and callee.__name__ == "__init__" and callee.__objclass__ is object
 
-    def _is_own_object(self, it):
+    def is_own_object(self, it):
         """Whether the run has made it, a data class or not, and its attributes are where they are set."""
         kind = type(it)
-        return id(it) in self._born and (is_plain_class(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
+        return id(it) in self.run.born and (is_plain_class(kind) or (is_record(kind) and defined(kind, "__setattr__") is object.__setattr__))
 
-    def _attribute_of_own(self, it, kind, name):
+    def attribute_of_own(self, it, kind, name):
         """Read an attribute of one."""
         if name == "__class__" or (name in vars(it) and not _sets_in_its_own_way(defined(kind, name))):
             return
-        found = self._found(kind.__mro__, name, None)
+        found = self.run.classes.found(kind.__mro__, name, None)
         if found is None or not (type(found) in (FunctionType, staticmethod, classmethod) or defined(type(found), "__get__") is None):
-            self.impure(f"asks an object of type {kind.__name__} for {name}")
+            self.run.impure(f"asks an object of type {kind.__name__} for {name}")
 
-    def _replaced(self, it, /, **changes):
+    def replaced(self, it, /, **changes):
         """Call `dataclasses.replace`."""
         kind = type(it)
         if not is_record(kind) or not all(f.init for f in dataclasses.fields(kind)):
-            self.impure(f"replaces fields of an object of type {kind.__name__}")
+            self.run.impure(f"replaces fields of an object of type {kind.__name__}")
             return dataclasses.replace(it, **changes)
-        kept = {f.name: getattr(self.owner(it, f.name), f.name) for f in dataclasses.fields(kind) if f.name not in changes}
-        return self._make_record(kind, **kept, **changes)
+        kept = {f.name: getattr(self.run.attributes.owner(it, f.name), f.name) for f in dataclasses.fields(kind) if f.name not in changes}
+        return self.run.builtins.make_record(kind, **kept, **changes)
 
-    def _sets_own(self, it, name):
+    def sets_own(self, it, name):
         """Whether an attribute is set of an object that the run has made."""
-        if not self._is_own_object(it) and not (id(it) in self._born and observed_libraries.derives_from_librarys(type(it))):
+        if not self.is_own_object(it) and not (id(it) in self.run.born and derives_from_librarys(type(it))):
             return False
         if _sets_in_its_own_way(defined(type(it), name)):
-            self.impure(f"sets {name}, which is a descriptor")
+            self.run.impure(f"sets {name}, which is a descriptor")
         return True
 
-    def _operator_of_own(self, name, left, *right):
+    def operator_of_own(self, name, left, *right):
         """Returns what the operator `name` gives, if it is that of an object's which the run has made; else None."""
-        if not self._is_own_object(left):
+        if not self.is_own_object(left):
             return None
         function = defined(type(left), _DUNDERS[name])
         if type(function) is not FunctionType or any(issubclass(type(x), type(left)) and type(x) is not type(left) for x in right):
             return None
-        result = self._user_function(function, function)(left, *right)
+        result = self.run.calls.user_function(function, function)(left, *right)
         if result is NotImplemented:
-            self.impure("has another object calculate")
+            self.run.impure("has another object calculate")
             return OPERATORS[name](left, *right)
         return result
 
@@ -149,26 +141,27 @@ class Objects:
         name = _NAMES.get(callee)
         if name is None:
             return None
-        return functools.partial(self.unary if callee in (operator.neg, operator.pos, operator.invert) else self.comparison if name in _COMPARISONS else self.binary, name)
+        operands = self.run.operands
+        return functools.partial(operands.unary if callee in (operator.neg, operator.pos, operator.invert) else operands.comparison if name in _COMPARISONS else operands.binary, name)
 
-    def _identity(self, it, /):
+    def identity(self, it, /):
         """The `id` of a variable that was there before is the same each time."""
         it = itself(it)
-        if not tfi.is_variable(it) or id(it) in self._born:
-            return self.opaque.make(id, (it,), {}, "calls id")
+        if not tfi.is_variable(it) or id(it) in self.run.born:
+            return self.run.opaque.make(id, (it,), {}, "calls id")
         return id(it)
 
     @ours.calling
-    def _cached(self, callee, /, *args, **kwargs):
+    def cached(self, callee, /, *args, **kwargs):
         """Call a function with a `functools.lru_cache`: it gives the same object as long as it remembers that."""
         if not all(type(x) in SCALARS for x in (*args, *kwargs.values())):
-            self.impure("calls a function with a cache that is given more than numbers and strings")
+            self.run.impure("calls a function with a cache that is given more than numbers and strings")
         before = callee.cache_info().hits
         value = callee(*args, **kwargs)
         if callee.cache_info().hits == before:
-            self.impure("calls a function with a cache, which does not know the answer yet", True)
+            self.run.impure("calls a function with a cache, which does not know the answer yet", True)
         else:
-            self.reads.asked(_Lookup(callee, args, kwargs), callee, value)
+            self.run.reads.asked(_Lookup(callee, args, kwargs), callee, value)
         return value
 
     # -- contexts --------------------------------------------------------------------------------------------------------------
@@ -178,25 +171,25 @@ class Objects:
         """Whether `contextlib.contextmanager` has made it of a generator function."""
         return function.__code__ is _MAKE_CONTEXT and wrappers.is_wrapper(function) and type(function.__wrapped__) is FunctionType
 
-    def _make_context(self, function, instrumented, /, *args, **kwargs):
-        observed = self._user_function(function, function, instrumented)
-        return self.fresh(contextlib.contextmanager(observed)(*args, **kwargs))
+    def make_context(self, function, instrumented, /, *args, **kwargs):
+        observed = self.run.calls.user_function(function, function, instrumented)
+        return self.run.fresh(contextlib.contextmanager(observed)(*args, **kwargs))
 
-    def _users_context(self, it):
+    def users_context(self, it):
         """`with it:`, an object of a class of the user's. Returns what to enter in its place; None if that is not known."""
         kind = type(it)
-        if kind is _CONTEXT or (id(it) in self._born and not self._is_own_object(it)) or it in self.opaque:  # of a generator; a tape
+        if kind is _CONTEXT or (id(it) in self.run.born and not self.is_own_object(it)) or it in self.run.opaque:  # of a generator; a tape
             return None
         enter, leave = defined(kind, "__enter__"), defined(kind, "__exit__")
         if type(enter) is not FunctionType or type(leave) is not FunctionType or is_frameworks_function(enter) or is_frameworks_function(leave):
             return None
-        if not self._is_own_object(it):
+        if not self.is_own_object(it):
             if not policy.may_know_program(enter):
                 return None
-            self.note_class(it)
-            self._found(kind.__mro__, "__enter__", None)
-            self._found(kind.__mro__, "__exit__", None)
-        return _Context(self, it, self._user_function(enter, enter), self._user_function(leave, leave))
+            self.run.classes.note_class(it)
+            self.run.classes.found(kind.__mro__, "__enter__", None)
+            self.run.classes.found(kind.__mro__, "__exit__", None)
+        return _Context(self.run, it, self.run.calls.user_function(enter, enter), self.run.calls.user_function(leave, leave))
 
 
 class _Lookup:
@@ -231,15 +224,15 @@ _FORGOTTEN = object()
 class _Context:
     """Entered in place of a context manager of the user's."""
 
-    def __init__(self, observer, it, enter, leave):
-        self._observer, self._it, self._enter, self._leave = observer, it, enter, leave
+    def __init__(self, run, it, enter, leave):
+        self._run, self._it, self._enter, self._leave = run, it, enter, leave
 
     def __enter__(self):
         return self._enter(self._it)
 
     def __exit__(self, kind, error, trace):
         if error is not None:
-            self._observer.fresh(error)
+            self._run.fresh(error)
         return self._leave(self._it, kind, error, trace)
 
 

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 
 from terra import ours
+from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.array_calculations import Calculation, Line, calculate, is_filtered, is_plain_value, never_raises, strictly, warned, writes
 from terra.runtime.fast_forward.sources.residual_calls import kind_of
 from terra.runtime.fast_forward.sources.value_sources import ConstantSource, ContainerSource, FetchSource
@@ -18,14 +19,16 @@ _NOT_KNOWN = object()
 _NUMPYS = (np.ndarray, np.generic, int, float, complex)
 
 
-class Arrays:
+class Arrays(Handler):
     """The part of the Observer for arrays that vary."""
+
+    __slots__ = ()
 
     def by_numpy(self, function, args, kwargs={}):  # noqa: B006 (it is not changed)
         """Returns what a function that does nothing but calculate, or a method of the first argument, gives of arrays and numbers of which one varies, or was read of a tensor of this step, and was not
         looked at: an array, or a number, of that kind, too. None if that is not known."""
-        dynamic, deferred = self._dynamic, self.deferred
-        if self._is_over() or not (dynamic.has_arrays or dynamic.numbers or deferred.held) or writes(function, args, kwargs):
+        dynamic, deferred = self.run.dynamic, self.run.deferred
+        if self.run.is_over() or not (dynamic.has_arrays or dynamic.numbers or deferred.held) or writes(function, args, kwargs):
             return None
         found, sources = [], []
         parts = tuple([self._part_of(x, found, sources) for x in args])
@@ -42,9 +45,9 @@ class Arrays:
             return self._deferred_part(Calculation(function, parts, named, ()), value, args, found, parts_read)
         if type(value) not in KINDS and (type(value) is not np.ndarray or not holds_numbers(value) or not value.size):
             return None
-        self._numpy()
+        self.run.operands.note_numpy()
         for x in found:
-            self.deferred.looked_at(x)
+            self.run.deferred.looked_at(x)
         if any(value is x for x in args):
             return value
         return dynamic.drawn(Calculation(function, parts, named, kind_of(value)), [value])[0]
@@ -55,77 +58,77 @@ class Arrays:
         if not (holds_numbers(value) if kind is np.ndarray else isinstance(value, np.number)) or not never_raises(calculation.function, args) \
                 or "raise" in np.geterr().values() or is_filtered("error"):  # it is over when that would be raised
             return None
-        self._numpy()
+        self.run.operands.note_numpy()
         for x in found:
-            self.deferred.looked_at(x)
-        self.deferred.calculated[id(value)] = value, calculation, Line(), parts
+            self.run.deferred.looked_at(x)
+        self.run.deferred.calculated[id(value)] = value, calculation, Line(), parts
         return value
 
     def returning(self, form, place):
         """Returns what to call in place of a conversion whose result is what the calling function returns, or at this place of that."""
-        if self.reason is None and sys._getframe(1).f_back.f_code is self.run_code:
-            self.deferred.forget_last(place)
-            if type(form) is functools.partial and form.func == self._perhaps_of_opaque:
+        if self.run.reason is None and sys._getframe(1).f_back.f_code is self.run.entry_code:
+            self.run.deferred.forget_last(place)
+            if type(form) is functools.partial and form.func == self.run.calls.perhaps_of_opaque:
                 form = form.args[1]
-            if type(form) is functools.partial and form.func == self._convert:
+            if type(form) is functools.partial and form.func == self.run.builtins.convert:
                 return functools.partial(self._convert_last, place, *form.args)
         return form
 
     def returned(self, it, places):
         """The calling function returns `it`, which has such results of conversions at these places."""
-        if self.reason is None and sys._getframe(1).f_back.f_code is self.run_code:
-            self.deferred.gives(it, places)
+        if self.run.reason is None and sys._getframe(1).f_back.f_code is self.run.entry_code:
+            self.run.deferred.gives(it, places)
         return it
 
     def _convert_last(self, place, kind, /, *args):
         """Make an integer, or a truth value, which the run gives."""
         if len(args) == 1 and (kind is int or isinstance(args[0], tfi.tf.Variable)):  # one of Keras 3 has no truth value
-            args = self.value_of_variable(args[0], "value" if kind is int else "read_value"),
+            args = self.run.builtins.value_of_variable(args[0], "value" if kind is int else "read_value"),
         x = args[0] if len(args) == 1 else None
-        if self.reason is None and (kind is int or kind is bool):
-            if self._is_own(x):
-                return self.deferred.read_last(self.runner, x, kind, place)
-            part = self.deferred.part_for(x)
+        if self.run.reason is None and (kind is int or kind is bool):
+            if self.run.is_own_tensor(x):
+                return self.run.deferred.read_last(self.run.runner, x, kind, place)
+            part = self.run.deferred.part_for(x)
             if part is not None and isinstance(x, (np.generic, float)):
                 value = kind(x)
-                self.deferred.note_last(place, None, (value, Calculation(kind, (part,), (), ()), Line(), [x]))
+                self.run.deferred.note_last(place, None, (value, Calculation(kind, (part,), (), ()), Line(), [x]))
                 return value
-        return self._convert(kind, *args)
+        return self.run.builtins.convert(kind, *args)
 
     def array_of_variable(self, method):
         """Returns what the method `numpy` of a variable gives."""
-        tensor = self.value_of_variable(method.__self__, "read_value")
-        return self.deferred.read_array(self.runner, tensor) if self._is_own(tensor) else method() if tensor is method.__self__ else tensor.numpy()
+        tensor = self.run.builtins.value_of_variable(method.__self__, "read_value")
+        return self.run.deferred.read_array(self.run.runner, tensor) if self.run.is_own_tensor(tensor) else method() if tensor is method.__self__ else tensor.numpy()
 
     def is_numpys(self, x):
         """Whether it is an array, or a number of NumPy's that varies."""
         kind = type(x)
-        return kind is np.ndarray or (isinstance(x, np.number) and (self._dynamic.part_for(x) is not None or self.deferred.part_for(x) is not None))
+        return kind is np.ndarray or (isinstance(x, np.number) and (self.run.dynamic.part_for(x) is not None or self.run.deferred.part_for(x) is not None))
 
     def looks_at_shape(self, array):
         """Python looks at the shape or the type of an array: those of arrays that vary are the same in each run."""
-        self.deferred.looked_at(array)
-        if array not in self._dynamic and id(array) not in self._born:
-            self.reads.asked(_type_and_shape, array, _type_and_shape(array))
+        self.run.deferred.looked_at(array)
+        if array not in self.run.dynamic and id(array) not in self.run.born:
+            self.run.reads.asked(_type_and_shape, array, _type_and_shape(array))
 
     def item_of_array(self, array, index):
         """An item or slice of an array."""
         value = self.by_numpy(operator.getitem, (array, index))
         if value is None:
-            self.container(array)
+            self.run.contents.container(array)
             return array[index]
-        self._bounds.clear()
-        counted = sum(type(x) is np.ndarray and x in self._dynamic for x in (index if type(index) is tuple else (index,)))  # by `index`
+        self.run.bounds.clear()
+        counted = sum(type(x) is np.ndarray and x in self.run.dynamic for x in (index if type(index) is tuple else (index,)))  # by `index`
         if counted:
-            self._dynamic.given -= counted
+            self.run.dynamic.given -= counted
         return value
 
     def bound(self, it):
         """`it` is a bound of a slice: that of an array may be a number that varies."""
-        if id(it) in self._dynamic.numbers:
-            self._bounds.append(it)
+        if id(it) in self.run.dynamic.numbers:
+            self.run.bounds.append(it)
             return it
-        return self.operand(it)
+        return self.run.operands.operand(it)
 
     @staticmethod
     @ours.calling
@@ -139,14 +142,14 @@ class Arrays:
         """Returns what stands for an argument in a `Calculation`. What stays the same is appended to what was found, and the others to the sources."""
         kind = type(x)
         if kind is list or kind is tuple or kind is slice:
-            self._look_into(x)
+            self.run.contents.look_into(x)
             parts = tuple([self._part_of(y, found, sources) for y in ((x.start, x.stop, x.step) if kind is slice else x)])
             return _NOT_KNOWN if any(part is _NOT_KNOWN for part in parts) else ContainerSource(kind, parts)
-        source = self._dynamic.part_for(x) or self.deferred.part_for(x)
+        source = self.run.dynamic.part_for(x) or self.run.deferred.part_for(x)
         if source is not None:
             sources.append(source)
         elif kind is np.ndarray:
-            source = ConstantSource(x, id(x) in self._born)
+            source = ConstantSource(x, id(x) in self.run.born)
         else:
             source = x if is_plain_value(x) else _NOT_KNOWN
         if source is x or type(source) is ConstantSource:
@@ -156,27 +159,3 @@ class Arrays:
 
 def _type_and_shape(array):
     return f"{array.dtype.str}{array.shape}"
-
-
-class KnownItem:
-    """Stands in for a container of which the item is known."""
-
-    __slots__ = ("_item",)
-
-    def __init__(self, item):
-        self._item = item
-
-    def __getitem__(self, key):
-        return self._item
-
-
-class Indexed:
-    """Stands in for an array of which an item or slice is taken."""
-
-    __slots__ = ("_observer", "_array")
-
-    def __init__(self, observer, array):
-        self._observer, self._array = observer, array
-
-    def __getitem__(self, index):
-        return self._observer.item_of_array(self._array, index)

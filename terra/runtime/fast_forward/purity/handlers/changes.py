@@ -5,6 +5,7 @@ import numpy as np
 from terra.frameworks import keras
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.guards import attribute_filter
+from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
@@ -15,43 +16,45 @@ _UNKNOWN = object()
 _COUNTING = frozenset(["Add", "Sub"])
 
 
-class Changes:
+class Changes(Handler):
     """The part of the Observer for changes."""
+
+    __slots__ = ()
 
     def stored(self, it, sliced=False, value=_UNKNOWN, key=_UNKNOWN):
         """An item or a slice of `it` is set, to this value, or deleted. `key`: of the item, if that is a constant."""
-        self.deferred.looked_at(it)
+        self.run.deferred.looked_at(it)
         kind = type(it)
-        if self.reason is None and self._is_place(it, key):
-            self._keys(it)
-            self._sets(it, key)
+        if self.run.reason is None and self.run.places.is_place(it, key):
+            self.run.contents.keys(it)
+            self.sets(it, key)
             return it
-        if id(it) not in self._born or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind)):
-            self.impure("changes a container that it has not made")
+        if id(it) not in self.run.born or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind)):
+            self.run.impure("changes a container that it has not made")
         elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
-            self.impure("sets items that are not followed")
+            self.run.impure("sets items that are not followed")
         elif kind is np.ndarray:
             self._taken_apart(value)
         elif sliced:
-            self.iterated(value)
-        self._keys(it)
+            self.run.contents.iterated(value)
+        self.run.contents.keys(it)
         return it
 
     def raised(self, it):
         """`raise it`"""
-        if not self.opaque.raises(it) and not (isinstance(it, type) and it.__init__ is Exception.__init__ and it.__new__ is Exception.__new__):
-            self.impure("raises an exception")
+        if not self.run.opaque.raises(it) and not (isinstance(it, type) and it.__init__ is Exception.__init__ and it.__new__ is Exception.__new__):
+            self.run.impure("raises an exception")
         return it
 
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
-        if name == "learning_rate" and not self._is_over() and is_librarys(type(it)):
+        if name == "learning_rate" and not self.run.is_over() and is_librarys(type(it)):
             return _Settable(self, it)
         attribute_filter.note_user_attribute(it, name)
-        if self._sets_own(it, name):
+        if self.run.objects.sets_own(it, name):
             return it
-        if self.reason is None and self.may_set(it, name):
-            self._sets(it, name)
+        if self.run.reason is None and self.run.classes.may_set(it, name):
+            self.sets(it, name)
         return it
 
     def set_rate(self, optimizer, value):
@@ -60,23 +63,23 @@ class Changes:
         variable = vars(optimizer).get("_learning_rate")
         if getattr(setter, "__module__", None) != keras.BASE_OPTIMIZER or not is_frameworks_function(setter) or not tfi.is_variable(variable) \
                 or not (type(value) in KINDS or type(value) in TENSORS):
-            self.impure("sets an attribute")
+            self.run.impure("sets an attribute")
             optimizer.learning_rate = value
             return
-        self.reads.object(optimizer, type(optimizer), vars(optimizer))
-        self._found(type(optimizer).__mro__, "learning_rate", vars(optimizer))
-        self.reads.entry(vars(optimizer), "_learning_rate", variable)
-        self.builtin(variable.assign)(value)
+        self.run.reads.object(optimizer, type(optimizer), vars(optimizer))
+        self.run.classes.found(type(optimizer).__mro__, "learning_rate", vars(optimizer))
+        self.run.reads.entry(vars(optimizer), "_learning_rate", variable)
+        self.run.calls.builtin(variable.assign)(value)
 
-    def _sets(self, owner, name, added=None, before=_UNKNOWN):
+    def sets(self, owner, name, added=None, before=_UNKNOWN):
         """An attribute or item is about to be set; or it was, where there was `before`."""
-        known = self.effects.get((id(owner), name))
-        if known is not None and self.opaque.calls and [*self.effects].index((id(owner), name)) < max(call.n_effects for call in self.opaque.calls):
-            self.impure(f"sets {known.label} again, after a call of unknown code that may have seen it")
+        known = self.run.effects.get((id(owner), name))
+        if known is not None and self.run.opaque.calls and [*self.run.effects].index((id(owner), name)) < max(call.n_effects for call in self.run.opaque.calls):
+            self.run.impure(f"sets {known.label} again, after a call of unknown code that may have seen it")
             return
         if before is _UNKNOWN:
             before = held_in(owner, name)
-        self.effects[id(owner), name] = Effect(owner, name, added, before=before if known is None else known.before)
+        self.run.effects[id(owner), name] = Effect(owner, name, added, before=before if known is None else known.before)
 
     def take_over_effects(self, record, calls, values, before):
         """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls: [(call, what it was made of, what it gave)]."""
@@ -85,133 +88,133 @@ class Changes:
             for k in range(done, call.n_effects):
                 self._take_effect(record.effects[k], values[k], before[k])
             done = max(done, call.n_effects)
-            self.opaque.take_over(call, made_of, value)
+            self.run.opaque.take_over(call, made_of, value)
         for k in range(done, len(record.effects)):
             self._take_effect(record.effects[k], values[k], before[k])
 
     def _take_effect(self, effect, value, before):
-        if self.reason is not None:
+        if self.run.reason is not None:
             return
-        self._bear(value)
+        self.run.framework.bear(value)
         if type(effect) is Append:
-            made = Append(effect.owner, ("appended", len(self.effects)), None, item=value)
-            self.effects[made.key] = made
+            made = Append(effect.owner, ("appended", len(self.run.effects)), None, item=value)
+            self.run.effects[made.key] = made
         elif type(effect) is Removal:
-            self.effects[effect.key] = Removal(effect.owner, effect.name, before=before)
+            self.run.effects[effect.key] = Removal(effect.owner, effect.name, before=before)
         else:
-            known = self.effects.get(effect.key)
+            known = self.run.effects.get(effect.key)
             counts = effect.added is not None and (known is None or known.added is not None)
-            self._sets(effect.owner, effect.name, effect.added + (known.added if known is not None else 0) if counts else None, before)
+            self.sets(effect.owner, effect.name, effect.added + (known.added if known is not None else 0) if counts else None, before)
 
-    def _take_over(self, effects, born):
+    def take_over(self, effects, born):
         """A run inside of this one has had these effects, and has made these containers."""
-        if self.reason is not None:
+        if self.run.reason is not None:
             return
         for it in born:
-            self._born.add(it)
+            self.run.born.add(it)
         for key, effect in effects.items():
-            known = self.effects.get(key)
+            known = self.run.effects.get(key)
             if type(effect) is Append:
-                effect.name = ("appended", len(self.effects))
-                self.effects[effect.key] = effect
+                effect.name = ("appended", len(self.run.effects))
+                self.run.effects[effect.key] = effect
             elif known is None or type(effect) is Removal:
-                self.effects[key] = effect
+                self.run.effects[key] = effect
             else:
                 added = None if effect.added is None or known.added is None else effect.added + known.added
-                self.effects[key] = Effect(effect.owner, effect.name, added, before=known.before)
+                self.run.effects[key] = Effect(effect.owner, effect.name, added, before=known.before)
 
-    def _set_attribute(self, it, name, value, /):
+    def set_attribute(self, it, name, value, /):
         """Call `setattr`."""
         if type(name) is not str:
-            self.impure("calls setattr")
+            self.run.impure("calls setattr")
         setattr(self.assigned(it, name), name, value)
 
     def removed(self, it, name):
         """The attribute `name` of `it` is deleted."""
-        if self.reason is not None or self._sets_own(it, name):
+        if self.run.reason is not None or self.run.objects.sets_own(it, name):
             return it
-        if id(it) in self._born or name not in (vars(it) if type(getattr(it, "__dict__", None)) is dict else ()) or not self.may_set(it, name):
-            self.impure("deletes an attribute")
+        if id(it) in self.run.born or name not in (vars(it) if type(getattr(it, "__dict__", None)) is dict else ()) or not self.run.classes.may_set(it, name):
+            self.run.impure("deletes an attribute")
             return it
-        deleter = self._found(type(it).__mro__, "__delattr__", None)
+        deleter = self.run.classes.found(type(it).__mro__, "__delattr__", None)
         if deleter is not object.__delattr__ and not is_frameworks_function(deleter):
-            self.impure("deletes an attribute")
+            self.run.impure("deletes an attribute")
             return it
-        if (id(it), name) not in self.effects:
-            self._attribute(it, name)  # it has to be there
-        self._sets(it, name)
-        if self.reason is None:
-            known = self.effects[id(it), name]
-            self.effects[id(it), name] = Removal(it, name, before=known.before)
+        if (id(it), name) not in self.run.effects:
+            self.run.attributes.attribute(it, name)  # it has to be there
+        self.sets(it, name)
+        if self.run.reason is None:
+            known = self.run.effects[id(it), name]
+            self.run.effects[id(it), name] = Removal(it, name, before=known.before)
         return it
 
     def changed(self, it):
-        self.impure("changes a slice in place")
+        self.run.impure("changes a slice in place")
         return it
 
     def inplace_attribute(self, it, owner, name, operator):
         """`owner.name += it` and the like (also of a global variable, and of one of a function around). A counter is not read: what it is afterwards does not matter to the run."""
         if type(owner) in WITH_ITEMS:
-            return it if self.reason is not None else self._inplace_place(it, owner, name, operator)
+            return it if self.run.reason is not None else self._inplace_place(it, owner, name, operator)
         attribute_filter.note_user_attribute(owner, name)
-        if self.reason is not None:
+        if self.run.reason is not None:
             return it
-        if self._sets_own(owner, name):
+        if self.run.objects.sets_own(owner, name):
             return self.inplace(it, vars(owner).get(name), operator)
         return self._inplace_place(it, owner, name, operator)
 
     def _inplace_place(self, it, owner, name, operator):
         """Returns what `owner.name += it` is given, for an attribute or item."""
-        if not self._may_set(owner, name):
+        if not self.run.places.may_set(owner, name):
             return it
-        known, held = self.effects.get((id(owner), name)), held_in(owner, name)
+        known, held = self.run.effects.get((id(owner), name)), held_in(owner, name)
         if type(held) is int and type(it) is int and operator in _COUNTING and (known is None or known.added is not None):
-            self.reads.asked(kind_of(name), owner, int)
+            self.run.reads.asked(kind_of(name), owner, int)
             added = it if operator == "Add" else -it
-            self.runner.program.counters.add((id(owner), name))
-            self._sets(owner, name, added + (known.added if known is not None else 0))
+            self.run.runner.program.counters.add((id(owner), name))
+            self.sets(owner, name, added + (known.added if known is not None else 0))
             return it
         if type(owner) in WITH_ITEMS:
-            self._keys(owner)
-            self._take(owner, name)
+            self.run.contents.keys(owner)
+            self.run.places.take(owner, name)
         else:
-            self._attribute(owner, name)
+            self.run.attributes.attribute(owner, name)
         it = self.inplace(it, held, operator)
-        self._sets(owner, name)
+        self.sets(owner, name)
         return it
 
     def inplace(self, it, held, operator):
         """`held += it` and the like."""
-        if self._dynamic.numbers:
-            value = self.calculates(OPERATORS[operator], (held, it))
+        if self.run.dynamic.numbers:
+            value = self.run.operands.calculates(OPERATORS[operator], (held, it))
             if value is not None:
                 return Becomes(value)
-            it = self._dynamic.beside(operator, held, it)[1]
+            it = self.run.dynamic.beside(operator, held, it)[1]
         kind = type(held)
-        self.deferred.looked_at(held)
+        self.run.deferred.looked_at(held)
         if kind is list or kind is set or kind is dict:
-            self.stored(held, value=it) if kind is not set else self.impure("changes a set")
+            self.stored(held, value=it) if kind is not set else self.run.impure("changes a set")
             if kind is dict:
-                return self._pairs(it)
-            self.iterated(it)
+                return self.run.contents.pairs(it)
+            self.run.contents.iterated(it)
         elif kind is str:
-            self.printed(it)  # by %=
+            self.run.operands.printed(it)  # by %=
         elif kind in PLAIN or kind in TENSORS or kind is tuple or isinstance(held, np.generic):
-            self.operand(it)
+            self.run.operands.operand(it)
         else:
-            self.impure(f"changes an object of type {kind.__name__}")
+            self.run.impure(f"changes an object of type {kind.__name__}")
         return it
 
     def augmented(self, it):
         """An item of `it` is changed in place: see `inplace_item`."""
-        self.deferred.looked_at(it)
+        self.run.deferred.looked_at(it)
         return it
 
     def inplace_item(self, it, container, key, operator):
         """`container[key] += it` and the like."""
-        if self.reason is not None:
+        if self.run.reason is not None:
             return it
-        if self._is_place(container, key) and (type(container) is list or key in container):
+        if self.run.places.is_place(container, key) and (type(container) is list or key in container):
             return self._inplace_place(it, container, key, operator)
         self.stored(container, value=None)  # (the value is shown itself)
         if type(container) is not np.ndarray:
@@ -221,20 +224,20 @@ class Changes:
 
     def _taken_apart(self, it):
         """numpy makes numbers of `it`, to store them."""
-        self.deferred.all_looked_at()
-        self._element(it)
-        self.values(it)
+        self.run.deferred.all_looked_at()
+        self.run.builtins.element(it)
+        self.run.operands.values(it)
 
 
 class _Settable:
     """Stands in for an optimizer whose learning rate is set."""
 
-    __slots__ = ("_observer", "_optimizer")
+    __slots__ = ("_changes", "_optimizer")
 
-    def __init__(self, observer, optimizer):
-        self._observer, self._optimizer = observer, optimizer
+    def __init__(self, changes, optimizer):
+        self._changes, self._optimizer = changes, optimizer
 
     def _set(self, value):
-        self._observer.set_rate(self._optimizer, value)
+        self._changes.set_rate(self._optimizer, value)
 
     learning_rate = property(None, _set)

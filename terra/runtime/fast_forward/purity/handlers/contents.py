@@ -1,0 +1,196 @@
+"""The observer's part for what containers hold: items that are taken, in turn or by a key, and those that operators go through.
+
+Operators look as deep as their operands go, so the containers in a container are looked into, too.
+"""
+
+import functools
+
+import numpy as np
+
+from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems
+from terra.runtime.tensors.comparing import SCALARS, Unskippable
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, is_container, is_librarys, is_like_builtin
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf import private_names as tfi
+
+
+class Contents(Handler):
+    """The part of the Observer for containers."""
+
+    __slots__ = ()
+
+    def deeply(self, it, check, seen=None):
+        """`check` whatever is in the container `it` and those in it, which are looked into; or `it` itself."""
+        kind = type(it)
+        self.run.deferred.looked_at(it)
+        if self.run.reason is not None or kind in PLAIN:
+            return it
+        if kind in TENSORS:
+            self.run.used.add(id(it))
+        elif kind is tuple:
+            for x in it:
+                self.deeply(x, check, seen)
+        elif is_container(it, kind) or kind in VIEWS:
+            seen = set() if seen is None else seen
+            if id(it) not in seen:
+                seen.add(id(it))
+                self.look_into(it)
+                for x in it:
+                    self.deeply(x, check, seen)
+                if isinstance(it, dict):
+                    for x in it.values():
+                        self.deeply(x, check, seen)
+        else:
+            check(it)
+        return it
+
+    def keys(self, owner):
+        """Something is looked up in the dict or set `owner`: it is compared with those of its keys that have the same hash."""
+        if id(owner) not in self.run.keyed and not isinstance(owner, list) and is_container(owner, type(owner)):
+            if id(owner) not in self.run.born:
+                self.run.keyed[id(owner)] = owner
+            for x in owner:
+                if type(x) not in SCALARS:
+                    self.deeply(x, self.run.operands.comparable)
+
+    def each(self, it, check):
+        """Returns what to iterate over in place of `it`, whose items are shown to `check`."""
+        self.iterated(it)
+        if type(it) in ITERATORS and type(it) not in VIEWS:
+            return self.run.fresh(map(functools.partial(self.run.builtins.shown, check), it))
+        if type(it) in TENSORS or tfi.is_variable(it):
+            self.run.impure("makes a set or a dict of a tensor")
+        if self.run.reason is None and (type(it) is tuple or type(it) in VIEWS or is_container(it, type(it))):
+            for x in it:
+                check(x)
+        return it
+
+    def elements(self, it):
+        """Returns what to make elements of a set of in place of `*it`."""
+        return self.each(it, self.run.operands.compared)
+
+    def pairs(self, it):
+        """Returns what to make a dict of in place of `it`, a dict or something with pairs in it."""
+        if isinstance(it, dict):
+            self.iterated(it)
+            self.keys(it)
+            return it
+        return self.each(it, self._pair)
+
+    def _pair(self, it):
+        self.iterated(it)
+        if type(it) is tuple or type(it) is list:
+            for x in it[:1]:
+                self.run.operands.compared(x)
+        else:
+            self.run.impure(f"makes a key and a value of an object of type {type(it).__name__}")
+
+    def container(self, it):
+        """An item or slice of `it` is taken."""
+        if it in self.run.opaque:
+            return OpaqueItems(self.run.opaque, it)
+        self.run.before = len(self.run.runner.log)
+        self.run.deferred.looked_at(it)
+        if type(it) not in PLAIN and type(it) not in TENSORS:
+            self.look_into(it)
+        return it
+
+    def iterated(self, it):
+        """The items of `it` are looked at in turn: returns what to iterate over."""
+        return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque else self.container(it)
+
+    def mapping(self, it):
+        """An item or slice of `it` is taken."""
+        if type(it) is np.ndarray and not self.run.is_over() and (self.run.recording is not None or self.run.deferred.held):  # what the index is, is not known yet
+            self.run.before = len(self.run.runner.log)
+            return _Indexed(self.run.arrays, it)
+        return self.items(it)
+
+    def items(self, it):
+        """`it` is merged into a dict."""
+        self.keys(it)
+        return self.container(it)
+
+    def subscript(self, it, key):
+        """The item `key`, a constant, of `it` is taken."""
+        if self.run.reason is not None or not self.run.places.is_place(it, key):
+            return self.mapping(it)
+        number = self.run.places.counter(it, key)
+        if number is not None:
+            return _KnownItem(number)
+        self.run.before = len(self.run.runner.log)
+        self.keys(it)
+        self.run.places.take(it, key)
+        return it
+
+    def unpacked(self, it, shape):
+        """`it` is unpacked into targets of this structure."""
+        self.iterated(it)
+        if type(it) is tuple or type(it) is list:
+            items = list(it)
+            if "*" in shape:
+                k = shape.index("*")
+                items[k:max(k, len(items) - (len(shape) - k - 1))] = [None]
+            for x, part in zip(items, shape):
+                if type(part) is tuple:
+                    self.unpacked(x, part)
+        elif any(type(part) is tuple for part in shape):
+            self.run.impure(f"unpacks an object of type {type(it).__name__}")
+        return it
+
+    def unpacking(self, it, shape):
+        """The items of `it` will be unpacked."""
+        self.iterated(it)
+        return self.run.fresh(map(lambda x: self.unpacked(x, shape), it))
+
+    def look_into(self, it):
+        """Notes that what a container holds is used."""
+        self.run.deferred.looked_at(it)
+        if self.run.reason is not None or id(it) in self.run.born or id(it) in self.run.given:
+            return
+        kind = type(it)
+        if kind is tuple or kind in PLAIN or kind in TENSORS:
+            return
+        if self.run.classes.is_named_tuple(kind):
+            self.run.classes.note_class(it)
+            return
+        if is_like_builtin(kind):
+            self.run.classes.note_class(it)
+        if kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind)):
+            held = self.run.reads.contents(it)
+            if any(type(x) is TerraTensor and x._owner is self.run.runner for x in held):
+                self.run.impure("keeps a tensor in a container")
+        elif kind is np.ndarray:
+            if it in self.run.dynamic:
+                self.run.impure("looks into an array that is an argument")
+            try:
+                self.run.reads.array(it)
+            except Unskippable:
+                self.run.impure("uses a large array")
+        elif not tfi.is_variable(it):
+            self.run.impure(f"looks into an object of type {kind.__name__}")
+
+
+class _KnownItem:
+    """Stands in for a container of which the item is known."""
+
+    __slots__ = ("_item",)
+
+    def __init__(self, item):
+        self._item = item
+
+    def __getitem__(self, key):
+        return self._item
+
+
+class _Indexed:
+    """Stands in for an array of which an item or slice is taken."""
+
+    __slots__ = ("_arrays", "_array")
+
+    def __init__(self, arrays, array):
+        self._arrays, self._array = arrays, array
+
+    def __getitem__(self, index):
+        return self._arrays.item_of_array(self._array, index)

@@ -1,0 +1,210 @@
+"""The observer's part for calls of the framework's, which must be skipped, and for layers of the user's classes."""
+
+from types import FunctionType
+
+import numpy as np
+
+from terra import ours
+from terra.frameworks import keras, effect_free, tensorflow
+from terra.runtime.fast_forward.cache import arguments, call_cache
+from terra.runtime.fast_forward.guards import added_losses
+from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
+from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.fast_forward.sites import skipping, user_layers
+from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf import private_names as tfi
+from terra.tf.private import composites
+
+
+class Framework(Handler):
+    """The part of the Observer for these."""
+
+    __slots__ = ()
+
+    def call(self, callee, form, /, *args, **kwargs):
+        """Call a function or object of the framework's, which must be skipped."""
+        if not tfi.executing_eagerly():
+            return self.run.functionals.in_graph(form, args, kwargs)
+        jumps, entered, length = len(self.run.jumped), self.run.entered, len(self.run.runner.log)
+        if call_cache.running() is not self.run.runner:
+            if self.run.functionals.accumulates or self.run.functionals.recomputes:
+                return self.run.functionals.in_full(form, args, kwargs)
+            self.run.impure("does what could not be skipped")
+        for x in (*args, *kwargs.values()):
+            self.note_arguments(x)
+        try:
+            result = form(*args, **kwargs)
+        except Exception:
+            self.run.impure(f"calls {_name(form)}, which raises")
+            raise
+        if len(self.run.jumped) != jumps and self.run.entered == entered:
+            self.bear(result)
+        elif len(self.run.runner.log) != length or len(self.run.jumped) != jumps:
+            self.run.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
+        elif callee is None or not effect_free.follows_from_arguments(callee) or not arguments.holds_plain_only((args, kwargs)):
+            why = self.run.opaque.note_constant(callee, args, kwargs, result) if type(callee) is FunctionType and self.run.reason is None else ""
+            if why is not None:
+                passing = callee is None or (
+                    type(callee) is FunctionType and self.run.opaque.takes(args, kwargs) and self.run.library_code.observe_next_time(callee))
+                self.run.impure(f"calls {_name(form)}, of the framework's, which runs no operation{f' and {why}' if why else ''}", passing)
+        else:
+            if effect_free.looks_at_values(callee):
+                self.run.operands.values((args, kwargs))
+            if type(result) in LISTS and not any(result is x for x in (*args, *kwargs.values())):
+                self.run.fresh(result)
+        return result
+
+    def assigning(self, variable, form, /, *args, **kwargs):
+        """Call a method that assigns to a variable: it first makes a tensor of what it is given."""
+        dtype = tfi.dtypes.as_dtype(getattr(variable, "_dtype", None) or variable.dtype)
+        return self.call(None, form, *[self.run.dynamic.tensor(x, dtype) for x in args[:1]], *args[1:], **kwargs)
+
+    def converting(self, function, form, /, *args, **kwargs):
+        """Call a function that makes tensors of numbers among its arguments, of a type that is known beforehand."""
+        numbers = self.run.dynamic.numbers
+        if function in tensorflow.CONSTANTS:
+            if id(args[0] if args else None) in numbers and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"dtype"}:
+                dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
+                made = self.run.dynamic.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
+                if made is not args[0]:
+                    return made
+        elif function is tfi.tf.cast and type(args[0] if args else None) is int:
+            dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
+            made = args[0] if dtype is None else self.run.dynamic.tensor(args[0], tfi.dtypes.as_dtype(dtype))  # the host casts it: no operation is issued
+            if type(made) is not int:
+                return made
+        elif function is tfi.tf.cast:
+            args = [*[self.run.dynamic.tensor(x, _type_of(x)) if id(x) in numbers else x for x in args[:1]], *args[1:]]
+        else:
+            types = {x.dtype for x in args if type(x) in TENSORS or tfi.is_variable(x)}
+            if len(types) == 1 and all((type(x) is float and id(x) in numbers) or type(x) in TENSORS or type(x) in tfi.RESOURCE_VARIABLES for x in args):
+                args = [self.run.dynamic.tensor(x, *types) for x in args]
+        return self.call(function, form, *args, **kwargs)
+
+    @ours.calling
+    def within(self, callee, /, *args, **kwargs):
+        """Call a part of the object whose call is recorded: all that it reads is guarded, and the user's functions that it may call are observed in turn."""
+        for x in (*args, *kwargs.values()):
+            self.note_arguments(x)
+        result = callee(*args, **kwargs)
+        self._made_within(result)
+        return result
+
+    def _made_within(self, it):
+        """A list in such a result that has tensors of this step was made in it."""
+        kind = type(it)
+        if kind is tuple:
+            for x in it:
+                self._made_within(x)
+        elif kind is list and it and all(type(x) is TerraTensor and x._owner is self.run.runner for x in it):
+            self.run.fresh(it)
+
+    @ours.calling
+    def adding(self, callee, loss):
+        """Call `Layer.add_loss` of Keras'."""
+        self.note_arguments(loss)
+        self.adds_loss(callee.__self__)
+        callee(loss)
+
+    def note_arguments(self, it):
+        """All that a call of the framework's is given: it was recorded for these values."""
+        kind = type(it)
+        self.run.deferred.looked_at(it)
+        if kind in PLAIN or kind in TENSORS:
+            self.run.used.add(id(it))  # (numbers do no harm)
+            return
+        if isinstance(it, (list, tuple, dict)):
+            self.run.contents.look_into(it)
+            for x in it.values() if isinstance(it, dict) else it:
+                self.note_arguments(x)
+        elif composites.is_composite(kind):
+            for x in composites.composite_parts(it):
+                self.note_arguments(x)
+        elif kind is np.ndarray and not self.run.gives(it):
+            self.run.contents.look_into(it)
+
+    def bear(self, value):
+        """The framework, or a library, made `value`, and all containers, TensorArrays and objects of the library's in it, but for those that it was handed."""
+        kind = type(value)
+        if id(value) in self.run.held:
+            return
+        if kind is list or kind is tuple or kind is dict or kind is tfi.ListWrapper:
+            if kind is not tuple and id(value) not in self.run.handed_over:
+                self.run.born.add(value)
+            for x in value.values() if kind is dict else value:
+                self.bear(x)
+        elif kind is tfi.tf.TensorArray or composites.is_composite(kind) or tfi.is_to_be_used(kind) or derives_from_librarys(kind):
+            self.run.born.add(value)
+
+    def _converted(self, form, args):
+        """Returns what a layer of a user's class is given: tensors in the place of arrays, and of those in containers."""
+        for x in args:
+            if arguments.holds_array(x):
+                self.note_arguments(x)
+        made = form.converted(args)
+        for x, given in zip(made, args):
+            if x is not given and type(x) in LISTS:
+                self.run.fresh(x)
+        return made
+
+    def layer(self, layer, form, /, *args, **kwargs):
+        """Call a layer of a user's class."""
+        for x in (*args, *kwargs.values()):
+            self.run.deferred.looked_at(x)
+        args = self._converted(form, args)
+        if self.run.reason is None:
+            kind = type(layer)
+            if "call" in vars(layer):
+                self.run.impure("calls a layer whose call was replaced")
+            elif not (self.run.functionals.accumulates or self.run.functionals.recomputes or call_cache.running() is self.run.runner) or not form.known.holds(kind):
+                self.run.impure("calls a layer by its wrapper", True)
+            elif not (predicted := user_layers.is_predicted(form, args, kwargs)):
+                if predicted is not None:
+                    return self.call(None, skipping.Skipping(layer), *args, **kwargs)
+                self.run.impure("calls a layer by its wrapper for the first time", True)
+                return user_layers.verify(form, args, kwargs)
+            else:
+                self.run.reads.layers_class(form.known, kind)
+                self.run.reads.settings("keras")
+                attributes = vars(layer)
+                self.run.reads.object(layer, kind, attributes)
+                for name in keras.OF_LAYERS:
+                    if name in attributes:
+                        self.run.reads.entry(attributes, name, attributes[name])
+                    else:
+                        self.run.reads.absent(attributes, name)
+                call = self.run.classes.found(kind.__mro__, "call", None)
+                if type(call) is FunctionType and self.run.reason is None:
+                    observed = self.run.calls.bound(call, layer, None)
+                    if observed is not None:
+                        return user_layers.call_directly(form, args, kwargs, observed)
+                self.run.impure(f"calls a layer whose call is a {type(call).__name__}")
+        return form(*args, **kwargs)
+
+    def adds_loss(self, layer):
+        """The layer will add a loss."""
+        held = added_losses.list_of(vars(layer))
+        needed = added_losses.identify(self.run.runner, held)
+        if needed is None and id(held) not in self.run.losses:
+            self.run.impure("adds losses to those of another step")
+        self.run.reads.entry(vars(layer), "_losses", held)
+        self.run.losses.setdefault(id(held), (held, needed))
+
+    def empties_losses(self, layer):
+        """The losses of the layer, and of its parts, will be forgotten."""
+        for part in layer._flatten_layers():
+            held = added_losses.list_of(vars(part))
+            self.run.losses.setdefault(id(held), (held, None if held else ()))
+
+
+def _type_of(number):
+    """The type of the tensor that TensorFlow makes of a number."""
+    return tfi.dtypes.float32 if type(number) is float else tfi.dtypes.int32 if type(number) is int else tfi.dtypes.as_dtype(type(number))
+
+
+def _name(form):
+    """Returns what a callable is called."""
+    callee = getattr(form, "callee", form)  # of `skipping.Skipping`
+    name = getattr(callee, "__qualname__", None) or f"a {type(callee).__name__}"
+    return name.removesuffix(".<locals>.call")

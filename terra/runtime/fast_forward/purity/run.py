@@ -1,0 +1,195 @@
+"""One run that is observed: what it has come to so far, what everybody notes of it, and the handlers.
+
+A handler makes of one kind of object, or of use, what a run makes of it; it holds the run, and asks the other handlers by it: `self.run.calls.builtin(...)`.
+"""
+
+import numpy as np
+
+from terra.location import location
+from terra.runtime.fast_forward.guards.null_read_set import NullReadSet
+from terra.runtime.fast_forward.guards.read_set import ReadSet
+from terra.runtime.fast_forward.purity.born import Born
+from terra.runtime.fast_forward.purity.unknown.library_code import LibraryCode
+from terra.runtime.fast_forward.purity.unknown.live_calls import LiveCalls
+from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
+from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown
+from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
+from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
+from terra.runtime.fast_forward.sources.effects import so_far
+from terra.runtime.tensors.object_kinds import HOLDING
+from terra.runtime.tensors.tensor import TerraTensor
+from terra.transform import convert
+from terra.transform.source import globals_read
+
+
+class Handler:
+    """The part of the observer for one kind of object, or of use, in one run. No handler keeps what the run lets go of when it turns out impure (`reads`, `effects`, `born`)."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: "Run"):
+        self.run = run
+
+
+class Run:
+    """The state of one run, and what is noted of it."""
+
+    __slots__ = (
+        "runner", "inputs", "covered", "recording", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
+        "reads", "reason", "passing", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls",
+        "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go",
+        "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
+        "framework", "functionals", "libraries", "objects", "operands", "places", "_handlers", "__weakref__")
+
+    def __init__(self, handlers: dict[str, type[Handler]], runner, given: set, dynamic=None, covered=None, inputs=None, carried=()):
+        """`handlers`: {name: class} of the handlers."""
+        self.runner = runner
+        self.inputs = inputs  # the tensors among the arguments, if all of these are known
+        self.covered = covered  # what is guarded of the object of the framework's whose call is recorded, if that is why the run is observed
+        self.recording = None  # of the run, if that may make residual calls
+        self.entry_code = None  # of what calls the function that is observed
+        self.dynamic = NO_DYNAMIC_VALUES if dynamic is None else dynamic  # arrays, and numbers, that are not to matter
+        self.reads = ReadSet(self.dynamic.places)
+        self.reason = None  # why the run is impure
+        self.is_inside_opaque = False  # whether an opaque call is made just now
+        self.trying = False  # whether something is asked that may be an opaque call, if it cannot be understood: see `attempted`
+        self.too_early = 0  # runs after which a counter that was handed on can be told from other integers
+        self.passing = False  # whether that may be different the next time
+        self.jumped = []  # (record, the effects until then: see `effects.so_far`) of calls that were jumped over
+        self.entered = 0  # calls of the framework's that were not
+        self.skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
+        self.before = len(runner.log)  # how long the log was before the operator at hand
+        self.born = Born()  # containers, iterators, functions, objects and tapes that the run has made
+        self.held = {}  # id -> it, of what calls of libraries may read, see `Libraries`
+        self.generators = []  # weak references to those that the run has made, and that have something to do when they are closed
+        self.lets_go = False  # whether there was one: then iterators are not held
+        self.handed_over = {}  # id -> container that was given to the framework's code: where that gives it, it has not made it
+        self.is_worthwhile = False  # whether it has saved much to skip the run, even if few calls are skipped in it
+        self.differentiates = False  # whether a gradient may be the matter of a function of the program's
+        self.deferred = DeferredFetches(self.dynamic, runner.deferred_fetches)
+        self.opaque, self.library_code, self.live_calls = Opaque(self), LibraryCode(self), LiveCalls(self)
+        self.losses = {}  # id -> (list of the losses that a layer adds, what it must hold before), of those that the run may have changed; see `added_losses`
+        self.effects = {}  # (id of an object, name) -> Effect, of the attributes that the run has set; and what it has appended to lists
+        self.carried = carried  # (id of an object, name) of the attributes that count as arguments: see `effects.StateInput`
+        self.used = set()  # ids of the tensors that operators, and calls of the framework's, were given
+        self.masks = {}  # id of a tensor from outside of the step that something of the framework's was given -> (it, its mask, and its logits, then)
+        self.bounds = []  # numbers that vary, and are bounds of the slice that is about to be taken
+        self.keyed = {}  # id -> dict or set whose keys were looked at
+        self.given = given  # ids of the containers among the arguments
+        self._handlers = handlers
+        for name, handler in handlers.items():
+            setattr(self, name, handler(self))
+
+    def end(self) -> None:
+        """The run is over: it holds its handlers no more, which hold it, so that nothing waits for the garbage collector."""
+        if type(self) is Run:
+            for name in self._handlers:
+                delattr(self, name)
+            self.__class__ = EndedRun
+
+    def is_own_tensor(self, it):
+        """Whether it is a tensor of this step."""
+        return type(it) is TerraTensor and it._owner is self.runner
+
+    def is_over(self):
+        """Whether nothing is observed any more. With numbers and arrays that vary, calls are still to be recorded with the tensors that stand for them."""
+        return self.reason is not None and not (self.passing and (self.dynamic.numbers or self.dynamic.has_arrays))
+
+    def attempted(self, look, *parts):
+        """Returns None if `look(*parts)`, which runs no code of the program's, understands what is asked; else why the run would be impure."""
+        self.trying = self.reason is None
+        try:
+            look(*parts)
+        except Unknown as unknown:
+            return str(unknown)
+        finally:
+            self.trying = False
+        return None
+
+    def _let_go(self):
+        """The run is impure: what it has made and read need not be known any more, and may be something whose end the program waits for."""
+        self.born.close()
+        for held in (self.handed_over, self.held, self.keyed, self.masks):
+            held.clear()
+        self.reads = NullReadSet(self.dynamic.places)
+        self.opaque.clear()
+        self.effects = {}  # those hold what attributes were before, and what was appended
+
+    def give(self, container):
+        """The framework hands a list or dict to the user's code."""
+        if id(container) not in self.born:
+            self.given.add(id(container))
+
+    def gives(self, it):
+        """`it` goes into an operation: whether it is an array of the step's whose contents then need not matter."""
+        given = type(it) is np.ndarray and it in self.dynamic
+        if given:
+            self.dynamic.given += 1
+        return given
+
+    def note_called(self, function):
+        """The user's `function` was called."""
+        self.reads.function(function, globals_read(function.__code__), convert.names_shown(function))
+
+    def impure(self, reason, passing=False, where=None):
+        """The run does something that another could not leave out."""
+        if self.trying:
+            raise Unknown(reason)
+        if self.reason is None:
+            line = (where or location.tls.cursor.current).line()
+            self.reason = f"{reason} ({line})" if line else reason
+            self.passing = passing
+            self._let_go()
+
+    def ids_of_containers(self):
+        """The ids of what was read, containers among it, and of the containers that the run was given."""
+        return self.reads.ids() | self.given
+
+    def effects_so_far(self):
+        return so_far(self.effects)
+
+    def note_made(self, record, start, before, differentiates):
+        """A call was made, and recorded as if it could be jumped over: what it has issued begins at `start`, and there were the effects `before`."""
+        self.differentiates = self.differentiates or differentiates
+        self._note_region(record, start, len(self.runner.log) - start, before)
+
+    def note_jump(self, record):
+        self._note_region(record, len(self.runner.log), len(record.entries), so_far(self.effects))
+
+    def _note_region(self, record, start, length, before):
+        self.jumped.append((record, before))
+        for held, needed, _ in record.losses:
+            self.losses.setdefault(id(held), (held, needed))
+        self.skipped.append((start, length))
+
+    def fresh(self, it):
+        if not self.lets_go or type(it) not in HOLDING:
+            self.born.add(it)
+        return it
+
+    def result(self, it):
+        """`it` is what an operator or a slice gave: what it issued follows from its operands."""
+        if type(it) is list:
+            self.born.add(it)
+        return self.item(it)
+
+    def item(self, it):
+        """`it` is an item of something, which was there before."""
+        while self.bounds:
+            self.deferred.looked_at(self.bounds.pop())
+        length = len(self.runner.log)
+        if length != self.before and (not self.skipped or self.skipped[-1][0] < self.before):
+            self.skipped.append((self.before, length - self.before))
+        self.before = length
+        return it
+
+
+class EndedRun(Run):
+    """A run that is over. What it has handed out (a `map` that shows its items, a method that enters calls) may be called still: that gets a new handler each time."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        if name not in self._handlers:
+            raise AttributeError(name)
+        return self._handlers[name](self)
