@@ -72,7 +72,7 @@ class Objects(Handler):
         for cls in kind.__mro__[:kind.__mro__.index(tfi.tf.experimental.ExtensionType)]:
             run.reads.contents(vars(cls), cls)
         for x in given:
-            run.framework.arguments(x)
+            run.framework.note_arguments(x)
         length = len(run.runner.log)
         made = kind(*args, **kwargs)
         run.born.add(made)
