@@ -1,4 +1,4 @@
-"""What the steps of one function took, beside what they would have taken eagerly: tracing, and graphs, are paid out of that.
+"""The account of one step function: the time that its steps took, beside that of eager execution. Tracing, and graphs, are paid out of it.
 
 At each moment a run may have taken `GRACE` seconds, the time of `LEARNING` steps, and a tenth more than eager execution. Where the next traced step would go beyond that,
 steps run imperatively until it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long.
@@ -45,7 +45,7 @@ class Account:
 
     @property
     def eager(self):
-        """What a step takes eagerly; None if that is not known."""
+        """The time of a step that runs eagerly, in seconds; None if that is not known."""
         return statistics.median(self._alone) if self._alone else None
 
     @property
