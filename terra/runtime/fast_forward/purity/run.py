@@ -16,6 +16,7 @@ from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
 from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
 from terra.runtime.fast_forward.sources.effects import so_far
+from terra.runtime.interpreter import frames
 from terra.runtime.tensors.object_kinds import HOLDING
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.transform import convert
@@ -136,7 +137,7 @@ class Run:
         if self.trying:
             raise Unknown(reason)
         if self.reason is None:
-            line = (where or location.tls.cursor.current).line()
+            line = where.line() if where is not None else frames.line_inside(self.runner.step.function.step_code) or location.tls.cursor.current.line()
             self.reason = f"{reason} ({line})" if line else reason
             self.passing = passing
             self._let_go()
