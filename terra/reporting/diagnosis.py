@@ -26,7 +26,7 @@ class Diagnosis:
             return []
         found = [*surroundings.find(facts), *paths.find(facts), *values.find(facts), *skipping.find(facts)]
         if all(cause.code in _OF_LITTLE for cause in found):
-            found += skipping.operation_by_operation(facts)
+            found += skipping.operation_by_operation(facts, bool(found))
         kept = {}  # one for each line, but for that of the step's own definition, at which there may be one of each code
         for cause in found or surroundings.small(facts):
             if places.is_librarys(cause.line):

@@ -4,6 +4,7 @@ import functools
 import re
 from types import MethodType
 
+from terra.graph import lines
 from terra.graph.trace import ARG, CHECK, FEED, FETCH
 from terra.reporting import places
 from terra.runtime.fast_forward.steps.pure_functions import is_keras_step
@@ -112,7 +113,7 @@ class Facts:
     def partings(self):
         """[lines of the operations that may follow] wherever paths part."""
         ways = [[line_of(after) for after in node.succ if after.payload is not None] for store in self.stores for node in [store.graph.start, *store.graph.nodes] if len(node.succ) > 1]
-        return [lines for lines in ways if lines]
+        return [way for way in ways if way]
 
     @functools.cached_property
     def nodes(self):
@@ -127,6 +128,11 @@ class Facts:
     @property
     def reads(self):
         return self.nodes_of(FETCH)
+
+    @property
+    def waits(self):
+        """Whether Python waits for values that it reads, in most steps."""
+        return bool(self.reads) and self.stats.fetches >= self.stats.coexecuted_steps // 2
 
     @property
     def checks(self):
@@ -182,8 +188,8 @@ def line_of(node):
     event = node.payload.event
     if event.line:
         return event.line
-    own = [site for _, _, site in event.location.origins() if site is not None and modules.is_user_module("", site.filename)]
-    return str(own[-1]) if own else event.location.line()
+    place = lines.place_of(node)
+    return event.location.line() if place is None else str(place)
 
 
 def _is_shape(x):

@@ -83,12 +83,12 @@ def _branching(facts, found):
         if fallbacks < _FEW:
             return []
         (_, line), _ = found.most_common(1)[0]
-        return [Cause("T07", line or facts.line, f"{plural(fallbacks, 'step')} did something new here; {paths} so far{full}", "take what differs in each step out of the step", ms, 17.0,
+        return [Cause("T07", line or facts.line, f"{plural(fallbacks, 'step')} did something new here" + (f"; {paths} so far{full}" if facts.stats.traces > 1 else ""), "take what differs in each step out of the step", ms, 17.0,
                       places.statement(line))]
     first = min(lines, key=lambda line: (-lines[line], line))
     if len(lines) > 1:  # those that stand first in the source are where a reader begins
         first = min(lines, key=lambda line: (line.rpartition(":")[0], int(line.rpartition(":")[2])))
-    others = [line for line in lines if line != first]
+    others = [line for line in lines if line != first and not places.is_librarys(line)]
     also = f", and at {a_few(sorted(others))}" if others else ""
     return [Cause("T04", first, f"the program goes on here in one way or another{also}: {paths} so far{full}, {plural(fallbacks, 'step')} took a new one",
                   "compute both, and choose with tf.where or tf.cond on a tensor (random numbers: tf.random in place of Python's)", ms, 16.0, places.statement(first))]

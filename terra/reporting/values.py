@@ -59,8 +59,7 @@ def _range(shapes):
 # -- reads ---------------------------------------------------------------------------------------------------------------------
 
 def _reads(facts):
-    stats = facts.stats
-    if not facts.reads or stats.fetches < stats.coexecuted_steps // 2:
+    if not facts.waits:
         return []
     lines = Counter(line_of(node) or facts.line for node in facts.reads)
     line = lines.most_common(1)[0][0]
@@ -83,8 +82,11 @@ def _numbers(facts, sizes_vary):
     lines = Counter()
     for node, k in facts.fed:
         shapes = [key[k] for key in node.payload.shapes if type(key) is tuple and k < len(key)]
+        line = line_of(node)
+        if facts.waits and places.is_librarys(line):
+            continue  # what the program has made of a value that it read, and has given the framework
         if shapes and all(shape == () for shape in shapes) and not (sizes_vary and len(shapes) > 1):
-            lines[line_of(node) or facts.line] += 1
+            lines[line or facts.line] += 1
     trial, names = facts.whole, []
     if trial is not None:
         names = sorted({place.label(trial.parameters) for place in [*trial.numbers.values(), *trial.integers.values()]})
@@ -103,6 +105,8 @@ def _numbers(facts, sizes_vary):
         remedy = f"give {a_few(arguments)} as a tensor: tf.constant({arguments[0]}, tf.float32)"
     elif names:
         remedy = f"keep {a_few(names) if not names[0].startswith('what ') else 'it'} in a tf.Variable, and assign to that"
+    elif facts.is_keras:
+        remedy = "keep the number in a tf.Variable, and assign to that"
     else:
         remedy = "give the step the number as a tensor, in an argument"
     return [Cause("T03", line, seen, remedy, ms, 0.001, places.statement(line))]

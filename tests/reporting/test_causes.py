@@ -4,6 +4,7 @@ import inspect
 import io
 import logging
 import os
+import random
 import re
 import sys
 import time
@@ -23,7 +24,7 @@ WORDS = re.compile(r"skeleton|TraceGraph|fetch|\bfed\b|\bfeed|express|record|pur
 
 def line_of(text):
     """`test_causes.py:N` of the first line of this file that contains `text`."""
-    lines = inspect.getsource(inspect.getmodule(line_of)).splitlines()
+    lines = inspect.getsource(inspect.getmodule(line_of)).splitlines(keepends=True)
     return f"test_causes.py:{next(k for k, line in enumerate(lines, 1) if text in line)}"
 
 
@@ -279,6 +280,139 @@ def test_a_layer_of_the_user_in_a_model_of_keras():
     steps = terra.compile(model, "sgd", "mse")
     model.fit(np.concatenate([x for x, _ in BATCHES]), np.concatenate([y for _, y in BATCHES]), batch_size=32, epochs=5, verbose=0)
     assert first(looked_at(terra.explain(steps.train)), "T05", line_of("# logs")).statement.startswith("logging.")
+
+
+def fitted(*layers, loss="mse", metrics=(), callbacks=()):
+    """Trains a model of Keras with these layers; returns what is said of its training step."""
+    model = keras.Sequential([keras.layers.Dense(16, activation="relu"), *layers, keras.layers.Dense(1)])
+    steps = terra.compile(model, "sgd", loss, metrics=list(metrics))
+    model.fit(np.concatenate([x for x, _ in BATCHES]), np.concatenate([y for _, y in BATCHES]), batch_size=32, epochs=8, verbose=0, callbacks=list(callbacks))
+    return looked_at(terra.explain(steps.train))
+
+
+def spread(y, p):
+    return np.mean(np.abs(y.numpy() - p.numpy()))  # looks in a metric's function
+
+
+def largest(y, p):
+    return float(tf.reduce_max(p).numpy())  # gives a number
+
+
+class Worst(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="worst")
+        self.worst = self.add_weight(name="w", initializer="zeros")
+
+    def update_state(self, y, p, sample_weight=None):
+        self.worst.assign(float(np.max(p.numpy())))  # looks in a metric
+
+    def result(self):
+        return self.worst
+
+
+class Adaptive(keras.losses.Loss):
+    def call(self, y, p):
+        e = tf.abs(y - p)
+        if tf.reduce_max(e).numpy() > 50.0:  # looks in a loss
+            e = tf.sqrt(e)
+        return tf.reduce_mean(e ** 2, axis=-1)
+
+
+class Peeking(keras.layers.Layer):
+    def call(self, x):
+        return x * self.factor(x)
+
+    def factor(self, x):
+        return 0.5 if hasattr(x, "numpy") and x.numpy().max() > 1e9 else 1.0  # looks in a layer
+
+
+READING = {
+    "# looks in a metric's function": dict(metrics=[spread]), "# gives a number": dict(metrics=[largest]), "# looks in a metric": dict(metrics=[Worst()]),
+    "# looks in a loss": dict(loss=Adaptive()), "# looks in a layer": dict()}
+
+
+@pytest.mark.all_variants
+@pytest.mark.parametrize("where", READING)
+def test_a_read_in_what_keras_calls(where):
+    text = fitted(*[Peeking()] * (where == "# looks in a layer"), **READING[where])
+    first(text, "T02", line_of(where + "\n" if where.endswith("metric") else where))
+    assert len(text.causes) == 1 and "in the step  " not in text, text
+
+
+class Annealed(keras.layers.Layer):
+    temperature = 1.0
+
+    def call(self, x):
+        return x / self.temperature  # of a layer's attribute
+
+
+def test_a_number_of_a_layer_in_a_model_of_keras():
+    layer = Annealed()
+
+    class Anneal(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            layer.temperature *= 0.999
+
+    text = fitted(layer, callbacks=[Anneal()])
+    assert "in a tf.Variable" in first(text, "T03", line_of("# of a layer's attribute")).remedy and len(text.causes) == 1, text
+
+
+class Dropping(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(16, activation="relu")
+
+    def call(self, x, training=False):
+        if training and random.random() < 0.3:  # leaves out a layer
+            return x
+        return x + self.dense(x)
+
+
+def test_a_branch_on_random_numbers_in_a_model_of_keras():
+    random.seed(3)
+    text = fitted(*[Dropping() for _ in range(4)])
+    first(text, "T04", line_of("# leaves out a layer"))
+    assert "trainer.py" not in text and "warnings.py" not in text and len(text.causes) == 1, text
+
+
+class Remembering(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.history = {"means": []}
+
+    def call(self, x):
+        self.history["means"].append(tf.reduce_mean(x))  # remembers
+        return x - tf.reduce_mean(x)
+
+
+def test_a_list_that_a_layer_makes_longer():
+    train = make_training(Remembering())
+
+    def step(x, y):
+        return train(x, y)
+
+    assert "behind the step" in first(explained(step), "T12", line_of("# remembers")).remedy
+
+
+def test_a_function_of_tensorflow_that_is_not_known():
+    train, eye = make_training(), tf.eye(20)
+
+    def step(x, y):
+        return train(tf.compat.v1.nn.xw_plus_b(x, eye, tf.zeros(20)), y)  # an old name
+
+    cause = first(explained(step), "T14", line_of("# an old name"))
+    assert "xw_plus_b" in cause.seen and "in its place" in cause.remedy
+
+
+def test_random_numbers_of_numpy():
+    train, generator = make_training(), np.random.default_rng(3)
+
+    def step(x, y):
+        if generator.integers(0, 2):  # draws
+            x = tf.tanh(x)
+        return train(x, y)
+
+    assert all("tf.random" in cause.remedy and cause.line == line_of("# draws") for cause in explained(step).causes)
 
 
 def test_a_step_within_a_step():

@@ -38,6 +38,7 @@ from terra.runtime.fast_forward.sites import fast_calls, user_layers
 from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors, so_far, space_of
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
 from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
+from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
 from terra.runtime.tensors.object_kinds import HOLDING, LISTS, PLAIN, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
@@ -237,7 +238,7 @@ class Observer(Attributes, Places, Changes, Calls, Functionals, Libraries, Objec
         if self._trying:
             raise Unknown(reason)
         if self.reason is None:
-            line = (where or location.tls.cursor.current).line()
+            line = where.line() if where is not None else frames.line_inside(self.runner.step.function.step_code) or location.tls.cursor.current.line()
             self.reason = f"{reason} ({line})" if line else reason
             self.passing = passing
             self._let_go()
