@@ -5,7 +5,7 @@ from terra.tf import private_names as tfi
 # Namespaces whose functions are skipped where they are called, by package.
 NAMESPACES = {
     "tensorflow": ("", "math", "nn", "linalg", "image", "signal", "bitwise", "random", "debugging", "sparse", "strings", "ragged", "sets", "quantization",
-                   "math.special"),
+                   "math.special", "raw_ops"),
     "keras": ("ops", "ops.nn", "ops.numpy", "ops.linalg", "ops.image", "activations", "losses", "random", "src.legacy.backend"),
     "tf_keras": ("activations", "losses", "backend"),
 }
