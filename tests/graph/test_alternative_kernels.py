@@ -316,7 +316,7 @@ def make_multiplying(reads):
 
 def run_sizes(sizes, reads, wrap=lambda step: step):
     """Runs batches of these sizes; returns the step, and after each the number of fallbacks and whether the general form ran (None if it was not dispatched late)."""
-    eager, step, seen = make_multiplying(reads), wrap(terra.coexecute(make_multiplying(reads), wait_for_graph=True)), []
+    eager, step, seen = make_multiplying(reads), wrap(terra.coexecute(make_multiplying(reads), wait_for_graph=True, reduce_retracing=False)), []
     start = GRAPH_RUNNER.start
 
     def started(program, arguments, form, *rest):

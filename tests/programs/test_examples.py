@@ -189,7 +189,7 @@ def test_a_program_that_raises_is_a_row(tmp_path, monkeypatch):
     monkeypatch.setattr(terra, "coexecute", lambda step, **_: terra_coexecute(fail))
     code, (lost, failed) = run_benchmark(tmp_path / "rows.json", "--programs", "keras_mlp,hand_written_variables")
     assert code == 1
-    assert lost["error"] == "ValueError: no data" and lost["eager_ms"] is None
+    assert lost["eager_error"] == "ValueError: no data" and lost["error"] is None and lost["eager_ms"] is None
     assert failed["error"] == "raises TypeError: never" and failed["eager_ms"] > 0 and failed["tf_function_ms"] > 0
 
 

@@ -149,7 +149,7 @@ def test_random_numbers_for_a_batch_of_another_size():
         return lambda x: tf.nn.dropout(x * 1.0, 0.5)
 
     stats = compare(make, 16, lambda i: (normal(3 + i, 4),))
-    assert stats.fallbacks <= 1 and stats.coexecuted_steps >= 12
+    assert stats.fallbacks <= 1 and stats.coexecuted_steps >= 10  # two are traced anew when the sizes are left unknown
 
 
 # ------------------------------------------------------------------------------------- random operations whose seeds are attributes

@@ -87,7 +87,7 @@ class DynamicArguments:
 
     def _turns(self, step):
         """Notes that the step's sizes have come. Returns whether it follows that more sizes are left unknown from now on, or less."""
-        shapes = tuple([x._shape_tuple() for x in step.arg_list])
+        shapes = tuple([x._shape_tuple() for k, x in enumerate(step.arg_list) if k not in step.parts])  # those of parts are left unknown anyway
         structure = tuple([len(shape) for shape in shapes])
         seen = self._seen.get(structure)
         if seen is None:
@@ -102,7 +102,7 @@ class DynamicArguments:
         self._since_new = 0 if is_new else self._since_new + 1
         function = step.function
         if not self._of_all:
-            if sum(self._lately) < NEW or function.segments is not None:
+            if sum(self._lately) < NEW or function.segments is not None or function.lengths:  # (the loops of RNN layers have a way of their own)
                 return False
             self._of_all = True
             log.info("%s keeps getting arguments of new sizes: they are left unknown from now on", function.policy.name)
