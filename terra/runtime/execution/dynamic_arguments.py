@@ -37,6 +37,7 @@ class DynamicArguments:
     def __init__(self, mode):
         self._of_all, self._is_decided = mode is True, mode != "auto"
         self._known = {}  # types and ranks of the tensors -> their shapes, each a PartialShape if some of its sizes have varied
+        self._left = {}  # the same -> indices of those that were left unknown
         self._seen = {}  # the same -> shapes that have come, until it is decided for good
         self._count = 0  # of these
         self._lately = collections.deque(maxlen=LATELY)  # whether the last steps had new sizes
@@ -52,6 +53,7 @@ class DynamicArguments:
         if self._is_decided or not self._of_all:
             return False
         self._of_all = False
+        self._left.clear()
         self._decide()
         return True
 
@@ -75,14 +77,13 @@ class DynamicArguments:
                 varies = varies or self._of_all or k in step.parts
         step.partial_shapes = {
             k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and is_bare(tensors[k])}
+        if step.partial_shapes:
+            self._left.setdefault(structure, set()).update(step.partial_shapes)
         return turns or varies
 
     def describe(self):
         """A line for the user, if there is anything to tell."""
-        if not self._of_all:
-            return []
-        shapes = [f"{tfi.INTERN_DTYPES[enum].name} {tuple(shape)}" for structure, known in self._known.items()
-                  for (enum, _), shape in zip(structure, known) if type(shape) is PartialShape]
+        shapes = [f"{tfi.INTERN_DTYPES[structure[k][0]].name} {tuple(self._known[structure][k])}" for structure, left in self._left.items() for k in sorted(left)]
         return [f"Sizes of arguments that vary, and are left unknown: {', '.join(dict.fromkeys(shapes))}."] if shapes else []
 
     def _turns(self, step):
