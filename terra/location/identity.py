@@ -2,9 +2,9 @@
 
 from typing import Any
 
-originals: dict[int, Any] = {}  # id of what stands for an argument while a step's function runs -> the argument
+pairs: dict[int, tuple[Any, Any]] = {}  # id of a step's argument for which something stands while the step's function runs, or of that -> (the argument, that)
 
 
 def itself(it: Any) -> Any:
     """Returns what the program takes an object for when it asks which one it is, by `is`, `id(...)` or `ref()`."""
-    return originals.get(id(it), it) if originals else it
+    return pairs.get(id(it), (it,))[0] if pairs else it

@@ -4,6 +4,7 @@ from collections import Counter
 
 from terra.graph.trace import CONST
 from terra.reporting.skipping import in_plain_words
+from terra.runtime.fallback import account
 from terra.runtime.fast_forward.sources.effects import Append
 from terra.runtime.interpreter.profilers import in_the_way
 
@@ -30,7 +31,7 @@ def whole(diagnosis, lines):
     facts = diagnosis.facts
     if not facts.stats.steps:
         return "\n".join(lines)
-    more = [f"{facts.policy.name}: {steps(facts.stats)}", *_graph(facts), *_of_shapes(facts), *_own_code(facts), *_assumptions(facts.stores, facts.programs), *_handed_over(facts), *_fallbacks(facts), *_left_alone(facts)]
+    more = [f"{facts.policy.name}: {steps(facts.stats)}", *_graph(facts), *_of_shapes(facts), *_own_code(facts), *_assumptions(facts.stores, facts.programs), *_handed_over(facts), *_fallbacks(facts), *facts.policy.account.describe(), *_left_alone(facts)]
     return "\n".join([*lines, "", *more])
 
 
@@ -102,11 +103,11 @@ def _fallbacks(facts):
 
 def _left_alone(facts):
     """Why steps ran imperatively."""
-    policy, lines = facts.policy, facts.policy.account.describe()
+    policy, lines = facts.policy, []
     if facts.function.generation.is_due:
         lines.append("Its graph is built as soon as the run has taken as long as that will take.")
     elif facts.function.program is None and facts.function.segments is None and not policy.account.may_trace():
-        lines.append("It runs imperatively until tracing has taken no more than a tenth of eager execution, twelve steps' time and two seconds.")
+        lines.append(f"It runs imperatively until tracing has taken no more than {account.SHARE:.0%} of eager execution, the time of {account.LEARNING} steps, and {account.GRACE:g} s.")
     if facts.function.generation.error is not None:
         lines.append(f"No graph could be generated: {facts.function.generation.error}")
     if policy.pause_left:

@@ -11,8 +11,8 @@ import logging
 from operator import is_
 
 from terra.location import identity
-from terra.runtime.tensors.comparing import is_bare
-from terra.runtime.tensors.open_shapes import OPENS, PartialShape, open_arguments
+from terra.runtime.tensors.comparing import attached
+from terra.runtime.tensors.open_shapes import OPENS, PartialShape
 from terra.runtime.tensors.tensor import EagerTensor, TerraTensor
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
@@ -59,24 +59,24 @@ class DynamicArguments:
 
     def look_at(self, step):
         """Note the shapes of a step's arguments, and tell the step which are open. Returns whether what was traced holds no longer: other sizes are unknown now."""
-        turns = not self._is_decided and self._turns(step)
-        if not (self._of_all or step.parts or not self._is_decided):
-            return turns
+        if self._is_decided and not self._of_all and not step.parts:
+            return False
         tensors = step.arg_list
+        shapes = [x._shape_tuple() for x in tensors]
+        turns = not self._is_decided and self._turns(step, shapes)
         structure = tuple([(x._datatype_enum(), x._rank()) for x in tensors])
         known = self._known.get(structure)
         if known is None:
             if len(self._known) < MOST:
-                self._known[structure] = [x._shape_tuple() for x in tensors]
+                self._known[structure] = shapes
             return turns
         varies = False
-        for k, x in enumerate(tensors):
-            shape, seen = x._shape_tuple(), known[k]
+        for k, (shape, seen) in enumerate(zip(shapes, known)):
             if any([b is not None and a != b for a, b in zip(shape, seen)]) and structure[k][0] not in _CLOSED:
                 known[k] = PartialShape([b if a == b else None for a, b in zip(shape, seen)])
                 varies = varies or self._of_all or k in step.parts
         step.partial_shapes = {
-            k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and is_bare(tensors[k])}
+            k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and attached(vars(tensors[k])) is None}
         if step.partial_shapes:
             self._left.setdefault(structure, set()).update(step.partial_shapes)
         return turns or varies
@@ -86,9 +86,9 @@ class DynamicArguments:
         shapes = [f"{tfi.INTERN_DTYPES[structure[k][0]].name} {tuple(self._known[structure][k])}" for structure, left in self._left.items() for k in sorted(left)]
         return [f"Sizes of arguments that vary, and are left unknown: {', '.join(dict.fromkeys(shapes))}."] if shapes else []
 
-    def _turns(self, step):
+    def _turns(self, step, shapes):
         """Notes that the step's sizes have come. Returns whether it follows that more sizes are left unknown from now on, or less."""
-        shapes = tuple([x._shape_tuple() for k, x in enumerate(step.arg_list) if k not in step.parts])  # those of parts are left unknown anyway
+        shapes = tuple([shape for k, shape in enumerate(shapes) if k not in step.parts])  # those of parts are left unknown anyway
         structure = tuple([len(shape) for shape in shapes])
         seen = self._seen.get(structure)
         if seen is None:
@@ -136,9 +136,7 @@ class OpenArguments:
             x = step.arg_list[k]
             stand_in = getattr(tfi.tf.raw_ops, OPENS)(input=x, shape=tfi.tensor_shape.TensorShape(shape))
             del step.args[id(x)]  # whoever comes by it in another way uses a tensor from outside
-            pair = x, stand_in
-            open_arguments[id(x)] = open_arguments[id(stand_in)] = pair
-            identity.originals[id(stand_in)] = x
+            pair = identity.pairs[id(x)] = identity.pairs[id(stand_in)] = x, stand_in
             self._pairs.append(pair)
         return self._replace(args, 0), {name: self._replace(x, 0) for name, x in kwargs.items()}
 
@@ -148,15 +146,13 @@ class OpenArguments:
             for k, x in [*(held.items() if type(held) is dict else enumerate(held))]:
                 if id(x) in stand_ins:
                     held[k] = stand_ins[id(x)]
-        for x, stand_in in self._pairs:
-            open_arguments.pop(id(x), None)
-            open_arguments.pop(id(stand_in), None)
-            identity.originals.pop(id(stand_in), None)
+        for it in [it for pair in self._pairs for it in pair]:
+            identity.pairs.pop(id(it), None)
 
     def _replace(self, value, depth):
         kind = type(value)
         if kind is EagerTensor or kind is TerraTensor:
-            pair = open_arguments.get(id(value))
+            pair = identity.pairs.get(id(value))
             return value if pair is None else pair[1]
         if composites.is_composite(kind):
             parts = composites.composite_parts(value)

@@ -10,7 +10,7 @@ This is done only for tapes that were begun in the co-executed step while no tap
 import sys
 from threading import get_ident
 
-from terra.location import current_step
+from terra.location import current_step, identity
 from terra.runtime.tapes import backward, jacobians
 from terra.runtime.tensors import open_shapes
 from terra.runtime.tensors.comparing import ById
@@ -258,7 +258,7 @@ def _watch(name):
     def watch(tape, thing):
         tapes = _tapes()
         lazy = tapes.of(tape) if tapes is not None else None
-        pair = open_shapes.open_arguments.get(id(thing))
+        pair = identity.pairs.get(id(thing))
         if lazy is not None:
             tapes.watched(lazy, name, thing if pair is None else pair[1])
         if pair is not None:
@@ -270,14 +270,14 @@ def _watch(name):
 def _watch_pair(tape, argument, stand_in):
     """The program watches an argument of a step, or what stands for it: the tape takes the one for computed from the other, whichever operations are given."""
     tfi.tape_originals["TFE_Py_TapeWatch"](tape, argument)
-    if tfi.tape_originals["TFE_Py_TapeSetShouldRecordBackprop"]([argument]):
-        record_on_tapes(open_shapes.OPENS, (argument,), (), [stand_in])
-        return
-    tfi.tape_originals["TFE_Py_TapeSetAdd"](tape)  # it does not record now
+    records = tfi.tape_originals["TFE_Py_TapeSetShouldRecordBackprop"]([argument])
+    if not records:
+        tfi.tape_originals["TFE_Py_TapeSetAdd"](tape)
     try:
         record_on_tapes(open_shapes.OPENS, (argument,), (), [stand_in])
     finally:
-        tfi.tape_originals["TFE_Py_TapeSetRemove"](tape)
+        if not records:
+            tfi.tape_originals["TFE_Py_TapeSetRemove"](tape)
 
 
 def _ask(name, opaque=False):
@@ -295,9 +295,9 @@ def _ask(name, opaque=False):
 
 def _tape_gradient(tape, *args):
     tapes = _tapes()
-    if open_shapes.open_arguments:
+    if identity.pairs:
         target, sources, *rest = args
-        args = target, [open_shapes.open_arguments.get(id(x), (x,))[0] for x in sources], *rest
+        args = target, [*map(identity.itself, sources)], *rest
     if tapes is None:
         return tfi.tape_originals["TFE_Py_TapeGradient"](tape, *args)
     return tapes.gradient(tapes.of(tape), tape, *args)
@@ -342,7 +342,7 @@ def _accumulator_add(accumulator):
 
 
 def _accumulator_watch(accumulator, primal, tangent):
-    for x in open_shapes.open_arguments.get(id(primal), (primal,)):
+    for x in identity.pairs.get(id(primal), (primal,)):
         tfi.tape_originals["TFE_Py_ForwardAccumulatorWatch"](accumulator, x, tangent)
 
 

@@ -1,5 +1,6 @@
 """Compares calls: by plain values, objects themselves, the masks that Keras attaches to tensors."""
 
+OTHER = object()  # something is attached to a tensor that tells it from others
 SCALARS = frozenset([int, float, bool, str, type(None), bytes])
 
 
@@ -33,9 +34,13 @@ def mask_of(x):
     return vars(x).get("_keras_mask")
 
 
-def is_bare(x):
-    """Returns whether nothing is attached to a tensor that another one with its value would lack. (A layer of tf_keras attaches that there is no mask.)"""
-    return not any([name != "_keras_mask" or value is not None for name, value in vars(x).items()])
+def attached(attributes):
+    """Returns what is attached to the tensor that has these attributes: None, True for the mark of `tf.zeros`, or `OTHER`. A layer of tf_keras attaches that there is no mask, which is the same as nothing."""
+    if not attributes:
+        return None
+    marked = attributes.get("_is_zeros_tensor")
+    n = len(attributes) - ("_is_zeros_tensor" in attributes) - (attributes.get("_keras_mask", attributes) is None)
+    return OTHER if n or (marked is not None and marked is not True) else marked
 
 
 def logits_of(x):

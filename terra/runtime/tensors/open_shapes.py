@@ -16,7 +16,6 @@ from terra.runtime.tensors import size_readers
 from terra.tf import private_names as tfi
 
 OPENS = "PlaceholderWithDefault"  # the operation that passes a tensor on, and hides sizes of it
-open_arguments = {}  # id of a step's argument some of whose sizes are left unknown, or of what stands for it while its function runs -> (the argument, that)
 
 _showing = []  # the threads on which gradient functions run, once for each
 

@@ -30,7 +30,7 @@ from terra.runtime.fast_forward.steps import early_effects, pure_functions
 from terra.runtime.fast_forward.steps.running import Feeds, Ran
 from terra.runtime.fast_forward.steps.early_effects import DRAWN, GIVEN, LATER, NUMBER_OF, OPAQUE, Refused
 from terra.runtime.generation import speculated_branches
-from terra.runtime.tensors.comparing import SCALARS, scalar
+from terra.runtime.tensors.comparing import OTHER, SCALARS, attached, scalar
 from terra.runtime.tensors.object_kinds import is_librarys_container, plain
 from terra.runtime.tensors import open_shapes
 from terra.runtime.tensors.open_shapes import PartialShape
@@ -45,7 +45,6 @@ EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
 _TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE = range(9)
-_OTHER = object()  # something is attached to a tensor that tells it from others
 _NOTHING = residual_calls.NO_RESULTS, (), (), None, 0
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
 
@@ -123,8 +122,8 @@ class DetachedStep:
         if kind is EagerTensor or kind is TerraTensor:
             index = _number_of(x, self._tensors)
             enum, shape = x._datatype_enum(), x._shape_tuple()
-            marked = _attached(vars(x))
-            if marked is _OTHER or type(shape) is not tuple:
+            marked = attached(vars(x))
+            if marked is OTHER or type(shape) is not tuple:
                 raise Refused
             if index == len(self._tensors):
                 self._tensors.append(x)
@@ -296,7 +295,7 @@ class DetachedStep:
         """Append what identifies a value that a carried attribute holds, as `pure_functions` does for a recorded call; False if that is not done here."""
         kind = type(x)
         if kind is TerraTensor or kind is EagerTensor:
-            if _attached(x.__dict__) is not None or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
+            if attached(x.__dict__) is not None or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
                 return False
             for k, other in enumerate(tensors):
                 if other is x:
@@ -411,15 +410,6 @@ class DetachedStep:
             self.program, self.program.generated, self.path, self.shapes, single_threaded, self.record.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
 
 
-def _attached(attributes):
-    """Returns what is attached to a tensor: None, True for the mark of `tf.zeros`, or `_OTHER`. A layer of tf_keras attaches that there is no mask, which is the same as nothing."""
-    if not attributes:
-        return None
-    marked = attributes.get("_is_zeros_tensor")
-    n = len(attributes) - ("_is_zeros_tensor" in attributes) - (attributes.get("_keras_mask", attributes) is None)
-    return _OTHER if n or (marked is not None and marked is not True) else marked
-
-
 def _are(found, expected):
     return len(found) == len(expected) and all(map(is_, found, expected))
 
@@ -436,7 +426,7 @@ def _matches(pattern, given, tensors, arrays):
                 shape, enum = x._shp, x._enum
             else:
                 return False
-            if (shape != b[1] and not _is_one_of(shape, b[1])) or enum != b[0] or _attached(x.__dict__) is not b[2]:
+            if (shape != b[1] and not _is_one_of(shape, b[1])) or enum != b[0] or attached(x.__dict__) is not b[2]:
                 return False
             if not _is_number(a, x, tensors):
                 return False
