@@ -28,6 +28,7 @@ CONSTANTS = frozenset([tfi.tf.constant, tfi.tf.convert_to_tensor])
 # Functions that make tensors of numbers among their arguments.
 CONVERTING = CONSTANTS | {
     tfi.tf.cast, tfi.tf.add, tfi.tf.subtract, tfi.tf.multiply, tfi.tf.divide, tfi.tf.maximum, tfi.tf.minimum, tfi.tf.pow, tfi.tf.clip_by_value}
+_GENERATED = "tensorflow.python.ops.gen_"
 ASSIGNING = frozenset(["assign", "assign_add", "assign_sub"])  # methods of variables
 
 
@@ -39,3 +40,9 @@ def is_of(package, module):
 def is_tensorflows(function):
     """Returns whether a Python function is defined in TensorFlow."""
     return is_of("tensorflow", function.__globals__["__name__"])
+
+
+def issues_one(function):
+    """Returns whether a Python function is one of those that TensorFlow generates, each of which issues one operation."""
+    module, name = function.__module__, function.__name__
+    return type(module) is str and module.startswith(_GENERATED) and not name.startswith("_") and not name.endswith("_eager_fallback")

@@ -155,22 +155,17 @@ def operation_by_operation(facts, is_explained=False):
     """The framework's calls that are not skipped: the cause where nothing else explains why the step is not. is_explained: whether something else may."""
     if facts.skipped >= _ENOUGH:
         return []
-    found, whys = {}, {line: why for _, line, why in facts.unskipped}
+    found = {}
     if facts.whole is not None and facts.whole.reason is not None:
         text, line = places.split(facts.whole.reason)
         called = _CALLED.search(text)
-        why = _HANDLE if _HANDLE in whys.get(line, "") else "is not known for what it is given"
-        found[line] = (called[1], why, 0) if called else ("what is called here", in_plain_words(text), 0)
+        found[line] = (called[1], "is not known for what it is given", 0) if called else ("what is called here", in_plain_words(text), 0)
     for name, line, why in facts.unskipped:
         if not found and not _FOLLOWS.search(why) and _WITHIN not in why and not (is_explained and (why.endswith(_OF_USERS) or places.is_librarys(line))):
             found[line] = name, in_plain_words(why), len(facts.unskipped) - 1
     return [Cause("T14", line or facts.line, f"{name} {why}, and runs operation by operation" + (f"; so do {plural(others, 'other call')}" if others else ""),
-                  _WITH_VARIABLE if _HANDLE in why else _remedy_at(facts, line), facts.python_ms, 8.0,
+                  _remedy_at(facts, line), facts.python_ms, 8.0,
                   places.statement(line)) for line, (name, why, others) in found.items()]
-
-
-_HANDLE = "is given a handle"
-_WITH_VARIABLE = "use the variable's methods (assign, assign_add, read_value) or the optimizer's, in place of its handle"
 
 
 def _remedy_at(facts, line):

@@ -9,7 +9,7 @@ be told waits.
 
 from terra.tf import private_names as tfi
 from terra.tf import opschema, variable_use
-from terra.tf.private import datasets, runtime_functions
+from terra.tf.private import datasets, runtime_functions, tables
 
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
 VARIANT_ENUM = tfi.types_pb2.DT_VARIANT
@@ -148,7 +148,7 @@ def must_wait(op, inputs, flights):
                 if x._datatype_enum() == RESOURCE_ENUM:
                     if _is_variable(x):
                         handles[id(x)] = x
-                    else:
+                    elif not tables.only_reads(op):
                         others = True
             elif hasattr(x, "handle"):
                 return True
@@ -159,6 +159,6 @@ def must_wait(op, inputs, flights):
         if resources is None:
             return True
         for x in resources:
-            if id(x) in handles or (others and not _is_variable(x)):
+            if id(x) in handles or (others and not _is_variable(x) and not (op in PIPELINE_OPS and tables.is_in_graphs(x))):  # which such a pipeline only reads
                 return True
     return False

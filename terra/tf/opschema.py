@@ -9,9 +9,9 @@ import collections
 from terra.tf import fingerprints
 from terra.tf import private_names as tfi
 from terra.tf.attributes import default_value, normalise_attr
-from terra.tf.private import runtime_functions
+from terra.tf.private import runtime_functions, tables
 from terra.tf.variable_use import (
-    CHECKS, COMPUTING, FORWARDABLE, RAW_READS, RAW_WRITE_PREFIXES, RAW_WRITES, READING_FILES, RECURRENT, function_effects, may_write, reachable_functions)
+    CHECKS, COMPUTING, FORWARDABLE, RAW_READS, RAW_WRITE_PREFIXES, RAW_WRITES, READING_FILES, RECURRENT, function_effects, looks_up, may_write, reachable_functions)
 
 # How an op takes part in co-execution.
 GRAPH = 0  # goes into the graph
@@ -79,7 +79,7 @@ class Schema:
     __slots__ = (
         "name", "n_inputs", "inputs", "has_lists", "attr_types", "outputs", "category", "is_function", "fdef", "variable_inputs",
         "value_inputs", "dynamic", "met", "attr_defs", "identity",
-        "has_floats", "has_list_attrs", "library", "_may_write", "_hides_variables", "plain", "infos", "calls", "static", "static_by_value",
+        "has_floats", "has_list_attrs", "library", "_may_write", "_hides_variables", "reads_tables", "plain", "infos", "calls", "static", "static_by_value",
     )
 
     def __init__(self, name, op_def=None, fdef=None):
@@ -104,7 +104,8 @@ class Schema:
             self.value_inputs = function_value_inputs(fdef)
         else:
             self.value_inputs = tuple(_shape_needs_value(name, a, k, signature) for k, a in enumerate(signature.input_arg))
-        self.plain = self.category == GRAPH and not self.is_function and name not in SHAPE_OPS and name not in RECURRENT  # nothing about it needs a second look
+        self.reads_tables = looks_up(self.library) if self.is_function else name in tables.READS
+        self.plain = self.category == GRAPH and not (self.is_function or name in SHAPE_OPS or name in RECURRENT or self.reads_tables)  # nothing about it needs a second look
         self.infos = {}  # (attributes as they were passed, device) -> OpInfo
         self.calls = {}  # how the fast path was called -> (OpInfo, all attributes)
         self.dynamic = any(n.op in DATA_DEPENDENT_SHAPE for n in fdef.node_def) if self.is_function else name in DATA_DEPENDENT_SHAPE
@@ -118,6 +119,8 @@ class Schema:
             return VARIABLE
         if name in STATELESS_TWIN or name == SHUFFLE or name in SAMPLERS:
             return RANDOM
+        if name in tables.READS:
+            return GRAPH
         if (op_def.is_stateful and name not in COMPUTING) or name in _DRAWING or name in READING_FILES or name == _PRINTED or "Dataset" in name \
                 or name.startswith(_HOST_PREFIXES):
             return HOST

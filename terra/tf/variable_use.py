@@ -1,7 +1,7 @@
 """Tells what operations, and functions of TensorFlow's, do to variables and other state."""
 
 from terra.tf import private_names as tfi
-from terra.tf.private import runtime_functions
+from terra.tf.private import runtime_functions, tables
 
 READ, ASSIGN, ASSIGN_ADD, ASSIGN_SUB = "read", "assign", "add", "sub"
 SKIP = "skip"  # of the state of a `tf.random.Generator`: only what the generator of graphs makes of some raw writes
@@ -72,6 +72,8 @@ def function_effects(fdef, depth=0):
                 if inner_effects is None:
                     return None
                 if any(inner_effects):
+                    if looks_up(reachable_functions(inner)):
+                        return None
                     # Which argument is which depends on the caller's op (predicates come first): every resource passed counts as the worst.
                     worst = "write" if "write" in inner_effects else "read"
                     for k in touched:
@@ -89,14 +91,19 @@ def function_effects(fdef, depth=0):
         elif node.op in FORWARDABLE or node.op in RAW_WRITES or node.op.startswith(RAW_WRITE_PREFIXES):
             for k in resources:
                 effects[k] = "write"
-        elif node.op not in COMPUTING and node.op != "NoOp" and node.op != "Assert":
+        elif node.op not in COMPUTING and node.op not in tables.READS and node.op != "NoOp" and node.op != "Assert":
             return None
         elif node.op in RECURRENT and "dropout" in node.attr and node.attr["dropout"].f:
             return None
     return tuple(effects) if any(effects) else ()
 
 
-_READS = _READS_IN_FUNCTIONS | {"VarIsInitializedOp", "VarHandleOp"}
+_READS = _READS_IN_FUNCTIONS | tables.READS | {"VarIsInitializedOp", "VarHandleOp", "LookupTableExportV2"}
+
+
+def looks_up(functions):
+    """Returns whether one of these functions, {name: FunctionDef}, looks something up in a table."""
+    return any(node.op in tables.READS for fdef in functions.values() for node in fdef.node_def)
 
 
 def may_write(name, fdef, depth=0):

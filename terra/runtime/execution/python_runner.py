@@ -126,7 +126,7 @@ class PythonRunner(Channels, Completion):
                 return self.step.mode.fast(ctx, op, name, *read, *attrs)
         category = schema.category
         seeded = self.step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs
-        if seeded is None or schema.is_imperative(attrs):
+        if seeded is None or self.step.runs_imperatively(schema, attrs, flat):
             return self._host(schema, ctx, op, name, inputs, flat, attrs, args)
         attrs = seeded
         known = host_static(schema, op, flat, self)
@@ -164,7 +164,7 @@ class PythonRunner(Channels, Completion):
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
         seeded = self.step.seeded(schema, inputs, attrs) if category == opschema.RANDOM else attrs
-        if seeded is None or schema.is_imperative(attrs):
+        if seeded is None or self.step.runs_imperatively(schema, attrs, inputs):
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         attrs = seeded
         known = host_static(schema, name, inputs, self)
@@ -230,7 +230,7 @@ class PythonRunner(Channels, Completion):
             self.step.function.early_start.harmed()
             return True
         return any(
-            node.category == opschema.VARIABLE and (node.updates or writes)
+            (node.category == opschema.VARIABLE and (node.updates or writes) or (writes and node.category != opschema.FETCH and node.info.schema.reads_tables))
             and any(id(x) in touched for x in refs if type(x) is EagerTensor)
             for node, refs, _ in self.log)
 

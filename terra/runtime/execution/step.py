@@ -11,7 +11,7 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import rows_of
 from terra.runtime.tensors.tensor import holds_numbers, tensor_of
 from terra.runtime.tracing.structures import collect_args
-from terra.tf.private import composites
+from terra.tf.private import composites, tables
 from terra.tf import private_names as tfi
 from terra.tf import iterators, opschema, samplers
 
@@ -159,6 +159,10 @@ class Step:
         """Returns whether a tensor is to be taken for another one in each step, though Python holds it."""
         return id(x) in self.data
 
+    def is_lasting_handle(self, x):
+        """Returns whether a tensor is the handle of a variable or table that the step has not made."""
+        return type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and not self.is_data(x)
+
     def note_indices(self, x):
         """`x` is about to be looked up in a table by a layer of the framework's."""
 
@@ -250,7 +254,22 @@ class Step:
                 handle_data = x._handle_data
                 if handle_data is not None and handle_data.is_set:
                     return True
+                if tables.is_in_graphs(x) and not tables.only_reads(schema.name):
+                    return True
         return False
+
+    def runs_imperatively(self, schema, attrs, flat):
+        """Returns whether an operation with these attributes and inputs, which is about to be issued, is to run imperatively."""
+        if schema.is_imperative(attrs):
+            self.note_change(schema.name, flat)
+            return True
+        return schema.reads_tables and (self.function.changes_tables or any(
+            type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and self.is_data(x) for x in flat))  # a table that this step has made
+
+    def note_change(self, op, flat):
+        """An operation of the step is about to run imperatively; if it changes a table, all lookups of the step are to run imperatively from now on."""
+        if tables.changes(op) and not self.is_data(flat[0]) and not self.function.changes_tables:
+            self.function.changes_tables = self.function.begins_anew = True
 
     def leave_graph(self, reason):
         """Fall back, if the step is co-executed, in the middle of the program's code: what follows must not need the graph."""
@@ -262,6 +281,8 @@ class Step:
         mode = self.mode
         name = op.decode() if type(op) is bytes else op
         schema = opschema.get_schema(name)
+        if inputs:
+            self.note_change(name, inputs)
         if self.crossing:
             if iterators.must_wait(name, [x for x in inputs if type(x) is EagerTensor or hasattr(x, "handle")], GRAPH_RUNNER.flights):
                 GRAPH_RUNNER.sync()

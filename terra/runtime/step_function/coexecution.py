@@ -92,6 +92,7 @@ class Coexecuted(AsWritten):
         self._stats = Stats()
         self.generation = Generation(self)
         self.begins_anew = False  # whether the traces are to be forgotten before the next step
+        self.changes_tables = False  # whether a step has changed a lookup table
         self.eviction = TraceEviction()
         self.read_lock = threading.RLock()
         self._took = None  # of the last step: (whether it was co-executed, seconds, how long Python had waited for graphs by then)

@@ -12,7 +12,7 @@ from terra.runtime.tensors import shape_rules
 from terra.runtime.tensors.open_shapes import shape_of
 from terra.tf import private_names as tfi
 from terra.tf import opschema
-from terra.tf.private import runtime_functions, symbolic
+from terra.tf.private import runtime_functions, symbolic, tables
 
 _LARGEST_SCRATCH = 2000  # operations after which the scratch graph is thrown away
 # Operations that give something for their own gradient's use, whose shape is the kernel's affair: the shape function leaves it open, but TensorFlow's code for the gradient asks for it.
@@ -53,6 +53,9 @@ def output_shapes(info, enums, keys, handles, n_out):
     enums: dtype enum per flat input. keys: per flat input its shape, None if that is unknown, or (dtype enum, shape, bytes) where the value is known.
     handles: the variable's handle per flat input, or None.
     """
+    if info.op_type == tables.FIND:
+        known = handles[0] is not None and tables.keeps_shape(handles[0], enums[1], enums[2])
+        return (keys[1][1] if is_value(keys[1]) else keys[1],) if known else None
     rule = _added.get(info.op_type)
     shapes = shape_rules.output_shapes(info.op_type, info.attrs, keys) if rule is None else rule(info.attrs, keys)
     if shapes is not None:

@@ -21,7 +21,7 @@ from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.tf.constants import RESOURCE_ENUM, const_key, is_small_constant, value_key
 from terra.tf.opschema import get_schema, op_info, schemas
-from terra.tf.private import hardware, scopes
+from terra.tf.private import hardware, scopes, tables
 
 EagerTensor = tfi.EagerTensor
 FallbackException, BaseResourceVariable = tfi.FallbackException, tfi.BaseResourceVariable
@@ -76,7 +76,7 @@ class Tracer:
         if not schema.plain:
             category = schema.category
             seeded = step.seeded(schema, flat, attrs) if category == opschema.RANDOM else attrs
-            if seeded is None or schema.is_imperative(attrs):
+            if seeded is None or step.runs_imperatively(schema, attrs, flat):
                 return self._host(schema, ctx, op, name, inputs, flat, attrs)
             attrs = seeded
         if not (schema.plain and computed):
@@ -132,7 +132,7 @@ class Tracer:
             return execute(handle, device, op, inputs, attrs, *rest)
         category = schema.category
         seeded = self.step.seeded(schema, inputs, attrs) if category == opschema.RANDOM else attrs
-        if seeded is None or schema.is_imperative(attrs):
+        if seeded is None or self.step.runs_imperatively(schema, attrs, inputs):
             return self._host_slow(schema, execute, handle, device, op, inputs, attrs, *rest)
         attrs = seeded
         known = host_static(schema, name, inputs, self)
@@ -341,6 +341,7 @@ class Tracer:
         if enum == RESOURCE_ENUM:
             if id(x) in self.step.new_handles:  # a variable that this step itself created: another one each time
                 return (FEED, self._number(x), enum), None
+            tables.note(x)
             return (RESOURCE, x), None
         shape = e._shape_tuple()
         if arg is not None:

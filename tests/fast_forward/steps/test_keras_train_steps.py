@@ -66,6 +66,13 @@ def test_again_and_again(K):
     assert stats.express_steps >= 30, stats
 
 
+@pytest.mark.parametrize("K", KERAS)
+def test_many_short_fits(K):
+    """What `fit` sets anew in the model goes to the end of its attributes, but is what it was."""
+    stats = both(lambda model: [model.fit(dataset(25), verbose=0).history for _ in range(12)], K)
+    assert stats.coexecuted_steps - stats.whole_steps <= 4, stats
+
+
 def test_the_last_batch_is_smaller():
     stats = both(lambda model: model.fit(dataset(24), epochs=3, verbose=0).history, keras, optimizer="adam")
     assert stats.express_steps >= 12, stats

@@ -150,7 +150,10 @@ class Inputs:
         return self.evaluate is None or self.evaluate() == self.numbers
 
     def describe(self, runner, x, found):
-        """Append what identifies the tensor `x`, and what is attached to it, to `found`."""
+        """Append what identifies the tensor `x`, and what is attached to it, to `found`; of the handle of a variable or table itself, which no code looks into."""
+        if runner.step.is_lasting_handle(x):
+            found.append(ById(x))
+            return
         self._describe(runner, x, found)
         mask = mask_of(x)
         self.masks.append((x, mask))

@@ -82,6 +82,17 @@ class AttributeFilter:
         kept = (item for item in held.items() if item[0] not in passing)
         return chain.from_iterable(chain(kept, ((name, _described(held.get(name, _GONE))) for name in self.left), (self._parts(),)) if self.left else kept)
 
+    def in_order(self, *noted):
+        """Brings what iterating has given, once or several times, into an order that does not depend on that of the attributes: what is set anew, as
+        Keras' loops do with some, goes to the end."""
+        n_parts = len(self._parts())
+        found = []
+        for given in noted:
+            n = max(len(given) - n_parts, 0)
+            pairs = sorted(zip(given[:n:2], given[1:n:2]), key=lambda pair: str(pair[0]))
+            found.append([*chain.from_iterable(pairs), *given[n:]])
+        return found
+
 
 def attributes(owner):
     """Returns those attributes of `owner` that are to be compared, as a dict or an AttributeFilter."""

@@ -133,7 +133,11 @@ class ContainerGuard:
             return False
         changed = range(n) if self._found is None else np.flatnonzero(now[:n] != np.frombuffer(self._found, np.uint64)[:n]).tolist()
         for container, view, held, keys in map(self._dicts.__getitem__, changed):
-            if not (equal(tuple(view), held) and (type(container) is attribute_filter.AttributeFilter or equal(tuple(container), keys))):
+            now = tuple(view)
+            if type(container) is attribute_filter.AttributeFilter:
+                if not equal(now, held) and not equal(*container.in_order(now, held)):
+                    return False
+            elif not (equal(now, held) and equal(tuple(container), keys)):
                 return False
         self._found = found
         return True

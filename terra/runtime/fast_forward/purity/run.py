@@ -92,6 +92,10 @@ class Run:
         """Whether it is a tensor of this step."""
         return type(it) is TerraTensor and it._owner is self.runner
 
+    def is_handle(self, it):
+        """Whether it is the handle of a variable or table that was there before the step, and is no argument of it."""
+        return self.runner.step.is_lasting_handle(it) and id(it) not in self.runner.step.args
+
     def is_over(self):
         """Whether nothing is observed any more. With numbers and arrays that vary, calls are still to be recorded with the tensors that stand for them."""
         return self.reason is not None and not (self.passing and (self.dynamic.numbers or self.dynamic.has_arrays))

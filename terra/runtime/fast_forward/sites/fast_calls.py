@@ -60,7 +60,7 @@ def substitute(callee):
     """Returns the function to call in place of the function `callee`, or class of sparse tensors, at a call site; or None."""
     if callee is tfi.tf.SparseTensor:
         return _making_sparse_tensors
-    if type(callee) is not FunctionType or id(callee) not in _exports():
+    if type(callee) is not FunctionType or not (id(callee) in _exports() or tensorflow.issues_one(callee)):
         return None
     made = _replacements.get(callee)
     if made is None:

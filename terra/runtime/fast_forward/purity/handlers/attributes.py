@@ -28,7 +28,7 @@ from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, answer
 from terra.transform import policy
 
-_VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "device"])
+_VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "set_shape", "device"])
 _VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "numpy"]) | VARIABLE_METHODS
 _PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_splits ragged_rank uniform_row_length indices dense_shape shape dtype".split())
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
@@ -171,7 +171,7 @@ class Attributes(Handler):
         if kind in TENSORS:
             if name == "numpy" and self.run.is_own_tensor(it):
                 return
-            if name == "device" and not self.run.is_own_tensor(it):
+            if name == "device" and not self.run.is_own_tensor(it) and not self.run.is_handle(it):
                 self.run.impure("asks a tensor that it was given for its device")
             if name not in _VALUES_OF_TENSORS and not (name == "_keras_mask" and getattr(it, "_owner", None) is self.run.runner):
                 self.run.impure(f"asks a tensor for {name}")

@@ -22,6 +22,7 @@ from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping,
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
+from terra.runtime.tensors.tensor import has_open_shape
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 from terra.transform.observing.observed import Unobservable
@@ -278,6 +279,8 @@ class Calls(Handler):
             return functools.partial(self.run.functionals.gradient, form)
         if residual_calls.is_residual(owner, function.__name__):
             return functools.partial(self.run.live_calls.make, owner, function.__name__)
+        if function.__name__ == "set_shape" and type(owner) in TENSORS and not has_open_shape(owner):  # it only checks
+            return functools.partial(self.run.builtins.on_plain, callee)
         if type(function) is FunctionType and is_frameworks_function(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self.run.framework.adding, callee)
