@@ -7,14 +7,12 @@ returns, nothing is in flight, and what it returns has its values.
 import functools
 import gc
 import time
-from operator import is_
 from types import MethodType
 
-import numpy as np
 
 from terra.graph.trace import ARG
 from terra.runtime.execution import interception
-from terra.runtime.execution.graph_runner import Flight, GRAPH_RUNNER
+from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.execution.placeholders import unwaited
 from terra.runtime.fallback.replay import StepRecord
 from terra.runtime.fast_forward.cache.call_cache import CallSiteCache
@@ -27,29 +25,25 @@ from terra.runtime.fast_forward.sources.value_sources import ResidualSource
 from terra.runtime.fast_forward.sources.dynamic_values import tensor_for
 from terra.runtime.fast_forward.sources.number_sources import StorageSource, evaluate
 from terra.runtime.fast_forward.steps import early_effects, pure_functions
+from terra.runtime.fast_forward.steps.detached_arguments import OWNERS, GivenArguments, matches
 from terra.runtime.fast_forward.steps.running import Feeds, Ran
 from terra.runtime.fast_forward.steps.early_effects import DRAWN, GIVEN, LATER, NUMBER_OF, OPAQUE, Refused
 from terra.runtime.generation import speculated_branches
-from terra.runtime.tensors.comparing import OTHER, SCALARS, attached, scalar
+from terra.runtime.tensors.comparing import SCALARS, attached, scalar
 from terra.runtime.tensors.object_kinds import is_librarys_container, plain
 from terra.runtime.tensors import open_shapes
-from terra.runtime.tensors.open_shapes import PartialShape
-from terra.runtime.tensors.tensor import TerraTensor, holds_numbers, make_tensor
+from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tensors.value_key import ValueKey
 from terra.runtime.tracing.tracer import real
 from terra.tf.private import composites
-from terra.tf import interrupts, opschema, private_names as tfi
+from terra.tf import interrupts, private_names as tfi
 from terra.tf.constants import const_key, dummy
 
 EagerTensor = tfi.EagerTensor
 MISSED = object()  # instead of a result: the step is to take its ordinary way
 SURPRISES, TIMES_AS_MANY = 4, 4  # steps that branched as none that is prepared does, after which nothing is expected any more, unless so many times as many did not
-_TENSOR, _SAME, _SCALAR, _NESTED, _MAPPING, _ARRAY, _NUMBER, _COMPOSITE, _SHAPE = range(9)
 _NOTHING = residual_calls.NO_RESULTS, (), (), None, 0
 _GRAPH_ERRORS = tfi.NotOkStatusException, tfi.OpError
-
-
-_OWNERS = frozenset([Flight, Ran])  # of tensors that earlier steps gave, until their values are known
 
 
 class DetachedStep:
@@ -78,23 +72,20 @@ class DetachedStep:
         self.known = self._where_known()
         self.path, self.shapes = skeleton.path, step.shapes()
         self._names = tuple(kwargs)
-        self._tensors, self._arrays, self._by_value = [], [], []
         given = (*args, *kwargs.values())
         self._owner = (function._python.__self__,) if type(function._python) is MethodType else ()
         numbers = {place.key - len(self._owner) for place in record.numbers if type(place) is StorageSource and place.holder is None}  # among the arguments
-        self._pattern = [self._pattern_of(x, step) if k not in numbers else (_NUMBER, None, None) for k, x in enumerate(given)]
-        if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
-            raise Refused
+        asked = GivenArguments(step, given, numbers, record.keep, type(self.known) is CallSiteCache)
+        self._pattern = asked.pattern
         self._carried = [*self.known.carried.values()] if record.carried else ()
-        self._n_tensors, self._n_arrays = len(self._tensors), len(self._arrays)
+        self._n_tensors, self._n_arrays = asked.n_tensors, asked.n_arrays
         self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in record.carried)  # tensors among it, see `Inputs.describe`
-        self._checks = self._by_value + self._checks_of(record)
+        self._checks = asked.by_value + self._checks_of(record)
         if any(is_array and index >= self._n_arrays + self._n_carried for is_array, index, _ in self._checks):
             raise Refused
         self._varies = bool(record.calls or record.numbers or record.repeated)
         self._feeds = bool(record.feeds or record.patches or record.draws)
         self._template, self._places, self._fed = self._arguments(skeleton, step)
-        self._tensors = self._arrays = self._by_value = None
         self._made = []  # (dtype, enum, shape, key, index among the outputs) of the tensors that it gives; (how, None, None, None, index) of numbers that it reads
         self._templates = []  # of these
         self._result = self._result_of(record, record.result)
@@ -115,42 +106,6 @@ class DetachedStep:
         for known in places:
             if any(record is other for records in known.all_variants() for other in records):
                 return known
-        raise Refused
-
-    def _pattern_of(self, x, step):
-        kind = type(x)
-        if kind is EagerTensor or kind is TerraTensor:
-            index = _number_of(x, self._tensors)
-            enum, shape = x._datatype_enum(), x._shape_tuple()
-            marked = attached(vars(x))
-            if marked is OTHER or type(shape) is not tuple:
-                raise Refused
-            if index == len(self._tensors):
-                self._tensors.append(x)
-                if shape == () and enum in opschema.HOST_KNOWN_ENUMS:  # Python may branch on it
-                    self._by_value.append((False, index, const_key(real(x), enum, shape)))
-            return _TENSOR, index, (enum, step.partial_shapes.get(index, shape), marked)
-        if kind is np.ndarray and holds_numbers(x):
-            index = _number_of(x, self._arrays)
-            if index == len(self._arrays):
-                self._arrays.append(x)
-            elif type(self.known) is CallSiteCache:  # Keras' step makes two tensors of it
-                raise Refused
-            return _ARRAY, index, (x.dtype, x.shape)
-        if kind in SCALARS:
-            if kind is float and x == 0.0:  # 0.0 == -0.0
-                raise Refused
-            return _SCALAR, kind, x
-        if kind is tuple or kind is list:
-            return _NESTED, kind, [self._pattern_of(y, step) for y in x]
-        if kind is dict and all(type(name) is str for name in x):
-            return _MAPPING, tuple(x), [self._pattern_of(y, step) for y in x.values()]
-        if composites.is_composite(kind):
-            return _COMPOSITE, kind, [self._pattern_of(y, step) for y in composites.composite_parts(x)]
-        if kind is tfi.tensor_shape.TensorShape and x.rank is not None:
-            return _SHAPE, kind, x.as_list()
-        if x is None or kind is bool or any(x is kept for kept in self.record.keep):  # it was told apart by its identity
-            return _SAME, x, None
         raise Refused
 
     @staticmethod
@@ -241,7 +196,7 @@ class DetachedStep:
 
     def fits(self, names, given, tensors, arrays, held):
         """Whether a step with these arguments is like this one; its tensors, tensors that hold what its arrays `held`, and these are appended."""
-        if names != self._names or not _matches(self._pattern, given, tensors, held):
+        if names != self._names or not matches(self._pattern, given, tensors, held):
             return False
         record = self.record
         if held:
@@ -295,7 +250,7 @@ class DetachedStep:
         """Append what identifies a value that a carried attribute holds, as `pure_functions` does for a recorded call; False if that is not done here."""
         kind = type(x)
         if kind is TerraTensor or kind is EagerTensor:
-            if attached(x.__dict__) is not None or (kind is TerraTensor and x._value is None and type(x._owner) not in _OWNERS):
+            if attached(x.__dict__) is not None or (kind is TerraTensor and x._value is None and type(x._owner) not in OWNERS):
                 return False
             for k, other in enumerate(tensors):
                 if other is x:
@@ -408,72 +363,6 @@ class DetachedStep:
         # (Its early form is not missed.)
         function.note_coexecuted(
             self.program, self.program.generated, self.path, self.shapes, single_threaded, self.record.has_other_shapes, function.single_threaded.lacks_attrs(self.program))
-
-
-def _are(found, expected):
-    return len(found) == len(expected) and all(map(is_, found, expected))
-
-
-def _matches(pattern, given, tensors, arrays):
-    """Whether these are the arguments that were prepared for; appends the tensors and the arrays among them, each once."""
-    if len(pattern) != len(given):
-        return False
-    for (kind, a, b), x in zip(pattern, given):
-        if kind == _TENSOR:
-            if type(x) is EagerTensor:
-                shape, enum = x._shape_tuple(), x._datatype_enum()
-            elif type(x) is TerraTensor and type(x._shp) is tuple and (x._value is not None or type(x._owner) in _OWNERS):
-                shape, enum = x._shp, x._enum
-            else:
-                return False
-            if (shape != b[1] and not _is_one_of(shape, b[1])) or enum != b[0] or attached(x.__dict__) is not b[2]:
-                return False
-            if not _is_number(a, x, tensors):
-                return False
-        elif kind == _SAME:
-            if x is not a:
-                return False
-        elif kind == _SCALAR:
-            if type(x) is not a or x != b:
-                return False
-        elif kind == _ARRAY:
-            if type(x) is not np.ndarray or x.dtype != b[0] or x.shape != b[1] or not _is_number(a, x, arrays):
-                return False
-        elif kind == _NESTED:
-            if type(x) is not a or not _matches(b, x, tensors, arrays):
-                return False
-        elif kind == _COMPOSITE:
-            if type(x) is not a or not _matches(b, composites.composite_parts(x), tensors, arrays):
-                return False
-        elif kind == _SHAPE:
-            if type(x) is not a or x.rank is None or x.as_list() != b:
-                return False
-        elif kind == _NUMBER:
-            pass  # it is looked at later
-        elif type(x) is not dict or tuple(x) != a or not _matches(b, x.values(), tensors, arrays):
-            return False
-    return True
-
-
-def _is_one_of(shape, known):
-    """Whether it is a shape that fits this PartialShape."""
-    return type(known) is PartialShape and len(shape) == len(known) and all([b is None or a == b for a, b in zip(shape, known)])
-
-
-def _number_of(x, found):
-    """The place of an object among those that were found, or behind them."""
-    return next((k for k, other in enumerate(found) if other is x), len(found))
-
-
-def _is_number(index, x, found):
-    """Whether an object is the one of this number; a new one is appended."""
-    if index < len(found):
-        return found[index] is x
-    for other in found:
-        if other is x:
-            return False
-    found.append(x)
-    return True
 
 
 def _build(how, known):

@@ -1,0 +1,116 @@
+"""Keeps what came of observing calls at one place: how often, why not, and what was recorded."""
+
+from types import FunctionType
+
+from terra.runtime.fast_forward.cache import call_cache
+from terra.runtime.fast_forward.cache.call_records import RecordVariants
+from terra.runtime.fast_forward.sources.number_sources import SHARED
+from terra.runtime.fast_forward.steps.observed_runs import renewed_object
+
+_MOST_TRIES = 8  # observations at one place without a jump in between, before it is given up
+_MOST_VARIED = 4  # times that numbers are found to vary without a jump in between: those of objects that are made anew always are others
+_GROWING = 4  # calls in a row with growing integers, after which that is believed
+
+
+class PurityTrial:
+    """Holds what came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
+
+    __slots__ = ("name", "visits", "next", "tries", "reason", "variants", "jumps", "last_match", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
+                 "given", "growing", "renewed")
+
+    def __init__(self, called):
+        self.parameters = called.__code__.co_varnames[:called.__code__.co_argcount] if type(called) is FunctionType else ()
+        self.name = called.__qualname__ if type(called) is FunctionType else f"{type(called.layer).__name__}.call"
+        self.visits = 0
+        self.next = 2  # the first visit records what the framework does
+        self.tries = 0
+        self.renewed = None  # what was another object each time, where that is why it was given up
+        self.reason = None  # why the last run was impure
+        self.variants = {}  # signature -> records
+        self.jumps = 0
+        self.carried = {}  # (id of an object, name) -> `effects.StateInput`, whose contents are arguments, too
+        self.numbers = {}  # identity -> `number_sources.StorageSource` of the numbers that vary, which are arguments, too
+        self.integers = {}  # the same of integers, which are not: only what is asked about, or calculated of, them counts
+        self.constants = set()  # identities of numbers that were looked at: each value is another call
+        self.seen = {}  # identity -> (`StorageSource`, value) of the numbers that the last run which was observed was given, or has read
+        self.varied = 0  # how often numbers were found to vary since the last jump
+        self.given = []  # integers among the arguments of the last call
+        self.growing = 0  # calls in a row of which each was given a larger integer than the one before, but none that could be told from others: it is too early to look at them
+        self.last_match = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, record) of the last jump
+
+    @property
+    def given_up(self):
+        return self.tries >= _MOST_TRIES
+
+    def is_due(self, arguments):
+        self.visits += 1
+        if self.given_up:
+            return False
+        before, self.given = self.given, [x for x in arguments if type(x) is int]
+        self.growing = self.growing + 1 if len(before) == len(self.given) and any(a < b < SHARED for a, b in zip(before, self.given)) else 0
+        return self.visits >= self.next and self.growing < _GROWING
+
+    def _tried(self):
+        self.tries += 1
+        if self.given_up:
+            self.renewed = renewed_object(self)
+            self.variants.clear()
+            self.last_match = None
+
+    def changed(self, numbers):
+        """[(Place, value)] of the numbers that were others the last time, or that the run itself has changed, if it is not known that they vary.
+
+        `numbers`: those that a run was given, or has read, [(Place, value)].
+        """
+        if self.varied >= _MOST_VARIED:
+            return []
+        known, self.seen = self.seen, {place.identity: (place, value) for place, value in numbers}
+        return [
+            (place, value) for identity, (place, value) in self.seen.items()
+            if identity not in self.constants and identity not in self.numbers and identity not in self.integers
+            and ((identity in known and known[identity][1] != value) or (place.holder is not None and place.value(()) != value))]
+
+    def vary(self, numbers):
+        """Makes these numbers count as arguments from now on."""
+        for place, value in numbers:
+            (self.integers if type(value) is int and place.holder is not None else self.numbers)[place.identity] = place
+        self.varied += 1
+        self.variants.clear()
+        self.last_match, self.tries, self.next = None, 0, self.visits + 1
+
+    def take_for_constants(self, places):
+        """Numbers that a run has looked at."""
+        for place in places:
+            self.constants.add(place.identity)
+            self.numbers.pop(place.identity, None)
+
+    def failed(self, run, carries):
+        self.reason = run.reason
+        if carries:
+            self.carried.update((carried.key, carried) for carried in carries)
+            self.variants.clear()
+            self.last_match = None
+        if run.too_early:
+            self.next = self.visits + run.too_early
+            return
+        self._tried()
+        # What is passing is recorded in between, which may take a while.
+        self.next = self.visits + (2 if run.passing and self.tries <= _MOST_TRIES // 2 else 1 << self.tries)
+
+    def learned(self, signature, record):
+        self.next = self.visits + 1
+        variants = self.variants.setdefault(signature, RecordVariants())
+        variants.learn(record)
+        if not record.depends_on_values:
+            self._tried()
+        if variants.is_hopeless:
+            self.tries = _MOST_TRIES
+        if len(self.variants) > call_cache.MOST_SIGNATURES:
+            del self.variants[next(iter(self.variants))]
+
+    def all_variants(self):
+        return self.variants.values()
+
+    def jumped(self):
+        self.jumps += 1
+        self.tries = self.varied = 0
