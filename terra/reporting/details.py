@@ -105,7 +105,8 @@ def _left_alone(facts):
     """Why steps ran imperatively."""
     policy, lines = facts.policy, []
     if facts.function.generation.is_due:
-        lines.append("Its graph is built as soon as the run has taken as long as that will take.")
+        lines.append("Its graph is built as soon as the run has taken as long as that will take." if facts.function.program is None else
+                     "A graph that knows its new paths is built as soon as fallbacks have taken as long as it takes to record anew what is skipped.")
     elif facts.function.program is None and facts.function.segments is None and not policy.account.may_trace():
         lines.append(f"It runs imperatively until tracing has taken no more than {account.SHARE:.0%} of eager execution, the time of {account.LEARNING} steps, and {account.GRACE:g} s.")
     if facts.function.generation.error is not None:

@@ -271,6 +271,11 @@ def slices_like_numpy():
     return ops._numpy_style_slicing
 
 
+def is_initialized(handle):
+    """Returns whether the variable behind an eager handle has a value."""
+    return bool(execute(context_handle(), handle.device, "VarIsInitializedOp", [handle], (), 1)[0]._numpy_internal())
+
+
 def eager_constant(value, dtype):
     """An eager tensor of a Python value, whatever graph is being built."""
     return _constant_op.convert_to_eager_tensor(value, ctx(), dtype)

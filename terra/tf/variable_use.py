@@ -21,6 +21,8 @@ READING_FILES = frozenset(["ImmutableConst", "MatchingFiles", "ReadFile"])  # no
 # cuDNN's recurrent layers: stateful because they may drop out units, with masks that only their kernel knows.
 RECURRENT = frozenset(f"CudnnRNN{name}{version}" for name in ("", "Backprop") for version in ("", "V2", "V3"))
 CHECKS = frozenset(["CheckNumerics", "CheckNumericsV2"])  # stateful so that they run though nobody uses what they give: as all do here that may fail
+ASKING = "VarIsInitializedOp"
+LEAVING = frozenset(["DisableCopyOnRead"])  # given a variable, but with no effect on values: of its buffer, it says who copies when
 COMPUTING = CHECKS | RECURRENT | {"Empty"}  # stateful by name only: the last one gives zeros, or, if it is not asked for them, what nobody may rely on
 _READS_IN_FUNCTIONS = frozenset(["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"])
 PURE_STATEFUL = frozenset(["StatefulPartitionedCall", "PartitionedCall", "If", "While", "Case", "StatelessIf", "StatelessWhile", "StatelessCase"])
@@ -98,7 +100,7 @@ def function_effects(fdef, depth=0):
     return tuple(effects) if any(effects) else ()
 
 
-_READS = _READS_IN_FUNCTIONS | tables.READS | {"VarIsInitializedOp", "VarHandleOp", "LookupTableExportV2"}
+_READS = _READS_IN_FUNCTIONS | tables.READS | LEAVING | {ASKING, "VarHandleOp", "LookupTableExportV2"}
 
 
 def looks_up(functions):

@@ -1,6 +1,7 @@
 """The account of a step function: tracing and graphs never cost more than two seconds, twelve steps' time and a tenth of eager execution, whatever the program does."""
 
 import random
+import time
 
 import keras
 import pytest
@@ -191,6 +192,62 @@ def test_a_large_graph_in_a_short_run_is_not_built(monkeypatch):
         if step.stats().coexecuted_steps > 5:
             break
     assert step.stats().coexecuted_steps > 5 and not step.generation.is_due
+
+
+@given(recording=st.floats(0.01, 20.0), eager=times, fallback=st.floats(1.0, 6.0), n=st.integers(1, 200))
+@settings(max_examples=100, deadline=None)
+def test_a_path_that_comes_now_and_then(recording, eager, fallback, n):
+    """A graph that knows it is built once fallbacks have cost as much as recording anew: never more than twice what was needed, but for the last fallback."""
+    known = account.Account()
+    known.note(eager)
+    known.note(eager)
+    known.note(eager, alone=True)
+    known.note_coexecuted(eager + recording)
+    known.note_coexecuted(eager / 10)
+    spent = 0.0
+    for _ in range(n):
+        if known.may_replace():
+            break
+        known.falls_back()
+        known.note(eager * fallback, traced=True)
+        spent += eager * fallback
+    needed = min(recording, n * eager * fallback)  # what is cheaper, in hindsight
+    assert spent <= needed + eager * fallback + 1e-6
+    assert known.may_replace() or spent < recording + 1e-6
+    known.note_graph()
+    assert known.may_replace()  # nothing is lost that was recorded
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_a_graph_that_knows_one_path_more_waits_until_it_pays(pays, monkeypatch):
+    v = tf.Variable(1.0)
+
+    def step(k):
+        x = v + 1.0
+        for _ in range(40):
+            x = tf.sin(x)
+        v.assign_add(0.5)
+        return x * 2.0 if k % 10 else tf.cos(x)
+
+    results = []
+    for wrap in (harness.eager, terra.coexecute):
+        v.assign(1.0)
+        step_here = wrap(step)
+        if wrap is terra.coexecute:
+            monkeypatch.setattr(step_here.policy.account, "may_replace", lambda: pays)
+        found = []
+        for k in range(1, 400):
+            found.append(float(step_here(k)))
+            time.sleep(0.001 if wrap is terra.coexecute and k < 60 else 0)  # graphs are built meanwhile
+        results.append(found)
+    assert results[0] == results[1]
+    stats = step_here.stats()
+    assert stats.coexecuted_steps >= 300 and not step_here.policy.pauses, (stats, terra.explain(step_here))
+    if pays:
+        assert stats.fallbacks <= 5 and stats.graphs == 2
+    else:
+        assert stats.fallbacks >= 30 and stats.graphs == 1
+        assert "A graph that knows its new paths is built as soon as" in terra.explain(step_here, full=True)
 
 
 def test_with_wait_for_graph_nothing_waits(monkeypatch):

@@ -13,7 +13,7 @@ from terra.runtime.tensors.tensor import holds_numbers, tensor_of
 from terra.runtime.tracing.structures import collect_args
 from terra.tf.private import composites, tables
 from terra.tf import private_names as tfi
-from terra.tf import iterators, opschema, samplers
+from terra.tf import iterators, opschema, samplers, variable_use
 
 EagerTensor = tfi.EagerTensor
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
@@ -240,7 +240,9 @@ class Step:
             self.new_handles[id(outputs[0])] = outputs[0]
 
     def touches_variables(self, schema, flat):
-        """Returns whether an imperative-only op works on variables (not on a queue, a table, or an iterator whose pipeline uses none)."""
+        """Returns whether an imperative-only op works on the values of variables (not on a queue, a table, or an iterator whose pipeline uses none)."""
+        if schema.name in variable_use.LEAVING or (schema.name == variable_use.ASKING and tfi.is_initialized(flat[0])):  # which it stays
+            return False
         if schema.name in iterators.PIPELINE_OPS:
             reach = iterators.reach_of(flat)
             if reach is None or reach:
@@ -252,7 +254,7 @@ class Step:
         for x in flat:
             if x._datatype_enum() == RESOURCE_ENUM:
                 handle_data = x._handle_data
-                if handle_data is not None and handle_data.is_set:
+                if (handle_data is not None and handle_data.is_set) or id(x) in self.new_handles:
                     return True
                 if tables.is_in_graphs(x) and not tables.only_reads(schema.name):
                     return True

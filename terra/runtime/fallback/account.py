@@ -2,6 +2,9 @@
 
 At each moment a run may have taken `GRACE` seconds, the time of `LEARNING` steps, and a tenth more than eager execution. Where the next traced step would go beyond that,
 steps run imperatively until it does not; savings of co-executed steps give credit. A graph that takes long to build waits until the run has taken as long.
+
+What is skipped is recorded anew for each graph. So a graph that knows one more path takes the place of another one when steps on paths that this one does not know have taken as long as
+recording has: whoever hires until that has cost as much as buying never pays more than twice what was needed (ski rental).
 """
 
 import collections
@@ -26,11 +29,16 @@ class Account:
         self._run = 0.0  # what all steps took
         self._left = FIRST
         self._last_traced = 0.0
+        self._recording = 0.0  # by how much co-executed steps were longer than eager ones since there is this graph
+        self._fallbacks = 0.0  # what steps have taken since then that fell back
+        self._fell_back = False  # whether the step at hand did
         self._alone = collections.deque(maxlen=SAMPLES)  # times of steps that were imperative, and nothing else
 
     def note(self, seconds, traced=False, alone=False):
         """A step is over; `traced`: or it ran while a graph was built; `alone`: it ran imperatively, and nothing else was done."""
         self._run += seconds
+        self._fallbacks += seconds * self._fell_back
+        self._fell_back = False
         if traced:
             self._last_traced = seconds
         if self._left:
@@ -42,6 +50,23 @@ class Account:
             self.traced += seconds
         if alone:
             self._alone.append(seconds)
+
+    def note_coexecuted(self, seconds):
+        """A co-executed step is over."""
+        self.note(seconds)
+        self._recording += max(0.0, seconds - (self.eager or seconds))
+
+    def falls_back(self):
+        """The step at hand takes a path that the graph does not know."""
+        self._fell_back = True
+
+    def note_graph(self):
+        """There is another graph from now on."""
+        self._recording = self._fallbacks = 0.0
+
+    def may_replace(self):
+        """Returns whether another graph may take the place of the one that there is."""
+        return self._fallbacks >= self._recording
 
     @property
     def eager(self):

@@ -88,7 +88,7 @@ class Policy:
             self._look_how_far()
             return
         ours.append(seconds)
-        self.account.note(seconds)
+        self.account.note_coexecuted(seconds)
         self._since_compared += 1
         if self._since_compared < SAMPLES:
             return

@@ -45,7 +45,7 @@ class Generation:
         self.retired = []  # programs that are used no more
         self.expect_fixed_shapes()
         self._failures = 0  # of graphs, before those of now
-        self.is_due = False  # whether it waits until the run has taken as long as it will take
+        self.is_due = False  # whether it waits until it pays
         self.given_up = None  # (a program's `Compiled` that was not worth it, the nodes of the TraceGraph then)
 
     def expect_fixed_shapes(self):
@@ -61,7 +61,8 @@ class Generation:
         if current_step.left_alone.depth:
             return  # at the end of a step that has forked, in the child
         function = self._function
-        self.is_due = not function.options.wait_for_graph and not function.policy.account.may_build(len(function.store.graph))
+        account, replaces = function.policy.account, function.program is not None and function.store.version != self.version
+        self.is_due = not function.options.wait_for_graph and not (account.may_build(len(function.store.graph)) and (not replaces or account.may_replace()))
         if self.is_due:
             return
         self._function.eviction.has_traced()
@@ -138,6 +139,7 @@ class Generation:
         if self._compiles():
             program.compiled = Compiled(program, functools.partial(self._instantiate, program, None), None if before is None else before.compiled)
         function.program = program
+        function.policy.account.note_graph()
 
     def _generate_segments(self, of):
         """Programs for the segments that are due: one generation."""

@@ -47,8 +47,10 @@ class Traces:
             changed = store.add(raw, may_grow=may_grow)
         if not fell_back:
             function.policy.traced(not changed)
-        elif changed or generation.task is None:  # else the graph that knows this path is being generated
-            function.policy.fell_back(step.fallback_reason)
+        else:
+            function.policy.account.falls_back()
+            if changed or not (generation.task is not None or generation.is_due):  # else the graph that knows this path is being generated, or will be
+                function.policy.fell_back(step.fallback_reason)
         if (function.store.version != generation.version or generation.lacks_shapes) and (fell_back or not changed) and generation.task is None:
             generation.begin()
 
