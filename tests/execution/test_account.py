@@ -4,6 +4,7 @@ import random
 import time
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import terra
 from terra.runtime.fallback import account, policy
+from terra.runtime.fast_forward.cache import call_cache
 from tests import harness
 
 times = st.floats(1e-4, 5.0)
@@ -216,6 +218,45 @@ def test_a_path_that_comes_now_and_then(recording, eager, fallback, n):
     assert known.may_replace() or spent < recording + 1e-6
     known.note_graph()
     assert known.may_replace()  # nothing is lost that was recorded
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 8.0), st.booleans()), min_size=3, max_size=100), times)
+@settings(max_examples=100, deadline=None)
+def test_as_long_as_eager_execution_is_not_known(steps, eager):
+    """It takes at most what the shortest traced step did: too much was spent for sure, or nobody can say so."""
+    known, took = account.Account(), 0.0
+    for k, (factor, coexecuted) in enumerate(steps):
+        seconds = eager * factor
+        known.note_coexecuted(seconds) if coexecuted else known.note(seconds, traced=True)
+        took += seconds * (k >= account.FIRST)
+        n = k + 1 - account.FIRST
+        if known.is_overdrawn():
+            assert took - eager * n > account.GRACE + (account.LEARNING + account.SHARE * n) * eager - 1e-6
+            assert not known.may_record()
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_nothing_is_recorded_where_that_was_too_dear(may, monkeypatch):
+    monkeypatch.setattr(account.Account, "may_record", lambda self: may)
+    recorded, original = [], call_cache._record
+    monkeypatch.setattr(call_cache, "_record", lambda *args: (recorded.append(args), original(*args))[1])
+    given = [tf.constant(np.random.RandomState(k).randn(3 + k, 4).astype("float32")) for k in range(60)]  # no arguments: their sizes are known
+    results = []
+    for wrap in (harness.eager, terra.coexecute):
+        v = tf.Variable(tf.ones([4]))
+
+        def step(k):
+            x = given[k] * v
+            for _ in range(30):
+                x = tf.tanh(x) + 0.1
+            v.assign_add(0.01 * tf.reduce_mean(x, 0))
+            return tf.reduce_sum(x)
+
+        step = wrap(step)
+        results.append([float(step(k)) for k in range(60)])
+    assert results[0] == results[1]
+    assert step.stats().coexecuted_steps >= 20, terra.explain(step)
+    assert bool(recorded) is may
 
 
 @pytest.mark.parametrize("pays", [False, True])

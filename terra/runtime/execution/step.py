@@ -61,6 +61,7 @@ class Step:
         self.arg_list = [t for _, t in self.args.values()]
         self.partial_shapes = {}  # index of an argument some of whose sizes are to be unknown -> a PartialShape
         self._args_signature = self._shapes = None
+        self.records = function.options.wait_for_graph or function.options.verify or function.policy.account.may_record()  # calls that are to be skipped
         self.lazy_tapes = function.options.fast_forward
         self.skips = self.lazy_tapes and not tfi.tf.distribute.has_strategy()  # in whose scope the framework does other things
         self.verifies = function.options.verify

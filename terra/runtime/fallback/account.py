@@ -32,6 +32,7 @@ class Account:
         self._recording = 0.0  # by how much co-executed steps were longer than eager ones since there is this graph
         self._fallbacks = 0.0  # what steps have taken since then that fell back
         self._fell_back = False  # whether the step at hand did
+        self._at_most = None  # what eager execution takes at most: the shortest step that was traced
         self._alone = collections.deque(maxlen=SAMPLES)  # times of steps that were imperative, and nothing else
 
     def note(self, seconds, traced=False, alone=False):
@@ -48,6 +49,7 @@ class Account:
         self.elapsed += seconds
         if traced:
             self.traced += seconds
+            self._at_most = seconds if self._at_most is None else min(seconds, self._at_most)
         if alone:
             self._alone.append(seconds)
 
@@ -76,21 +78,31 @@ class Account:
     @property
     def regret(self):
         """How much longer the run has taken than eager execution; less than nothing if it was shorter. As long as nobody knows, eager execution counts as nothing."""
-        eager = self.eager
-        return self.traced + self.building if eager is None else self.elapsed + self.building - eager * self.steps
+        return self.traced + self.building if self.eager is None else self._behind(self.eager)
+
+    def _behind(self, eager):
+        return self.elapsed + self.building - eager * self.steps
 
     @property
     def allowed(self):
         """How much longer it may take."""
-        return GRACE + (LEARNING + SHARE * self.steps) * (self.eager or 0.0)
+        return self._allowed(self.eager or 0.0)
+
+    def _allowed(self, eager):
+        return GRACE + (LEARNING + SHARE * self.steps) * eager
 
     def is_overdrawn(self):
-        """Returns whether it is known that too much was spent."""
-        return bool(self._alone) and self.regret > self.allowed
+        """Returns whether too much was spent for sure."""
+        eager = self._at_most if self.eager is None else self.eager
+        return eager is not None and self._behind(eager) > self._allowed(eager)
 
     def may_trace(self):
         """Returns whether the next step may be traced, as far as the last one that was tells what that takes."""
         return self.regret + max(0.0, self._last_traced - (self.eager or 0.0)) <= self.allowed
+
+    def may_record(self):
+        """Returns whether calls of co-executed steps may be recorded, which takes several times as long as to make them."""
+        return not self.is_overdrawn()
 
     def may_build(self, operations):
         """Returns whether a graph of so many operations may be built now."""

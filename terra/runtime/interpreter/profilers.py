@@ -10,9 +10,11 @@ were: they count its time as that of this module. Other ones can be neither call
 import cProfile
 import logging
 import sys
+from typing import Any, Callable
+
 from terra.frameworks import libraries
 
-__all__ = ["can_watch", "in_the_way", "is_watching", "watched"]
+__all__ = ["can_watch", "in_the_way", "is_watching", "unwatched", "watched"]
 
 log = logging.getLogger("terra")
 
@@ -42,6 +44,19 @@ def in_the_way():
 def is_watching(profile):
     """Returns whether this profile function is one of ours."""
     return any(profile is own for own in list(_own))
+
+
+def unwatched(look: Callable, *args: Any) -> Any:
+    """Returns `look(*args)`, which may read source files, while nobody looks out for what does."""
+    profile = sys.getprofile()
+    looks_out = is_watching(profile)
+    try:
+        if looks_out:
+            sys.setprofile(None)
+        return look(*args)
+    finally:
+        if looks_out:
+            sys.setprofile(profile)
 
 
 def watched(call, own):

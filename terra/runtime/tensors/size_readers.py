@@ -16,6 +16,7 @@ import pathlib
 import threading
 import types
 
+from terra.runtime.interpreter.profilers import unwatched
 from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
@@ -90,7 +91,7 @@ def _find(code):
 def fingerprint(code):
     """Of the source of a function, without its blanks; None if there is no source."""
     try:
-        source = inspect.getsource(code)
+        source = unwatched(inspect.getsource, code)
     except (OSError, TypeError):
         return None
     return hashlib.sha1("".join(source.split()).encode()).hexdigest()[:12]

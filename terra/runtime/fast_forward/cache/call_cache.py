@@ -256,6 +256,8 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
                 cache.jumped()
                 return (result if result is not FELL_BACK else _enter_fallen_back(runner, owner, keep, inputs, call)), None
     program = runner.program
+    if not runner.step.records and expected is None and not outcomes.pending:
+        return enter(runner, call), None
     if cache is not None and expected is None and not outcomes.pending and not cache.is_worth_recording(signature, type(owner) is FunctionType and more is None):
         if cache.is_fruitless():
             program.note_unskippable(call_site, "depends on something that is another one nearly each time")

@@ -17,10 +17,10 @@ from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.purity.facts.library_classes import calls_library, within_scope
 from terra.runtime.fast_forward.purity.facts.bytecode import cleans_up
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
 from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping, user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
+from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import has_open_shape
 from terra.tf import private_names as tfi

@@ -16,7 +16,7 @@ from terra.runtime.fast_forward.purity.facts.library_classes import derives_from
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.library_code import unwatched
+from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_record
 from terra.runtime.tracing import structures

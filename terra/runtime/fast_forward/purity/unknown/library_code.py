@@ -6,7 +6,6 @@ changes something that was there before, for instance), `Program.not_observed` r
 
 import functools
 import inspect
-import sys
 import weakref
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable
@@ -14,7 +13,7 @@ from typing import Any, Callable
 from terra import ours
 from terra.frameworks.framework_objects import original
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused
-from terra.runtime.interpreter import profilers
+from terra.runtime.interpreter.profilers import unwatched
 from terra.runtime.tensors.object_kinds import defined, is_librarys
 from terra.transform import convert, policy
 
@@ -93,16 +92,3 @@ class LibraryCode:
 def own_code(function: FunctionType) -> CodeType:
     """Returns the code that tells a function from others: that of what it decorates, as all functions that are decorated in one way share the code of the wrapper."""
     return getattr(inspect.unwrap(function), "__code__", function.__code__)
-
-
-def unwatched(look: Callable, *args: Any) -> Any:
-    """Returns `look(*args)`, which may read source files, while nobody looks out for what does."""
-    profile = sys.getprofile()
-    looks_out = profilers.is_watching(profile)
-    try:
-        if looks_out:
-            sys.setprofile(None)
-        return look(*args)
-    finally:
-        if looks_out:
-            sys.setprofile(profile)
