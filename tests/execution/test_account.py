@@ -230,14 +230,15 @@ def test_as_long_as_eager_execution_is_not_known(steps, eager):
         known.note_coexecuted(seconds) if coexecuted else known.note(seconds, traced=True)
         took += seconds * (k >= account.FIRST)
         n = k + 1 - account.FIRST
-        if known.is_overdrawn():
+        if not known.may_record():
             assert took - eager * n > account.GRACE + (account.LEARNING + account.SHARE * n) * eager - 1e-6
-            assert not known.may_record()
 
 
 @pytest.mark.parametrize("may", [True, False])
 def test_nothing_is_recorded_where_that_was_too_dear(may, monkeypatch):
     monkeypatch.setattr(account.Account, "may_record", lambda self: may)
+    monkeypatch.setattr(policy, "SLOWER", 1000.0)  # whatever else runs on the machine
+    monkeypatch.setattr(policy, "CLOSE", 1000.0)
     recorded, original = [], call_cache._record
     monkeypatch.setattr(call_cache, "_record", lambda *args: (recorded.append(args), original(*args))[1])
     given = [tf.constant(np.random.RandomState(k).randn(3 + k, 4).astype("float32")) for k in range(60)]  # no arguments: their sizes are known

@@ -92,9 +92,8 @@ class Account:
         return GRACE + (LEARNING + SHARE * self.steps) * eager
 
     def is_overdrawn(self):
-        """Returns whether too much was spent for sure."""
-        eager = self._at_most if self.eager is None else self.eager
-        return eager is not None and self._behind(eager) > self._allowed(eager)
+        """Returns whether it is known that too much was spent."""
+        return bool(self._alone) and self.regret > self.allowed
 
     def may_trace(self):
         """Returns whether the next step may be traced, as far as the last one that was tells what that takes."""
@@ -102,7 +101,8 @@ class Account:
 
     def may_record(self):
         """Returns whether calls of co-executed steps may be recorded, which takes several times as long as to make them."""
-        return not self.is_overdrawn()
+        eager = self._at_most if self.eager is None else self.eager
+        return eager is None or self._behind(eager) <= self._allowed(eager)
 
     def may_build(self, operations):
         """Returns whether a graph of so many operations may be built now."""

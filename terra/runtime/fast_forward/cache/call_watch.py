@@ -6,7 +6,7 @@ import sys
 import warnings
 
 from terra.runtime.fast_forward.guards import attribute_filter
-from terra.runtime.fast_forward.guards.asked import Asked
+from terra.runtime.fast_forward.guards.asked import GIVING, Asked
 from terra.runtime.interpreter import profilers
 from terra.runtime.tapes import jacobians
 from terra.transform import convert, policy
@@ -14,6 +14,8 @@ from terra.transform.observing.value_sources import Unobservable
 
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
+WRITERS = frozenset(["print", "open", *_WRITING])  # names of both
+_WARN = frozenset([warnings.warn.__name__])
 ASKS_FOR = "the framework's code asks for {}, which the program sets"
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
 
@@ -63,7 +65,7 @@ def watch(call, covered):
     return result, why, bool(warned)
 
 
-def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None):
+def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None, builtins=None):
     """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs;
     `note_builtin` the frame and the function of each call of a builtin.
 
@@ -71,27 +73,35 @@ def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None
     warned: a list to which a warning that is filtered out is appended.
     covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though
         the Snapshot leaves them out.
+    builtins: names of builtins, if `note_builtin` is to be given these alone.
     """
     outer = sys.getprofile()
     if not callable(outer):
         outer = None
+    left = covered.left_out() if covered is not None else None
+    asks = Asked(left) if left else None
+    looked_for = _WARN if asks is None else _WARN | GIVING
+    looked_for = looked_for if note_builtin is None else looked_for | builtins if builtins is not None else None
 
-    def profile(frame, event, argument):
+    def profile(frame, event, argument):  # it runs at each call and return of any code: what is common comes first
         if outer is not None:
             outer(frame, event, argument)
-        if event != "call":
-            if event == "c_call":
-                if argument is warnings.warn:
-                    warned.append(event)
-                if note_builtin is not None:
-                    note_builtin(frame, argument)
-            return
-        code = frame.f_code
-        known = _libraries.get(id(code))
-        if known is not None:
-            if known[1] and strangers:
+        if event == "call":
+            known = _libraries.get(id(frame.f_code))
+            if known is None:
+                meet(frame)
+            elif known[1] and strangers:
                 note(frame)
-            return
+            if asks is not None:
+                asks.called(frame)
+        elif event == "c_call":
+            if looked_for is None or argument.__name__ in looked_for:
+                called(frame, argument)
+        elif asks is not None and asks.setter is not None and event == "return":
+            asks.returns(frame)
+
+    def meet(frame):
+        code = frame.f_code
         if jacobians.is_generated(code):
             return
         name = frame.f_globals.get("__name__")
@@ -103,14 +113,16 @@ def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None
         if strange and strangers:
             note(frame)
 
-    left = covered.left_out() if covered is not None else None
-    asks = Asked(left) if left else None
+    def called(frame, function):
+        name = function.__name__
+        if function is warnings.warn:
+            warned.append(name)
+        if note_builtin is not None and (builtins is None or name in builtins):
+            note_builtin(frame, function)
+        if asks is not None and name in GIVING:
+            asks.given(frame, function)
 
-    def profile_both(frame, event, argument):
-        asks(frame, event, argument)
-        profile(frame, event, argument)
-
-    result, lasted = profilers.watched(call, profile if asks is None else profile_both)
+    result, lasted = profilers.watched(call, profile)
     if asks is not None and asks.found:
         attribute_filter.note_asked(asks.found)
         wanted += sorted(name for _, name in asks.found)

@@ -14,13 +14,16 @@ from terra import ours
 from terra.runtime.interpreter import frames
 from terra.transform import convert
 
-_GIVING = frozenset(["getattr", "hasattr", "vars", "dir", "__getstate__", "__reduce__", "__reduce_ex__"])  # builtins that give attributes
-_GETTERS = _GIVING | {"attrgetter", "methodcaller", "__getattribute__", "__getattr__"}
+GIVING = frozenset(["getattr", "hasattr", "vars", "dir", "__getstate__", "__reduce__", "__reduce_ex__"])  # builtins that give attributes
+_GETTERS = GIVING | {"attrgetter", "methodcaller", "__getattribute__", "__getattr__"}
 _ALL = "__dict__"  # the attribute that has them all
 
 
+_asked_of = {}  # names -> {id of a code object: (it, whether it sets attributes, which of the names it may ask for)}, of the framework's code and Python's
+
+
 class Asked:
-    """A profile function that finds out which attributes the framework's code asks for.
+    """Finds out which attributes the framework's code asks for: a profile function tells it of calls.
 
     left: {id of an object: the names of attributes that guards leave out}.
     """
@@ -28,36 +31,47 @@ class Asked:
     def __init__(self, left):
         self._left = left
         self._names = frozenset().union(*left.values())
-        self._setter = None  # the frame of the framework's that sets an attribute of one of the objects
+        self._known = _asked_of.setdefault(self._names, {})
+        self.setter = None  # the frame of the framework's that sets an attribute of one of the objects
         self.found = set()  # (id of an object, name)
 
-    def __call__(self, frame, event, argument):
-        if self._setter is not None:
-            if event == "return" and frame is self._setter:
-                self._setter = None
-        elif event == "call":
-            if not _is_others(frame):
-                self._called(frame)
-        elif event == "c_call" and argument.__name__ in _GIVING and not _is_others(frame):
-            values = list(frame.f_locals.values())
-            if argument is getattr or argument is hasattr:
-                self._note(self._left, self._names.intersection(x for x in values if type(x) is str))
-            else:
-                self._note(self._owners(values), self._names)
+    def returns(self, frame):
+        """A Python function returns, while something is set."""
+        if frame is self.setter:
+            self.setter = None
 
-    def _called(self, frame):
-        code = frame.f_code
-        if code.co_name == "__setattr__" and self._owners(frame.f_locals.values()):
-            self._setter = frame
+    def called(self, frame):
+        """A Python function is called."""
+        if self.setter is not None:
             return
-        for name in _asked_in(code, self._names):
+        code = frame.f_code
+        known = self._known.get(id(code))
+        if known is None:
+            if _is_others(frame):
+                return
+            known = self._known[id(code)] = code, code.co_name == "__setattr__", _asked_in(code, self._names)
+        _, sets, asked = known
+        if sets and self._owners(frame.f_locals.values()):
+            self.setter = frame
+            return
+        for name in asked:
             owners = _owners_in(code, name)
             if name == _ALL:
                 # (Python's own modules look into classes in this way.)
-                asked = self._left if None in owners and frames.is_frameworks_frame(frame) else self._owners(frame.f_locals.values())
-                self._note(asked, self._names)
+                asked_ones = self._left if None in owners and frames.is_frameworks_frame(frame) else self._owners(frame.f_locals.values())
+                self._note(asked_ones, self._names)
             else:
                 self._note(self._left if None in owners else self._owners(map(frame.f_locals.get, owners)), (name,))
+
+    def given(self, frame, function):
+        """One of the builtins `GIVING` is called."""
+        if self.setter is not None or _is_others(frame):
+            return
+        values = list(frame.f_locals.values())
+        if function is getattr or function is hasattr:
+            self._note(self._left, self._names.intersection(x for x in values if type(x) is str))
+        else:
+            self._note(self._owners(values), self._names)
 
     def _owners(self, values):
         return [id(x) for x in values if id(x) in self._left]
@@ -71,7 +85,6 @@ def _is_others(frame):
     return frames.is_users(frame) or ours.is_ours(frame) or convert.is_observed(frame.f_code)
 
 
-@functools.lru_cache(maxsize=10_000)
 def _asked_in(code, names):
     """Which of these names, and `__dict__`, the code may ask for."""
     return [name for name in (*names, _ALL) if name in code.co_names or _is_held(code, name)]

@@ -8,7 +8,7 @@ for code of the user's that was called but not observed.
 import inspect
 from types import FunctionType, MethodType
 
-from terra.runtime.fast_forward.cache.call_watch import ASKS_FOR, look_out, note_filters, observed_in_place, writes
+from terra.runtime.fast_forward.cache.call_watch import ASKS_FOR, WRITERS, look_out, note_filters, observed_in_place, writes
 from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable
@@ -59,7 +59,7 @@ def observe(runner, users, covered, composites, call):
                     replaced.append((thing, function))
                     tfi.set_custom_gradient(thing, run.functionals.differentiated(function))
             with observer:
-                result = look_out(call, note, warned, note_builtin, covered=covered, wanted=wanted)
+                result = look_out(call, note, warned, note_builtin, covered=covered, wanted=wanted, builtins=WRITERS)
     finally:
         for thing, function in replaced:
             tfi.set_custom_gradient(thing, function)
