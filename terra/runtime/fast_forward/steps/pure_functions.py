@@ -22,7 +22,7 @@ from terra import ours
 from terra.frameworks import framework_objects
 from terra.location import current_step
 from terra.runtime.execution.step import Step
-from terra.runtime.fast_forward.cache import argument_patterns, arguments, call_cache, verification
+from terra.runtime.fast_forward.cache import arguments, call_cache, verification
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, Inputs
 from terra.runtime.fast_forward.guards import guard_set
@@ -45,7 +45,6 @@ _MOST_TRIALS = 10_000  # places and shapes that are remembered
 _MOST_OWNERS = 4  # layers that are called at one place
 _FEWEST_JUMPS = 2  # that a call of the user's must replace, to be worth it
 _DEEPEST = 100  # of the containers in an argument
-_NO_INPUTS = Inputs()
 _forms = weakref.WeakKeyDictionary()  # instrumented form -> what jumps over its calls
 
 
@@ -205,16 +204,6 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
         program.whole = trial
     if trial.given_up:
         return call(*args, **kwargs)
-    missed = False
-    if trial.last_match is not None:
-        n, pattern, names, record, variants = trial.last_match
-        given = (*args, *kwargs.values())
-        if n == len(runner.step.arg_list) and len(pattern) == len(given) and names == tuple(kwargs) and argument_patterns.matches(runner, pattern, given, None) \
-                and record.fits(runner, _NO_INPUTS):
-            result = _jump(trial, runner, record, _NO_INPUTS, variants, fewest, call, called, args, kwargs)
-            if result is not MISSED:
-                return result
-            missed = True
     inputs, found, keep, given = Inputs(), [runner.tapes.recording is not None, runner.path, tuple(kwargs)], [*owner], set()
     arguments = (*args, *kwargs.values())
     dynamic = DynamicValues(runner.step, inputs, trial.numbers, trial.integers, arguments) if fewest == 1 else None
@@ -239,7 +228,8 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
     found += runner.step.args_signature()
     signature, expected = tuple(found), None
     variants = trial.variants.get(signature, ())
-    for record in () if missed else variants:
+    missed = False
+    for record in variants:
         made = residual_calls.NO_RESULTS
         if dynamic is not None:
             if record.calls and not record.guard.holds():
@@ -256,12 +246,6 @@ def _attempt(runner, name, called, args, kwargs, call, fewest, *owner):
                 made.undo()
                 expected = verification.candidates(runner, record, variants, inputs)
                 break
-            if fewest == 1 and not (record.masks or trial.carried or record.repeated or record.numbers or record.calls or record.takes_arrays or record.opaque):
-                try:
-                    pattern = [argument_patterns.pattern_of(runner, x) for x in (*args, *kwargs.values())]
-                    trial.last_match = len(runner.step.arg_list), pattern, tuple(kwargs), record, variants
-                except LookupError:
-                    pass
             result = _jump(trial, runner, record, inputs, variants, fewest, call, called, args, kwargs, made)
             if result is not MISSED:
                 return result

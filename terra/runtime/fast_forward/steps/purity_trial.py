@@ -15,7 +15,7 @@ _GROWING = 4  # calls in a row with growing integers, after which that is believ
 class PurityTrial:
     """Holds what came of observing at one place, with arguments of these shapes: where there are many, each is new to the framework's calls at first."""
 
-    __slots__ = ("name", "visits", "next", "tries", "reason", "variants", "jumps", "last_match", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
+    __slots__ = ("name", "visits", "next", "tries", "reason", "variants", "jumps", "carried", "numbers", "integers", "constants", "seen", "varied", "parameters",
                  "given", "growing", "renewed")
 
     def __init__(self, called):
@@ -36,7 +36,6 @@ class PurityTrial:
         self.varied = 0  # how often numbers were found to vary since the last jump
         self.given = []  # integers among the arguments of the last call
         self.growing = 0  # calls in a row of which each was given a larger integer than the one before, but none that could be told from others: it is too early to look at them
-        self.last_match = None  # of the step's own function: (how many tensors it was given, their pattern, names of keywords, record) of the last jump
 
     @property
     def given_up(self):
@@ -55,7 +54,6 @@ class PurityTrial:
         if self.given_up:
             self.renewed = renewed_object(self)
             self.variants.clear()
-            self.last_match = None
 
     def changed(self, numbers):
         """[(Place, value)] of the numbers that were others the last time, or that the run itself has changed, if it is not known that they vary.
@@ -76,7 +74,7 @@ class PurityTrial:
             (self.integers if type(value) is int and place.holder is not None else self.numbers)[place.identity] = place
         self.varied += 1
         self.variants.clear()
-        self.last_match, self.tries, self.next = None, 0, self.visits + 1
+        self.tries, self.next = 0, self.visits + 1
 
     def take_for_constants(self, places):
         """Numbers that a run has looked at."""
@@ -89,7 +87,6 @@ class PurityTrial:
         if carries:
             self.carried.update((carried.key, carried) for carried in carries)
             self.variants.clear()
-            self.last_match = None
         if run.too_early:
             self.next = self.visits + run.too_early
             return
