@@ -3,6 +3,8 @@
 The steps alternate between two states, so that what a skipped call takes for granted changes; what they give, write and leave behind is that of eager execution.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from tensorflow.python.ops import script_ops
 
 import terra
 from terra.runtime.fast_forward.sites import fast_calls
+from tests import harness
 
 raw = tf.raw_ops
 STATES = [0] * 10 + [1, 0, 1, 1, 0, 0, 1] + [0] * 6 + [1] * 4
@@ -201,6 +204,38 @@ def test_a_variable_that_is_given_by_its_handle():
     assert v.numpy().tolist() == [41.0, 42.0] and step.stats().whole_steps >= 10, terra.explain(step)
     added = [sum(k + 2 for k in range(40) if k // 3 % 2 == which) for which in range(2)]
     assert [w.numpy().tolist() for w in others] == [[3.0 + added[0], 4.0 + added[0] + 21], [5.0 + added[1], 6.0 + added[1] + 19]]
+
+
+@pytest.mark.parametrize("how", ["argument", "global", "in turn"])
+def test_handles_to_which_nothing_is_attached(how):
+    """Each is told from the others: they have one type and shape."""
+    def make():
+        handles = [raw.VarHandleOp(dtype=tf.float32, shape=[2], shared_name=f"{how} {next(numbers)}") for _ in range(3)]
+        for k, handle in enumerate(handles):
+            raw.AssignVariableOp(resource=handle, value=tf.constant([1.0, 2.0]) * float(k + 1))
+        held, w = [handles[0]], tf.Variable(1.0)
+
+        def read(handle):
+            return raw.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+        def step(x, handle=None):
+            total = x
+            for one in [handle] if how == "argument" else held:
+                total = total + read(one) * w
+                raw.AssignAddVariableOp(resource=one, value=x)
+            w.assign_add(0.5)
+            return total
+
+        def call(step, k):
+            if how == "argument":
+                return step(tf.constant([1.0, 1.0]), handles[k // 3 % 3])
+            held[:] = [handles[k // 3 % 3]] if how == "global" else handles[::-1] if k // 4 % 2 else handles
+            return step(tf.constant([1.0, 1.0]))
+
+        return step, call, lambda: [w, *map(read, handles)]
+
+    numbers = itertools.count()
+    harness.compare_steps(make, 0, 0, n=60)
 
 
 def test_functions_for_operations_are_looked_up_like_others():

@@ -13,7 +13,7 @@ from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.runtime.tracing.tracer import real
 from terra.tf.private import composites
 from terra.tf import opschema, private_names as tfi
-from terra.tf.constants import const_key
+from terra.tf.constants import RESOURCE_ENUM, const_key
 
 EagerTensor = tfi.EagerTensor
 OWNERS = frozenset([Flight, Ran])  # of tensors that earlier steps gave, until their values are known
@@ -43,7 +43,7 @@ class GivenArguments:
             index = _number_of(x, self._tensors)
             enum, shape = x._datatype_enum(), x._shape_tuple()
             marked = attached(vars(x))
-            if marked is OTHER or type(shape) is not tuple:
+            if marked is OTHER or type(shape) is not tuple or enum == RESOURCE_ENUM:
                 raise Refused
             if index == len(self._tensors):
                 self._tensors.append(x)
