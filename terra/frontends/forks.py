@@ -26,9 +26,8 @@ def _before():
     """The process forks: let no work of Terra's be under way. An error of a step in flight stays where it is, for the parent to raise."""
     leave_graph("the process forks")
     helper_threads.join_all()
-    for flight in list(GRAPH_RUNNER.flights):
-        if flight.outputs is not None:
-            has_done(flight.outputs)
+    if all([has_done(flight.outputs) for flight in list(GRAPH_RUNNER.flights) if flight.outputs is not None]):
+        GRAPH_RUNNER.rest()
 
 
 def _in_child():

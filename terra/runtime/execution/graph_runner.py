@@ -246,6 +246,11 @@ class GraphRunner:
         self.flights.append(flight)
         return flight
 
+    def rest(self):
+        """Wait until TensorFlow's thread is through with the steps, which are done and have not failed: it may hold locks until then."""
+        if self._executors is not None:
+            self._executors.wait()
+
     def forked(self):
         """This is a forked process, whose threads are not there, and may have held locks. Returns what must not be deleted."""
         left, self._executors = self._executors, None
