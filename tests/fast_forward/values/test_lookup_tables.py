@@ -299,6 +299,43 @@ def test_keys_of_the_wrong_type():
     harness.compare_steps(make, 8, 0)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("loops", ["auto", "roll"])
+def test_in_loops_of_varying_length(loops, changes):
+    def make():
+        known, w = mutable(), tf.Variable(EMBEDDED)
+
+        def step(x, k):
+            total = tf.zeros([3])
+            for n in range(2 + k % 4):
+                ids = known.lookup(x)
+                total = tf.tanh(total + tf.reduce_mean(tf.gather(w, ids), 0))
+                if changes and n == 1 and k % 5 == 4:
+                    known.insert(x[:1], ids[1:2])
+            w.assign(w * 0.9 + total)
+            return total
+
+        return step, lambda step, k: step(SAID[k % 5], k), lambda: (w, known.size())
+
+    harness.compare_steps(make, 0, 0, n=60, loops=loops)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_several_tables_in_a_traced_step(jit_compile):
+    def make():
+        words, numbers, w = static(), lookup.StaticHashTable(lookup.KeyValueTensorInitializer(tf.range(6, dtype=tf.int64), tf.range(6, dtype=tf.int64) * 2), 1), tf.Variable(EMBEDDED)
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.gather(w, words[x]) * tf.gather(w, numbers[y]))
+            w.assign_sub(0.01 * tf.convert_to_tensor(tape.gradient(loss, w)))
+            return tf.round(loss * 100.0)
+
+        return step, lambda step, k: step(SAID[k % 5], NUMBERS[k % 4]), lambda: numbers.size()
+
+    harness.compare_steps(make, 6 if not jit_compile else 0, 0, jit_compile=jit_compile)
+
+
 @pytest.mark.parametrize("kind", ["string", "integer"])
 @pytest.mark.parametrize("library", [keras, tf_keras])
 def test_layers_that_look_up(library, kind):

@@ -38,7 +38,7 @@ class Run:
     __slots__ = (
         "runner", "inputs", "covered", "recording", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
         "reads", "reason", "passing", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls",
-        "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go",
+        "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go", "takes_index",
         "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
         "framework", "functionals", "libraries", "objects", "operands", "places", "_handlers", "__weakref__")
 
@@ -59,6 +59,7 @@ class Run:
         self.jumped = []  # (record, the effects until then: see `effects.so_far`) of calls that were jumped over
         self.entered = 0  # calls of the framework's that were not
         self.skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
+        self.takes_index = False  # whether the index at hand is an argument of a method, `__getitem__`
         self.before = len(runner.log)  # how long the log was before the operator at hand
         self.born = Born()  # containers, iterators, functions, objects and tapes that the run has made
         self.held = {}  # id -> it, of what calls of libraries may read, see `Libraries`
@@ -180,6 +181,7 @@ class Run:
 
     def item(self, it):
         """`it` is an item of something, which was there before."""
+        self.takes_index = False
         while self.bounds:
             self.deferred.looked_at(self.bounds.pop())
         length = len(self.runner.log)

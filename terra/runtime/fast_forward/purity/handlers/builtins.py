@@ -13,6 +13,7 @@ from terra.frameworks import methods, numpys, framework_objects
 from terra.runtime.fast_forward.purity.facts.library_classes import derives_from_librarys
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
 from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites.builtin_loops import LocatedCalls, is_builtin, located_map, located_reduce
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
@@ -24,7 +25,8 @@ from terra.tf.private import composites
 
 _CONVERSIONS = frozenset([int, float, bool, str, complex, range, slice, enumerate, zip, list, tuple, dict, set, frozenset, reversed, type,
                           itertools.chain, itertools.islice, itertools.product, itertools.repeat, contextlib.nullcontext, tfi.tensor_shape.TensorShape])
-_ITERATING = frozenset(map(id, [len, iter, next]))
+_SPECIAL = {id(len): "__len__", id(iter): "__iter__", id(next): "__next__"}
+_ITERATING = frozenset(_SPECIAL)
 _REDUCING = frozenset(map(id, [sum, min, max, sorted, any, all]))
 _FORMATTING = frozenset(map(id, [repr, format, ord, chr]))
 _FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
@@ -211,6 +213,10 @@ class Builtins(Handler):
         if callee is len and len(args) == 1 and type(args[0]) is np.ndarray:
             self.run.arrays.looks_at_shape(args[0])
             return len(args[0])
+        name = _SPECIAL.get(id(callee))
+        form = self.run.calls.special(args[0], name) if name is not None and len(args) == 1 else None
+        if form is not None:
+            return form() if callee is iter else callee(SpecialMethod(self.run, form))
         for x in args:
             if id(callee) in _FORMATTING:
                 self.run.operands.formatted(x)

@@ -21,13 +21,15 @@ from terra.runtime.fast_forward.sites import fast_calls, substitution, skipping,
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS
 from terra.runtime.interpreter.profilers import unwatched
-from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys_container, is_tapes, makes_named_tuples, tapes_own
 from terra.runtime.tensors.tensor import has_open_shape
+from terra.tf.private import composites
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy, wrappers
 from terra.transform.observing.observed import Unobservable
 from terra.transform.rewriting.instrumenter import SETS_TRACE
 
+_BUILT_IN = (list, tuple, dict, set, frozenset, str, bytes, np.ndarray, type)  # classes that derive from these look at what they are made of
 _OF_PARTIALS = attrgetter("func"), attrgetter("args"), attrgetter("keywords")
 
 
@@ -253,6 +255,23 @@ class Calls(Handler):
         else:
             self.run.note_called(function)
         return observed
+
+    def special(self, it, name):
+        """Returns what to call in place of a special method that the class of `it` defines in Python; None if it defines none, or none that can be observed."""
+        kind = type(it)
+        if self.run.reason is not None or kind in PLAIN or kind in TENSORS or isinstance(it, _BUILT_IN) or it in self.run.opaque or tfi.is_variable(it) or composites.is_composite(kind):
+            return None
+        function = defined(kind, name)
+        if type(function) is not FunctionType:
+            return None
+        if policy.may_know_program(function):
+            form = functools.partial(self.user_function(function, function), it)
+        else:
+            form = self.run.library_code.called(MethodType(function, it))
+        if form is not None:
+            self.run.classes.note_class(it)
+            self.run.classes.found(kind.__mro__, name, None)
+        return form
 
     def bound(self, function, instance, form, instrumented=False):
         observed = self.user_function(function, None, instrumented)

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 from terra.runtime.fast_forward.purity.run import Handler
-from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueItems, SpecialMethod
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, is_container, is_librarys, is_like_builtin
 from terra.runtime.tensors.tensor import TerraTensor
@@ -98,14 +98,24 @@ class Contents(Handler):
 
     def iterated(self, it):
         """The items of `it` are looked at in turn: returns what to iterate over."""
+        form = self.run.calls.special(it, "__iter__")
+        if form is not None:
+            made = form()
+            shown = self.run.calls.special(made, "__next__")
+            if shown is not None:
+                return SpecialMethod(self.run, shown)
+            it = made
         return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque else self.container(it)
 
     def mapping(self, it):
         """An item or slice of `it` is taken."""
+        self.run.takes_index = False
         if type(it) is np.ndarray and not self.run.is_over() and (self.run.recording is not None or self.run.deferred.held):  # what the index is, is not known yet
             self.run.before = len(self.run.runner.log)
             return _Indexed(self.run.arrays, it)
-        return self.items(it)
+        form = self.run.calls.special(it, "__getitem__")
+        self.run.takes_index = form is not None
+        return self.items(it) if form is None else SpecialMethod(self.run, form)
 
     def items(self, it):
         """`it` is merged into a dict."""

@@ -12,6 +12,7 @@ from terra.frameworks import numpys
 from terra.location.identity import itself
 from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity.run import Handler
+from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites import fast_calls
 from terra.runtime.fast_forward.sources.array_calculations import is_filtered
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, is_container, is_librarys
@@ -156,7 +157,10 @@ class Operands(Handler):
             self.value(it)
 
     def index(self, it):
-        """`it` is an index: that of an array may be a tensor, whose value numpy reads."""
+        """`it` is an index: that of an array may be a tensor, whose value numpy reads; that of an object with a method for it is an argument."""
+        if self.run.takes_index:
+            self.run.takes_index = False
+            return it
         self.value(it)
         return self.operand(it)
 
@@ -189,6 +193,9 @@ class Operands(Handler):
         if kind is tuple or kind in VIEWS or is_container(it, kind):
             return self.compared(it)
         self.run.before = len(self.run.runner.log)
+        form = self.run.calls.special(it, "__contains__")
+        if form is not None:
+            return SpecialMethod(self.run, form)
         if kind in ITERATORS:
             self.run.impure("searches an iterator")
         elif kind is not str and kind is not range:

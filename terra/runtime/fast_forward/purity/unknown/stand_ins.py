@@ -1,7 +1,9 @@
-"""Stand-ins, in the observed form of a function, for objects of which nothing is known, while they are used."""
+"""Stand-ins, in the observed form of a function, for objects while they are used: of which nothing is known, or that do it by methods of their own."""
 
 import operator
 from typing import Any
+
+from terra import ours
 
 
 class Unknown(Exception):
@@ -46,3 +48,33 @@ class OpaqueContext:
             self._opaque.leaves_by_error()
             return type(self._it).__exit__(self._it, kind, error, trace)
         return self._opaque.make(type(self._it).__exit__, (self._it, None, None, None), {}, f"leaves a context of type {type(self._it).__name__}")
+
+
+class SpecialMethod:
+    """Stands in for an object whose class defines in Python what is asked of it now: `form` is called in place of that."""
+
+    __slots__ = ("_run", "_form")
+
+    def __init__(self, run: Any, form: Any):
+        self._run, self._form = run, form
+
+    @ours.calling
+    def _call(self, *args: Any) -> Any:
+        result = self._form(*args)
+        self._run.before = len(self._run.runner.log)  # what it has issued was looked at
+        return result
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._call(key)
+
+    def __len__(self) -> Any:
+        return self._call()
+
+    def __contains__(self, it: Any) -> Any:
+        return self._call(it)
+
+    def __next__(self) -> Any:
+        return self._call()
+
+    def __iter__(self) -> Any:
+        return self
