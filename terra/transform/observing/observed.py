@@ -329,7 +329,7 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
             return node
         node.args = [x if self.is_own(x) and not isinstance(x, gast.Call) else self.visit(x) for x in node.args]
         if method in _ITERATING:
-            node.args[-1] = self._show("iterated", node.args[-1])
+            node.args[-1] = self._show("looped", node.args[-1])
         elif method == "keep":
             node.args[-1] = self._show("truth", node.args[-1])
         return node
@@ -384,7 +384,7 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
                 return node
             return self.visit(node)
         node = self.visit(node)
-        return self._show("iterated", node) if shape is None else self._show("unpacking", node, shape=shape)
+        return self._show("looped", node) if shape is None else self._show("unpacking", node, shape=shape)
 
     def visit_With(self, node):
         for item in node.items:

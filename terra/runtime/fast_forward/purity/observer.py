@@ -50,7 +50,7 @@ class Observer(Patterns):
         self.index, self.modulo, self.compared, self.contains, self.searched = operands.index, operands.modulo, operands.compared, operands.contains, operands.searched
         self.truth, self.identified, self.formatted = operands.truth, operands.identified, operands.formatted
         contents = run.contents
-        self.container, self.iterated, self.mapping, self.items = contents.container, contents.iterated, contents.mapping, contents.items
+        self.container, self.iterated, self.looped, self.mapping, self.items = contents.container, contents.iterated, contents.looped, contents.mapping, contents.items
         self.subscript, self.unpacked, self.unpacking, self.elements = contents.subscript, contents.unpacked, contents.unpacking, contents.elements
         attributes, classes, builtins, calls = run.attributes, run.classes, run.builtins, run.calls
         self.owner, self.context, self.asks_kind, self.is_instance = attributes.owner, attributes.context, classes.asks_kind, builtins.is_instance

@@ -97,15 +97,18 @@ class Contents(Handler):
         return it
 
     def iterated(self, it):
-        """The items of `it` are looked at in turn: returns what to iterate over."""
+        """The items of `it` are looked at in turn, by it or what this returns."""
+        return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque else self.container(it)
+
+    def looped(self, it):
+        """A loop goes over `it`: returns what is to take its place. (Whatever else takes items in turn asks `it` how many it has, too.)"""
         form = self.run.calls.special(it, "__iter__")
         if form is not None:
-            made = form()
-            shown = self.run.calls.special(made, "__next__")
+            it = form()
+            shown = self.run.calls.special(it, "__next__")
             if shown is not None:
                 return SpecialMethod(self.run, shown)
-            it = made
-        return self.run.fresh(self.run.opaque.items(it)) if it in self.run.opaque else self.container(it)
+        return self.iterated(it)
 
     def mapping(self, it):
         """An item or slice of `it` is taken."""
