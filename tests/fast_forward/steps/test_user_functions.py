@@ -581,7 +581,7 @@ def test_impure_steps_run(name, capsys):
 # What is made again in a skipped step: see test_opaque_calls.
 MADE_AGAIN = frozenset([
     "print", "print of a shape", "numpy random", "__getattr__", "static method", "mutable default, dict", "decorated", "key function", "map", "handed to the framework",
-    "handed to nest"])
+    "handed to nest", "len of an object"])
 
 
 def with_statements(which):
