@@ -92,7 +92,7 @@ def _reach_of_dataset(dataset):
             if enum == VARIANT_ENUM:  # perhaps another dataset
                 raise _CannotTell
             if enum == RESOURCE_ENUM:
-                if _is_variable(t):
+                if tfi.is_of_variable(t):
                     reach.handles[id(t)] = t
                 else:
                     reach.others = True
@@ -126,11 +126,6 @@ def _look_into(fdef, reach, names):
             reach.writes = reach.writes or schema.may_write
 
 
-def _is_variable(handle):
-    data = handle._handle_data
-    return data is not None and data.is_set
-
-
 def must_wait(op, inputs, flights):
     """Returns whether operation `op`, which is given a resource or a variable, may meet a step in flight."""
     if op in PIPELINE_OPS:
@@ -146,7 +141,7 @@ def must_wait(op, inputs, flights):
         for x in inputs:
             if type(x) is tfi.EagerTensor:
                 if x._datatype_enum() == RESOURCE_ENUM:
-                    if _is_variable(x):
+                    if tfi.is_of_variable(x):
                         handles[id(x)] = x
                     elif not tables.only_reads(op):
                         others = True
@@ -159,6 +154,6 @@ def must_wait(op, inputs, flights):
         if resources is None:
             return True
         for x in resources:
-            if id(x) in handles or (others and not _is_variable(x) and not (op in PIPELINE_OPS and tables.is_in_graphs(x))):  # which such a pipeline only reads
+            if id(x) in handles or (others and not tfi.is_of_variable(x) and not (op in PIPELINE_OPS and tables.is_in_graphs(x))):  # which such a pipeline only reads
                 return True
     return False

@@ -271,6 +271,12 @@ def slices_like_numpy():
     return ops._numpy_style_slicing
 
 
+def is_of_variable(handle):
+    """Returns whether an eager handle is a variable's, of which it knows the dtype and shape; those of tables, queues and iterators are not."""
+    data = handle._handle_data
+    return data is not None and data.is_set
+
+
 def is_initialized(handle):
     """Returns whether the variable behind an eager handle has a value."""
     return bool(execute(context_handle(), handle.device, "VarIsInitializedOp", [handle], (), 1)[0]._numpy_internal())

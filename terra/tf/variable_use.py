@@ -100,7 +100,7 @@ def function_effects(fdef, depth=0):
     return tuple(effects) if any(effects) else ()
 
 
-_READS = _READS_IN_FUNCTIONS | tables.READS | LEAVING | {ASKING, "VarHandleOp", "LookupTableExportV2"}
+_READS = _READS_IN_FUNCTIONS | tables.LEAVES | LEAVING | {ASKING, "VarHandleOp"}
 
 
 def looks_up(functions):

@@ -162,7 +162,7 @@ class Step:
 
     def is_lasting_handle(self, x):
         """Returns whether a tensor is the handle of a variable or table that the step has not made."""
-        return type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and not self.is_data(x)
+        return _is_handle(x) and not self.is_data(x)
 
     def note_indices(self, x):
         """`x` is about to be looked up in a table by a layer of the framework's."""
@@ -254,8 +254,7 @@ class Step:
             return True
         for x in flat:
             if x._datatype_enum() == RESOURCE_ENUM:
-                handle_data = x._handle_data
-                if (handle_data is not None and handle_data.is_set) or id(x) in self.new_handles:
+                if tfi.is_of_variable(x) or id(x) in self.new_handles:
                     return True
                 if tables.is_in_graphs(x) and not tables.only_reads(schema.name):
                     return True
@@ -267,7 +266,7 @@ class Step:
             self.note_change(schema.name, flat)
             return True
         return schema.reads_tables and (self.function.changes_tables or any(
-            type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM and self.is_data(x) for x in flat))  # a table that this step has made
+            _is_handle(x) and self.is_data(x) for x in flat))  # a table that this step has made
 
     def note_change(self, op, flat):
         """An operation of the step is about to run imperatively; if it changes a table, all lookups of the step are to run imperatively from now on."""
@@ -331,3 +330,7 @@ class Step:
             reason = f"{reason} ({line})"
         self.fallback_reason = reason
         self.function.lifecycle.note_fallback(reason)
+
+
+def _is_handle(x):
+    return type(x) is EagerTensor and x._datatype_enum() == RESOURCE_ENUM

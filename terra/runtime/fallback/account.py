@@ -33,6 +33,7 @@ class Account:
         self._fallbacks = 0.0  # what steps have taken since then that fell back
         self._fell_back = False  # whether the step at hand did
         self._at_most = None  # what eager execution takes at most: the shortest step that was traced
+        self.eager = None  # what a step takes that runs eagerly, as far as that is known
         self._alone = collections.deque(maxlen=SAMPLES)  # times of steps that were imperative, and nothing else
 
     def note(self, seconds, traced=False, alone=False):
@@ -52,6 +53,7 @@ class Account:
             self._at_most = seconds if self._at_most is None else min(seconds, self._at_most)
         if alone:
             self._alone.append(seconds)
+            self.eager = statistics.median(self._alone)
 
     def note_coexecuted(self, seconds):
         """A co-executed step is over."""
@@ -71,11 +73,6 @@ class Account:
         return self._fallbacks >= self._recording
 
     @property
-    def eager(self):
-        """The time of a step that runs eagerly, in seconds; None if that is not known."""
-        return statistics.median(self._alone) if self._alone else None
-
-    @property
     def regret(self):
         """How much longer the run has taken than eager execution; less than nothing if it was shorter. As long as nobody knows, eager execution counts as nothing."""
         return self.traced + self.building if self.eager is None else self._behind(self.eager)
@@ -93,7 +90,7 @@ class Account:
 
     def is_overdrawn(self):
         """Returns whether it is known that too much was spent."""
-        return bool(self._alone) and self.regret > self.allowed
+        return self.eager is not None and self.regret > self.allowed
 
     def may_trace(self):
         """Returns whether the next step may be traced, as far as the last one that was tells what that takes."""

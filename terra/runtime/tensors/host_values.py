@@ -58,10 +58,9 @@ def shape_of_variable(handle):
 
 
 def _shape_of_variable(handle):
-    data = handle._handle_data
-    if data is None or not data.is_set:
+    if not tfi.is_of_variable(handle):
         return None
-    shape = data.shape_and_type[0].shape
+    shape = handle._handle_data.shape_and_type[0].shape
     dims = [dim.size for dim in shape.dim]
     return None if shape.unknown_rank or min(dims, default=0) < 0 else dims
 

@@ -9,7 +9,8 @@ import numpy as np
 from terra.tf import private_names as tfi
 
 FIND = "LookupTableFindV2"
-READS = frozenset([FIND, "LookupTableSizeV2"])
+READS = frozenset([FIND, "LookupTableSizeV2"])  # which are part of graphs
+LEAVES = READS | {"LookupTableExportV2"}  # the table that they are given as it is
 _CHANGES = frozenset(["LookupTableInsertV2", "LookupTableRemoveV2", "LookupTableImportV2"])  # no initialisation: before it, every lookup fails
 _in_graphs = set()  # numbers of the handles of tables that graphs may use
 _keep_shape = {}  # number of a handle -> whether the values have the shape of the keys
@@ -22,13 +23,12 @@ def changes(op):
 
 def only_reads(op):
     """Returns whether operation `op` leaves the table that it is given as it is."""
-    return op in READS or op == "LookupTableExportV2"
+    return op in LEAVES
 
 
 def note(handle):
     """A graph may use the variable or table behind `handle`."""
-    data = handle._handle_data
-    if data is None or not data.is_set:  # no variable
+    if not tfi.is_of_variable(handle):
         _in_graphs.add(handle._id)
 
 

@@ -14,7 +14,7 @@ from terra.transform.observing.value_sources import Unobservable
 
 _libraries = {}  # id of a code object that is no user's -> it, and whether it is a stranger's
 _OPENING, _WRITING = (print, open), ("write", "writelines")  # builtins, and methods
-WRITERS = frozenset(["print", "open", *_WRITING])  # names of both
+WRITERS = frozenset([*(function.__name__ for function in _OPENING), *_WRITING])  # names of both
 _WARN = frozenset([warnings.warn.__name__])
 ASKS_FOR = "the framework's code asks for {}, which the program sets"
 _TOLD = (warnings._showwarnmsg.__code__, logging.Logger._log.__code__)  # run for what the user is told, not for what is filtered out
@@ -65,23 +65,21 @@ def watch(call, covered):
     return result, why, bool(warned)
 
 
-def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None, builtins=None):
+def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None, wanted=None, builtins=frozenset()):
     """Make `call`, and give its result. `note` is given the frame of each call of the user's code, observed or not, and of what warns or logs;
-    `note_builtin` the frame and the function of each call of a builtin.
+    `note_builtin` the frame and the function of each call of a builtin that has one of the names `builtins`.
 
     strangers: whether `note` is given those of libraries of which nothing is known, too (see `policy`).
     warned: a list to which a warning that is filtered out is appended.
     covered: a Snapshot of the containers that the call may read. wanted: a list to which the names of attributes are appended that it reads, though
         the Snapshot leaves them out.
-    builtins: names of builtins, if `note_builtin` is to be given these alone.
     """
     outer = sys.getprofile()
     if not callable(outer):
         outer = None
     left = covered.left_out() if covered is not None else None
     asks = Asked(left) if left else None
-    looked_for = _WARN if asks is None else _WARN | GIVING
-    looked_for = looked_for if note_builtin is None else looked_for | builtins if builtins is not None else None
+    looked_for = builtins | _WARN if asks is None else builtins | _WARN | GIVING
 
     def profile(frame, event, argument):  # it runs at each call and return of any code: what is common comes first
         if outer is not None:
@@ -95,7 +93,7 @@ def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None
             if asks is not None:
                 asks.called(frame)
         elif event == "c_call":
-            if looked_for is None or argument.__name__ in looked_for:
+            if argument.__name__ in looked_for:
                 called(frame, argument)
         elif asks is not None and asks.setter is not None and event == "return":
             asks.returns(frame)
@@ -117,7 +115,7 @@ def look_out(call, note, warned, note_builtin=None, strangers=True, covered=None
         name = function.__name__
         if function is warnings.warn:
             warned.append(name)
-        if note_builtin is not None and (builtins is None or name in builtins):
+        if name in builtins:
             note_builtin(frame, function)
         if asks is not None and name in GIVING:
             asks.given(frame, function)

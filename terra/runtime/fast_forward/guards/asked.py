@@ -17,7 +17,7 @@ from terra.transform import convert
 GIVING = frozenset(["getattr", "hasattr", "vars", "dir", "__getstate__", "__reduce__", "__reduce_ex__"])  # builtins that give attributes
 _GETTERS = GIVING | {"attrgetter", "methodcaller", "__getattribute__", "__getattr__"}
 _ALL = "__dict__"  # the attribute that has them all
-
+_MOST_CODES = 10_000  # that are remembered
 
 _asked_of = {}  # names -> {id of a code object: (it, whether it sets attributes, which of the names it may ask for)}, of the framework's code and Python's
 
@@ -49,6 +49,8 @@ class Asked:
         if known is None:
             if _is_others(frame):
                 return
+            if len(self._known) >= _MOST_CODES:
+                self._known.clear()
             known = self._known[id(code)] = code, code.co_name == "__setattr__", _asked_in(code, self._names)
         _, sets, asked = known
         if sets and self._owners(frame.f_locals.values()):
@@ -96,7 +98,7 @@ def _is_held(code, name):
     return name in code.co_consts and not _GETTERS.isdisjoint(code.co_names)
 
 
-@functools.lru_cache(maxsize=10_000)
+@functools.lru_cache(maxsize=_MOST_CODES)
 def _owners_in(code, name):
     """The parameters whose attributes of this name the code takes; with None if it may take those of anything else."""
     if name != _ALL and _is_held(code, name):
