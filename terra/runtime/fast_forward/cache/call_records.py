@@ -151,7 +151,7 @@ class Inputs:
 
     def describe(self, runner, x, found):
         """Append what identifies the tensor `x`, and what is attached to it, to `found`; of the handle of a variable or table itself, which no code looks into."""
-        if runner.step.is_lasting_handle(x):
+        if type(x) is EagerTensor and runner.step.is_lasting_handle(x):
             found.append(ById(x))
             return
         self._describe(runner, x, found)
