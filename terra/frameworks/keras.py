@@ -72,7 +72,8 @@ OF_TRACKING = frozenset([PARTS_OF_LAYERS, "_tracked", "_self_unconditional_check
 # Properties of the framework's that call nothing of the user's but, in turn, the properties of parts. Others may call functions and schedules.
 QUIET_PROPERTIES = frozenset(
     "variables trainable_variables non_trainable_variables weights trainable_weights non_trainable_weights layers trainable name path dtype built "
-    "iterations dtype_policy compute_dtype variable_dtype input_dtype supports_masking quantization_mode input_spec metrics".split())
+    "iterations dtype_policy compute_dtype variable_dtype input_dtype supports_masking quantization_mode input_spec metrics metrics_names".split())
+OF_METRICS = frozenset(["metrics", "metrics_names"])  # those of these that ask for the property `metrics` of a class
 # What of a layer's class must be Keras' own. (The class attributes of Keras are looked at by `patch_guard.modules`.)
 OF_CALLS = (
     "__call__", "__getattribute__", "__getattr__", "__eq__", "_assert_input_compatibility", "_call_context_args", "_check_super_called", "_clear_losses",

@@ -5,7 +5,7 @@ value; the contents of lists and dicts; cells and slots; the classes of objects,
 compared.
 """
 
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from types import CellType
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from terra.frameworks import keras
 from terra.frameworks.settings import settings
 from terra.runtime.fast_forward.guards import container_guard, guard_builder
+from terra.runtime.fast_forward.guards.entries_guard import EntriesGuard
 from terra.runtime.fast_forward.guards.property_reads import PropertyReads
 from terra.runtime.fast_forward.sources.effects import CONTENTS, StatePredicate, space_of
 from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource
@@ -102,7 +103,7 @@ class ReadSet:
 
     def parts(self, owner, name):
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
-        how = name if name == "metrics" else name in keras.QUIET_PROPERTIES
+        how = name if name in keras.OF_METRICS else name in keras.QUIET_PROPERTIES
         if how not in self._parts:
             self._parts[how] = PropertyReads(self, name)
         self._parts[how].object(owner)
@@ -228,10 +229,7 @@ class ReadSet:
     def seal(self, settings):
         """Nothing more will be noted; `settings` are those ({root: value}) at the beginning of the run."""
         self._settings = [(root, settings[root]) for root in [root for root, _ in self._settings] or [None]]
-        self._groups = [
-            (space, itemgetter(*entries, next(iter(entries))), (*entries.values(), next(iter(entries.values()))))
-            for space, entries in self._entries.values()]
-        self._gaps = [(space, key) for (_, key), space in self._absent.items()]
+        self._of_dicts = EntriesGuard(self._entries.values(), [(space, key) for (_, key), space in self._absent.items()])
         answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
         self._answers = [answer for answer in answers if type(answer[0]) is not StatePredicate]
         self._questions = [(question, answer) for question, _, answer in answers if type(question) is StatePredicate]
@@ -258,16 +256,8 @@ class ReadSet:
 
     def hold_after_the_run(self):
         """Returns whether all that was read still is as it was, but for the questions: the run itself may have counted on."""
-        for space, get, held in self._groups:
-            try:
-                now = get(space)
-            except (KeyError, IndexError):
-                return False
-            if not all(map(is_, now, held)) and not container_guard.equal(now, held):
-                return False
-        for space, key in self._gaps:
-            if key in space:
-                return False
+        if not self._of_dicts.holds():
+            return False
         if self._headers is not None and self._headers.read() != self._held_headers:
             return False
         if not all(map(is_, map(type, self._kinds[0]), self._kinds[1])):
