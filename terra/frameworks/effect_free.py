@@ -2,6 +2,7 @@
 
 import sys
 
+from terra.frameworks import framework_objects
 from terra.tf import private_names as tfi
 
 # Functions that may run no operation: what they give then follows from their arguments.
@@ -23,19 +24,22 @@ _SETTINGS = {
     "keras.src.backend.config": frozenset(["backend", "epsilon", "floatx", "image_data_format"]),
     "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
-    "tensorflow.python.distribute.distribute_lib": frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context"]),
+    "tensorflow.python.distribute.distribute_lib": frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context", "_get_per_thread_mode"]),
     "tensorflow.python.util.traceback_utils": frozenset(["is_traceback_filtering_enabled"]),
     "tensorflow.python.framework.ops": frozenset(["executing_eagerly_outside_functions", "get_default_graph", "inside_function"]),
 }
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
 _LOOPS = frozenset(["foldl", "foldr", "fori_loop", "map", "map_fn", "scan", "while_loop"])
 OF_ARRAYS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])  # methods of a TensorArray
-_OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "map_structure_up_to", "pack_sequence_as"])
+_OF_STRUCTURES = frozenset(
+    "assert_same_structure assert_shallow_structure flatten flatten_up_to flatten_with_joined_string_paths flatten_with_tuple_paths is_nested map_structure map_structure_up_to "
+    "map_structure_with_paths map_structure_with_tuple_paths pack_sequence_as".split())
+_NEST = tfi.tf.nest.flatten.__module__  # which has more functions than TensorFlow exports
 
 
 def follows_from_arguments(function):
     """Returns whether what it gives without an operation follows from its arguments."""
-    return function.__name__.removesuffix("_v2") in _WITHOUT_OPERATIONS
+    return function.__name__.removesuffix("_v2") in _WITHOUT_OPERATIONS and framework_objects.stock_package(function.__module__) != "layers"  # whose functions make layers
 
 
 def looks_at_values(function):
@@ -60,7 +64,7 @@ def only_calls(function):
     if function is tfi.tf.cond:
         return True
     name = function.__name__
-    return name in _OF_STRUCTURES and _is_in(function, name, tfi.tf.nest, "tree")
+    return name in _OF_STRUCTURES and (function.__module__ == _NEST or _is_in(function, name, tfi.tf.nest, "tree"))
 
 
 def is_loop(function):

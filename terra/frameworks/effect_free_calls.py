@@ -1,15 +1,20 @@
 """Functions of Python's own library that change nothing that a program could notice, and see nothing that a program keeps in objects: they may be
 called once more."""
 
+import copy
 import inspect
+import json
 import math
 import operator
 import os
 import platform
 import sys
+import threading
 import time
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
+
+from terra.frameworks import framework_objects
 
 _NAMES = {
     time: "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time process_time_ns thread_time localtime gmtime strftime ctime mktime",
@@ -22,6 +27,14 @@ _NAMES = {
 _BLIND = frozenset([getattr(module, name) for module, names in _NAMES.items() for name in names.split() if hasattr(module, name)] + [f for f in vars(math).values() if callable(f)])
 _OF_VALUES = frozenset([bool, operator.contains, operator.getitem])  # where all that they are given are numbers and texts: other classes have methods for them
 _VALUES = frozenset([int, float, str, bytes, bool, type(None)])
+# Modules of Python's own library that keep what they change to themselves; what copies, and what only asks.
+_MODULES = frozenset(
+    "_datetime _decimal _hashlib _random _struct base64 binascii calendar datetime decimal fractions hashlib html inspect json json.decoder json.encoder numbers random re secrets statistics string "
+    "struct textwrap time unicodedata urllib.parse uuid zlib".split())
+_COPYING = (copy.copy, copy.deepcopy, json.dumps)
+_ASKING = (getattr, hasattr, len, bool, operator.contains, operator.getitem, list, tuple, dict, set, frozenset, sorted)
+_CONTAINERS = frozenset([list, tuple, dict, set, frozenset, MappingProxyType, range, *(type(view) for view in ({}.keys(), {}.values(), {}.items(), MappingProxyType({}).values()))])
+_READING = frozenset(["copy", "count", "get", "index", "items", "keys", "values"])  # methods of these
 _PLAIN = (int, float, str, bytes, bool, type(None), type, FunctionType, BuiltinFunctionType)
 
 
@@ -32,3 +45,26 @@ def is_blind(function: Any, args: tuple, kwargs: dict) -> bool:
     if type(function) not in (FunctionType, BuiltinFunctionType) or function not in _BLIND:
         return False
     return all(isinstance(x, _PLAIN) or callable(x) for x in (*args, *kwargs.values()))
+
+
+def keeps_guards(function: Any, args: tuple, kwargs: dict) -> bool:
+    """Returns whether a call, which is not to be made twice, changes nothing that guards compare: what it makes is new, what it changes is kept in the library that it is of, or it is about
+    an attribute of a thread-local object, which is asked for at each step."""
+    values = (*args, *kwargs.values())
+    if isinstance(function, type) and framework_objects.is_stock_layer(function):
+        return all(type(x) in _VALUES for x in values)
+    if (function is getattr or function is setattr or function is hasattr) and type(args[0]) is threading.local:
+        return True
+    owner = getattr(function, "__self__", getattr(function, "__objclass__", None))
+    if any(function is asks for asks in _ASKING) or (type(owner) in _CONTAINERS and function.__name__ in _READING):
+        return all(type(x) in _CONTAINERS or _is_of_library(type(x)) for x in values)
+    if type(function) is operator.attrgetter:
+        return framework_objects.is_stock_layer(type(args[0]))
+    if any(function is copies for copies in _COPYING):
+        return True
+    module = getattr(function if owner is None or isinstance(owner, ModuleType) else owner if isinstance(owner, type) else type(owner), "__module__", None)
+    return module in _MODULES and all(_is_of_library(type(x)) for x in values)
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind in _VALUES or kind.__module__ in _MODULES

@@ -41,6 +41,11 @@ def is_stock_object(callee):
     return known
 
 
+def is_stock_layer(kind):
+    """Returns whether a class is one of Keras' own layers."""
+    return stock_package(kind.__module__) == "layers" and kind.__name__ not in NEVER and hasattr(kind, "call")
+
+
 def may_do_nothing(owner):
     """Returns whether calls of `owner` may well run no operation: dropout in inference, the losses of a model without regularizers, an optimizer that
     scales no loss, the metrics of a model that has none."""
@@ -61,9 +66,13 @@ def is_derived_object(callee):
     known = _derived_kinds.get(kind)
     if known is None:
         call = getattr(kind, "__call__", None)
-        known = _derived_kinds[kind] = hasattr(kind, "call") and isinstance(call, FunctionType) and is_frameworks_own(call) and any(
-            stock_package(cls.__module__) in _CALLABLE_PACKAGES and hasattr(cls, "call") for cls in kind.__mro__)
+        known = _derived_kinds[kind] = isinstance(call, FunctionType) and is_frameworks_own(call) and derives_from_stock(kind)
     return known
+
+
+def derives_from_stock(kind):
+    """Returns whether a class derives from a layer, model or loss of Keras' own."""
+    return hasattr(kind, "call") and any(stock_package(cls.__module__) in _CALLABLE_PACKAGES and hasattr(cls, "call") for cls in kind.__mro__)
 
 
 def is_tensorflows(kind):

@@ -112,7 +112,7 @@ def compile(model, *args, **keywords):
 def _check_names(model, keywords):
     """Raises: OptionError for a keyword that `model.compile` does not take, and that is nearly an option of Terra's, or that other libraries have."""
     try:
-        known = set(inspect.signature(model.compile).parameters)
+        known = set().union(*(inspect.signature(vars(cls)["compile"]).parameters for cls in type(model).__mro__ if "compile" in vars(cls)))  # one passes on what it does not know
     except (TypeError, ValueError):  # a method without a signature
         return
     for name in keywords:

@@ -111,6 +111,7 @@ class Program:
         self.unsteady = set()  # keys of opaque calls that give another number or text each time, see `opaque_calls`
         self.not_observed = {}  # id -> code object, of functions of libraries' that it is of no use to observe
         self.to_be_observed = {}  # the same of those that had better be observed than called again
+        self.made_layers = {}  # (class, what it was made of, types and shapes of what it was given) -> layer, in the place of those that each step makes
         self.counters = set()  # (id of an object, name) of attributes that the program counts with
         self.step_cache = None  # what is done instead of steps that are skipped as a whole, once there was one
         self.only_within = set()  # such places of calls that can be left out together with a run that is observed, but not by themselves

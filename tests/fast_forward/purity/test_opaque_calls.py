@@ -2,11 +2,13 @@
 
 import contextlib
 import copy
+import decimal
 import inspect
 import io
 import json
 import logging
 import operator
+import random
 import re
 import threading
 import time
@@ -408,3 +410,18 @@ def test_operators_may_be_made_twice_of_numbers_and_texts_alone():
         assert effect_free_calls.is_blind(*call, {})
     for call in ((operator.getitem, (CallableTable(), 0)), (operator.contains, (CallableTable(), "t")), (bool, (CallableTable(),))):
         assert not effect_free_calls.is_blind(*call, {})
+
+
+KEEPING = [
+    (getattr, inspect.signature(lambda: 0), "parameters"), (json.dumps, {"a": 1}), (random.Random(1).random,), (getattr, LOCAL, "x"), (setattr, LOCAL, "x", 1), (keras.layers.Add,),
+    (decimal.Decimal, "1.5"), (len, [1]), (list, {}.values()), ({"a": 1}.get, "a"), (operator.getitem, [1], 0), (copy.deepcopy, {"a": []})]
+CHANGING = [
+    (list, iter([1])), ({}.update, {"a": 1}), (random.Random(1).shuffle, [1, 2]), (list.append, [], 1), ([].append, 1), (setattr, Held, "x", 1), (getattr, Held, "x"), (print, "a"),
+    (threading.Lock().acquire,), (keras.layers.Activation, Held), (map, len, "ab")]
+
+
+def test_calls_behind_which_guards_need_not_be_asked():
+    """What may change a container, an object or a stream of the program's, or lets another thread run, is none of them."""
+    for calls, keeps in ((KEEPING, True), (CHANGING, False)):
+        for function, *args in calls:
+            assert effect_free_calls.keeps_guards(function, tuple(args), {}) is keeps, (function, args)

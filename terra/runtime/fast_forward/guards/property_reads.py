@@ -32,7 +32,7 @@ class PropertyReads(guard_builder.GuardBuilder):
         super().__init__(container_guard.ContainerGuard(), [], reading=True)
         self.reads = reads
         self.strict = name not in keras.QUIET_PROPERTIES  # nothing of the user's is to be there
-        self.asks_metrics = name == "metrics"
+        self.asks_metrics = name in keras.OF_METRICS
         self.classes = set()
         self.skipped = set()
 
@@ -41,7 +41,8 @@ class PropertyReads(guard_builder.GuardBuilder):
         if not is_librarys(kind):
             self._users(kind)
         if not self.strict and any(framework_objects.stock_package(cls.__module__) is not None for cls in kind.__mro__):
-            self.skipped.update(id(x) for x in vars(owner).values() if type(x) is weakref.WeakKeyDictionary)  # tf_keras' notes; Keras does not search attributes
+            is_kept = _is_somebodys if framework_objects.root_of_class(kind) == "keras" else _is_note  # (Keras searches what it has listed, tf_keras all attributes)
+            self.skipped.update(id(x) for x in vars(owner).values() if is_kept(type(x)))
         super()._attributes(owner)
         if self.strict:
             for losses in self.containers.added_losses.values():
@@ -122,6 +123,15 @@ def _asked_for(librarys):
                         todo += code.co_names
                         todo += [x for x in code.co_consts if type(x) is str and x.isidentifier()]  # perhaps for `getattr`
     return names
+
+
+def _is_note(kind):
+    return kind is weakref.WeakKeyDictionary
+
+
+def _is_somebodys(kind):
+    """Returns whether the framework's properties have no use for objects of a class: it is neither the framework's, nor derives from one of these, nor is one of Python's containers."""
+    return not issubclass(kind, (dict, list, tuple, set, frozenset)) and not any(map(is_librarys, kind.__mro__))
 
 
 def _is_function(value):

@@ -22,6 +22,7 @@ class Conclusion:
 
     def finish(self, result):
         """The run gave `result`: the sealed reads. Raises Unskippable if it was not pure."""
+        self.run.conclude()
         if self.run.reason is None:
             if (node := self._issued()) is not None:
                 self.run.impure(f"issues {node.op_type} in a call that was not skipped", True, node.location)
@@ -46,6 +47,7 @@ class Conclusion:
 
     def finish_inside(self, outer):
         """Returns the sealed reads of a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
+        self.run.conclude()
         born = list(self.run.born.living())
         reads = self._finish()
         if self.run.effects and outer is not None:

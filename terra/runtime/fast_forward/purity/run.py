@@ -37,7 +37,7 @@ class Run:
 
     __slots__ = (
         "runner", "inputs", "covered", "recording", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
-        "reads", "reason", "passing", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls",
+        "reads", "reason", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls",
         "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go", "takes_index",
         "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
         "framework", "functionals", "libraries", "objects", "operands", "places", "_handlers", "__weakref__")
@@ -56,6 +56,7 @@ class Run:
         self.trying = False  # whether something is asked that may be an opaque call, if it cannot be understood: see `attempted`
         self.too_early = 0  # runs after which a counter that was handed on can be told from other integers
         self.passing = False  # whether that may be different the next time
+        self.postponed = None  # why the run will have been impure in the end, though it goes on as if it were not: see `postpone`
         self.jumped = []  # (record, the effects until then: see `effects.so_far`) of calls that were jumped over
         self.entered = 0  # calls of the framework's that were not
         self.skipped = []  # (place in the log, length) of them, and of what the operators of tensors have issued
@@ -142,10 +143,22 @@ class Run:
         if self.trying:
             raise Unknown(reason)
         if self.reason is None:
-            line = where.line() if where is not None else frames.line_inside(self.runner.step.function.step_code) or location.tls.cursor.current.line()
-            self.reason = f"{reason} ({line})" if line else reason
-            self.passing = passing
+            self.reason, self.passing = self.postponed or self._placed(reason, where), passing or self.postponed is not None
             self._let_go()
+
+    def postpone(self, reason):
+        """The run is impure, but for this once only. It goes on as if it were not, so that all calls behind are recorded, and the next one finds them."""
+        if self.reason is None and self.postponed is None:
+            self.postponed = self._placed(reason, None)
+
+    def conclude(self):
+        """The run has come to its end."""
+        if self.postponed is not None:
+            self.impure(self.postponed)
+
+    def _placed(self, reason, where):
+        line = where.line() if where is not None else frames.line_inside(self.runner.step.function.step_code) or location.tls.cursor.current.line()
+        return f"{reason} ({line})" if line else reason
 
     def ids_of_containers(self):
         """The ids of what was read, containers among it, and of the containers that the run was given."""
@@ -175,7 +188,7 @@ class Run:
 
     def result(self, it):
         """`it` is what an operator or a slice gave: what it issued follows from its operands."""
-        if type(it) is list:
+        if type(it) in (list, dict, set):
             self.born.add(it)
         return self.item(it)
 

@@ -80,17 +80,18 @@ class OpaqueCall:
     """One such call.
 
     `parts`: (function, list of arguments, dict of keyword arguments), which `Recording` makes a template of; `expected` identifies what it gave, or is ANYTHING; `n_effects`: how many effects of the
-    run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes.
+    run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes;
+    `keeps_guards`: whether it does the former, though it is not to be made twice.
     """
 
-    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind")
+    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards")
 
-    def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool):
-        self.parts, self.expected, self.n_effects, self.key, self.caller, self.is_blind = parts, expected, n_effects, key, caller, is_blind
+    def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool, keeps_guards: bool):
+        self.parts, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards = parts, expected, n_effects, key, caller, is_blind, keeps_guards
 
     def described(self, template: Any) -> "OpaqueCall":
         """Returns the call as a record keeps it."""
-        return OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind)
+        return OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards)
 
     def is_like(self, other: "OpaqueCall", same: Callable) -> bool:
         return (self.expected, self.n_effects) == (other.expected, other.n_effects) and same(self.parts, other.parts)
@@ -130,7 +131,7 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
             is_another = outcome.error is None and call.expected is not ANYTHING and identity(outcome.value) != call.expected
             if is_another and type(outcome.value) in (float, str, bytes, int):
                 unsteady.add(call.key)
-            if outcome.error is not None or is_another or not (call.is_blind or still_holds is None or still_holds()):
+            if outcome.error is not None or is_another or not (call.is_blind or call.keeps_guards or still_holds is None or still_holds()):
                 take_back()
                 return None
             results.append(outcome.value)

@@ -78,7 +78,7 @@ def run_keras_step(form, model, args, kwargs):
     if step is not None and any(map(arguments.holds_array, args)) and step.takes_tensors() and _is_stock_throughout(step.function, model):
         args = arguments.with_tensors(step, model, args, {})[0]
     runner = call_cache.running()
-    if runner is None or not (framework_objects.is_stock_object(model) or framework_objects.is_derived_object(model)):
+    if runner is None or not framework_objects.derives_from_stock(type(model)):
         return form(model, *args, **kwargs), False
     calls = []
     call = functools.partial(_noted, calls, form, model, args, kwargs)

@@ -1,5 +1,6 @@
 """Reads what the bytecode of the program's functions tells the observer."""
 
+import bisect
 import dis
 from types import CodeType, FunctionType
 
@@ -9,8 +10,10 @@ from terra.transform import convert, policy
 _BUILTINS = frozenset(["bool", "dict", "float", "int", "isinstance", "len", "list", "str", "tuple"])
 _MOVES = frozenset(["FOR_ITER", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "MAKE_FUNCTION", "YIELD_VALUE"])
 _getters = {}  # id of a code object -> (it, whether it has no loop and calls nothing else)
+_SILENT = frozenset(["CACHE", "EXTENDED_ARG", "NOP", "PRECALL"])
 _HANDLING = frozenset(["PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH"])
 _cleaning = {}  # id of a code object -> (it, whether it has a `try` or a `with`)
+_calls: dict[int, tuple[CodeType, list[int], list[str]]] = {}  # id of a code object -> (it, where its instructions are, what they are called)
 _dropping: dict[int, tuple[CodeType, frozenset[int]]] = {}
 
 
@@ -47,3 +50,14 @@ def is_dropped(code: CodeType, place: int) -> bool:
         instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
         known = _dropping[id(code)] = code, frozenset(a.offset for a, b in zip(instructions, instructions[1:]) if b.opname == "POP_TOP")
     return place in known[1]
+
+
+def is_called_next(code: CodeType, made: int, called: int) -> bool:
+    """Returns whether what the call at the place `made` gives is but what the observer is shown, at the place `called`, to be called: at most a call that leaves a location stands between."""
+    known = _calls.get(id(code))
+    if known is None:
+        found = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
+        known = _calls[id(code)] = code, [i.offset for i in found], [i.opname if i.opname == "LOAD_CONST" else i.opname.partition("_")[0] for i in found]
+    _, offsets, names = known
+    between = names[bisect.bisect_right(offsets, made):bisect.bisect_right(offsets, called) - 1]  # (a place may be that of a cache behind the instruction)
+    return between in ([], ["LOAD_CONST", "CALL"])

@@ -21,7 +21,7 @@ from terra.tf import private_names as tfi
 from terra.tf.private import composites
 from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_record)
-from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, slot
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, missing, slot
 from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
 from terra.runtime.fast_forward.purity.facts.library_classes import parts_of_super
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
@@ -29,7 +29,7 @@ from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueContext, a
 from terra.transform import policy
 
 _VALUES_OF_TENSORS = frozenset(["shape", "dtype", "ndim", "get_shape", "set_shape", "device"])
-_VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "numpy"]) | VARIABLE_METHODS
+_VALUES_OF_VARIABLES = frozenset(["shape", "dtype", "ndim", "name", "path", "trainable", "handle", "numpy", "get_shape"]) | VARIABLE_METHODS
 _PARTS_OF_COMPOSITES = frozenset("values flat_values row_splits nested_row_splits ragged_rank uniform_row_length indices dense_shape shape dtype".split())
 _OF_CONTAINERS = [dict.items, dict.keys, dict.values, dict.get, dict.copy, list.index, list.count, list.copy]
 _COMPUTED = frozenset(["losses", "learning_rate"])  # properties of the framework's that run operations
@@ -195,7 +195,9 @@ class Attributes(Handler):
             else:
                 self.run.impure(f"asks a class of type {kind.__name__} for {name}")
         elif is_librarys(kind) and tfi.is_variable(it):
-            if name not in _VALUES_OF_VARIABLES:
+            if name not in _VALUES_OF_VARIABLES and not hasattr(kind, name) and not hasattr(kind, "__getattr__"):
+                self.run.reads.entry(vars(it), name, vars(it)[name]) if name in vars(it) else self.run.reads.absent(vars(it), name)
+            elif name not in _VALUES_OF_VARIABLES and type(defined(kind, name)) is not FunctionType:  # (methods are observed)
                 self.run.impure(f"asks a variable for {name}")
             elif name in ("trainable", "name", "path"):
                 self.run.reads.variable(it)
@@ -260,7 +262,7 @@ class Attributes(Handler):
             try:
                 self.run.reads.asked(attrgetter(name), module, getattr(module, name))
             except AttributeError:
-                self.run.impure(f"asks for {name}, which {module.__name__} has not")
+                self.run.reads.asked(missing(name), module, True)
         else:
             self.run.impure(f"asks the module {module.__name__} for {name}")
 

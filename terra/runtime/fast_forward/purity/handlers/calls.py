@@ -1,6 +1,7 @@
 """The observer's part for calls: what is called in place of a function, and the user's functions, which are observed in turn."""
 
 import collections
+import collections.abc
 import dataclasses
 import functools
 import inspect
@@ -30,6 +31,7 @@ from terra.transform.observing.observed import Unobservable
 from terra.transform.rewriting.instrumenter import SETS_TRACE
 
 _BUILT_IN = (list, tuple, dict, set, frozenset, str, bytes, np.ndarray, type)  # classes that derive from these look at what they are made of
+_SEARCHED = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.MappingView)  # whose objects `tf.nest` looks into
 _OF_PARTIALS = attrgetter("func"), attrgetter("args"), attrgetter("keywords")
 
 
@@ -63,6 +65,8 @@ class Calls(Handler):
     def _callee(self, callee, form, instrumented):
         kind = type(callee)
         if callee in self.run.opaque:
+            if framework_objects.is_stock_layer(kind) and self.run.opaque.is_called_at_once(callee):
+                return functools.partial(self.run.framework.made_layer, callee)
             return self.run.opaque.calling(callee, "calls what unknown code gives")
         known = self._known_callee(callee, form, instrumented)
         if (kind is BuiltinFunctionType or kind is type) and type(known) is functools.partial and self.run.reason is None:
@@ -188,9 +192,9 @@ class Calls(Handler):
             self.run.operands.values((args, kwargs))
         args = [self._structure(x) for x in args]
         result = function(*args, **{name: self._structure(x) for name, x in kwargs.items()})
-        if function.__name__ == "flatten":
+        if function.__name__.startswith("flatten"):
             self.run.fresh(result)
-        elif function.__name__ == "map_structure" and len(args) > 1:
+        elif function.__name__ in ("map_structure", "map_structure_with_paths", "map_structure_with_tuple_paths") and len(args) > 1:
             self._made_like(args[1], result)
         elif function.__name__ in ("pack_sequence_as", "map_structure_up_to") and args:
             self._made_like(args[0], result)
@@ -218,8 +222,10 @@ class Calls(Handler):
                 self._structure(x)
         elif kind in (FunctionType, MethodType, BuiltinFunctionType, functools.partial):
             return self.builtin(it)
-        elif not tfi.is_variable(it):
+        elif isinstance(it, _SEARCHED) or composites.is_composite(kind) or any(defined(kind, name) is not None for name in ("__attrs_attrs__", "__tf_flatten__")):
             self.run.impure(f"searches an object of type {kind.__name__}")
+        elif not tfi.is_variable(it):
+            self.run.classes.ask_instance(it, _SEARCHED, False)  # it is a leaf
         return it
 
     def user_function(self, function, form, instrumented=False):
@@ -300,6 +306,11 @@ class Calls(Handler):
             return functools.partial(self.run.live_calls.make, owner, function.__name__)
         if function.__name__ == "set_shape" and type(owner) in TENSORS and not has_open_shape(owner):  # it only checks
             return functools.partial(self.run.builtins.on_plain, callee)
+        if function.__name__ == "__call__" and framework_objects.is_frameworks_own(function) and framework_objects.derives_from_stock(type(owner)):
+            # A class of the program's has a `__call__` of its own, which goes on to that of a layer.
+            if self.run.attributes.covers(owner):
+                return functools.partial(self.run.framework.within, callee)
+            return functools.partial(self.run.framework.call, None, MethodType(skipping.skipping(framework_objects.original(function)), owner))
         if type(function) is FunctionType and is_frameworks_function(function):
             if function.__name__ == "add_loss" and added_losses.list_of(vars(owner)) is not None:
                 return functools.partial(self.run.framework.adding, callee)
@@ -311,7 +322,7 @@ class Calls(Handler):
                 return functools.partial(self.run.deferred.read_array, self.run.runner, owner)
             if function.__name__ == "numpy" and tfi.is_variable(owner):
                 return functools.partial(self.run.arrays.array_of_variable, callee)
-            if type(owner) in PLAIN or type(owner) in TENSORS:  # shapes
+            if type(owner) in PLAIN or type(owner) in TENSORS or (function.__name__ == "get_shape" and tfi.is_variable(owner)):  # shapes
                 return functools.partial(self.run.builtins.on_plain, callee)
             if self.run.attributes.covers(owner):  # a class of the user's has overridden it, or looks something up with it
                 return functools.partial(self.run.framework.within, callee)

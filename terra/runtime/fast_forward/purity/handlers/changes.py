@@ -1,5 +1,9 @@
 """The observer's part for changes: of attributes, items and variables, which are effects of a run (see `effects`), and of containers, which only its own may be."""
 
+import functools
+import threading
+from types import FunctionType
+
 import numpy as np
 
 from terra.frameworks import keras
@@ -11,6 +15,7 @@ from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container
 from terra.tf import private_names as tfi
+from terra.transform import policy
 
 _UNKNOWN = object()
 _COUNTING = frozenset(["Add", "Sub"])
@@ -50,12 +55,29 @@ class Changes(Handler):
         """The attribute `name` of `it` is set."""
         if name == "learning_rate" and not self.run.is_over() and is_librarys(type(it)):
             return _Settable(self, it)
+        if self.run.reason is None and isinstance(it, threading.local):
+            return _Set(functools.partial(self.run.opaque.make, setattr), lambda value: ((it, name, value), {}, "sets an attribute"))
+        setter = self._setter(it, name)
+        if setter is not None:
+            return _Set(self.run.calls.user_function(setter, setter), lambda value: (it, value))
         attribute_filter.note_user_attribute(it, name)
         if self.run.objects.sets_own(it, name):
             return it
         if self.run.reason is None and self.run.classes.may_set(it, name):
             self.sets(it, name)
         return it
+
+    def _setter(self, it, name):
+        """Returns the function of the program's that sets a property of `it`; None if that is none, or `it` has its own way to set attributes."""
+        kind = type(it)
+        found = defined(kind, name)
+        if self.run.reason is not None or type(found) is not property or type(found.fset) is not FunctionType or not policy.may_know_program(found.fset) \
+                or defined(kind, "__setattr__") is not object.__setattr__ or not self.run.classes.is_looked_up_plainly(kind):
+            return None
+        self.run.classes.note_class(it)
+        for special in (name, "__setattr__"):
+            self.run.classes.found(kind.__mro__, special, None)
+        return found.fset
 
     def set_rate(self, optimizer, value):
         """The learning rate of an optimizer of the framework's is set: Keras' assigns the value to a variable."""
@@ -241,3 +263,16 @@ class _Settable:
         self._changes.set_rate(self._optimizer, value)
 
     learning_rate = property(None, _set)
+
+
+class _Set:
+    """Stands in for an object of which an attribute is set by a call."""
+
+    __slots__ = ("_how",)
+
+    def __init__(self, function, arguments):
+        object.__setattr__(self, "_how", (function, arguments))
+
+    def __setattr__(self, name, value):
+        function, arguments = self._how
+        function(*arguments(value))

@@ -163,7 +163,7 @@ class Contents(Handler):
         if self.run.reason is not None or id(it) in self.run.born or id(it) in self.run.given:
             return
         kind = type(it)
-        if kind is tuple or kind in PLAIN or kind in TENSORS:
+        if kind is tuple or kind is tfi.TupleWrapper or kind in PLAIN or kind in TENSORS:
             return
         if self.run.classes.is_named_tuple(kind):
             self.run.classes.note_class(it)

@@ -1,5 +1,7 @@
 """The observer's part for calls of the framework's, which must be skipped, and for layers of the user's classes."""
 
+import inspect
+import operator
 from types import FunctionType
 
 import numpy as np
@@ -12,9 +14,12 @@ from terra.runtime.fast_forward.purity.facts.library_classes import derives_from
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sites import skipping, user_layers
 from terra.runtime.tensors.object_kinds import LISTS, PLAIN, TENSORS
-from terra.runtime.tensors.tensor import TerraTensor
+from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
+
+
+_TYPE = operator.attrgetter("compute_dtype")  # that a layer computes with
 
 
 class Framework(Handler):
@@ -36,12 +41,14 @@ class Framework(Handler):
         try:
             result = form(*args, **kwargs)
         except Exception:
-            self.run.impure(f"calls {_name(form)}, which raises")
+            if callee is None or _has_room_for(callee, args, kwargs):
+                self.run.impure(f"calls {_name(form)}, which raises")
             raise
         if len(self.run.jumped) != jumps and self.run.entered == entered:
             self.bear(result)
         elif len(self.run.runner.log) != length or len(self.run.jumped) != jumps:
-            self.run.impure(f"calls {_name(form)}, of the framework's, which was not skipped", True)
+            self.run.postpone(f"calls {_name(form)}, of the framework's, which was not skipped")
+            self.bear(result)
         elif callee is None or not effect_free.follows_from_arguments(callee) or not arguments.holds_plain_only((args, kwargs)):
             why = self.run.opaque.note_constant(callee, args, kwargs, result) if type(callee) is FunctionType and self.run.reason is None else ""
             if why is not None:
@@ -54,6 +61,21 @@ class Framework(Handler):
             if type(result) in LISTS and not any(result is x for x in (*args, *kwargs.values())):
                 self.run.fresh(result)
         return result
+
+    @ours.calling
+    def made_layer(self, layer, /, *args, **kwargs):
+        """Call a layer of Keras' own that the run has just made by an opaque call: `Add()(inputs)`. One that was made of the same does the same if it has no weights."""
+        made_of, given = self.run.opaque.made_of(layer), tfi.tf.nest.flatten((args, kwargs))
+        if made_of is None or any(type(x) in TENSORS and has_open_shape(x) for x in given):  # it may keep what follows from the sizes
+            self.run.impure("calls a layer that it has made of what may vary")
+            return layer(*args, **kwargs)
+        computes_with = self.run.opaque.make(_TYPE, (layer,), {}, "asks a layer for its type")
+        shapes = [(*x.shape, x.dtype) if type(x) in TENSORS else type(x) for x in given]
+        one = self.run.runner.program.made_layers.setdefault((made_of, computes_with, *shapes), layer)
+        if one is not layer and one.weights:
+            self.run.impure("calls a layer that it has made, and that has weights")
+            return layer(*args, **kwargs)
+        return self.call(None, skipping.Skipping(one), *args, **kwargs)
 
     def assigning(self, variable, form, /, *args, **kwargs):
         """Call a method that assigns to a variable: it first makes a tensor of what it is given."""
@@ -162,8 +184,8 @@ class Framework(Handler):
             elif not (predicted := user_layers.is_predicted(form, args, kwargs)):
                 if predicted is not None:
                     return self.call(None, skipping.Skipping(layer), *args, **kwargs)
-                self.run.impure("calls a layer by its wrapper for the first time", True)
-                return user_layers.verify(form, args, kwargs)
+                self.run.postpone("calls a layer by its wrapper for the first time")
+                return user_layers.verify(form, args, kwargs, self._call_of(layer, kind))
             else:
                 self.run.reads.layers_class(form.known, kind)
                 self.run.reads.settings("keras")
@@ -174,13 +196,16 @@ class Framework(Handler):
                         self.run.reads.entry(attributes, name, attributes[name])
                     else:
                         self.run.reads.absent(attributes, name)
-                call = self.run.classes.found(kind.__mro__, "call", None)
-                if type(call) is FunctionType and self.run.reason is None:
-                    observed = self.run.calls.bound(call, layer, None)
-                    if observed is not None:
-                        return user_layers.call_directly(form, args, kwargs, observed)
-                self.run.impure(f"calls a layer whose call is a {type(call).__name__}")
+                observed = self._call_of(layer, kind)
+                if observed is not None:
+                    return user_layers.call_directly(form, args, kwargs, observed)
+                self.run.impure("calls a layer whose call cannot be observed")
         return form(*args, **kwargs)
+
+    def _call_of(self, layer, kind):
+        """Returns the observed form of the `call` of a layer; None if there is none."""
+        call = self.run.classes.found(kind.__mro__, "call", None)
+        return self.run.calls.bound(call, layer, None) if type(call) is FunctionType and self.run.reason is None else None
 
     def adds_loss(self, layer):
         """The layer will add a loss."""
@@ -201,6 +226,15 @@ class Framework(Handler):
 def _type_of(number):
     """The type of the tensor that TensorFlow makes of a number."""
     return tfi.dtypes.float32 if type(number) is float else tfi.dtypes.int32 if type(number) is int else tfi.dtypes.as_dtype(type(number))
+
+
+def _has_room_for(function, args, kwargs):
+    """Returns whether a function has parameters for these arguments; else it raises a TypeError, whatever they are."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _name(form):

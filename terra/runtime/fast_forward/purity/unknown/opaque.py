@@ -7,21 +7,21 @@ import sys
 import warnings
 import weakref
 from collections.abc import Coroutine, Generator
-from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, Callable
 
 import numpy as np
 
 from terra import ours
 from terra.frameworks import effect_free_calls
-from terra.runtime.fast_forward.purity.facts.bytecode import is_dropped
+from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
 from terra.runtime.fast_forward.purity.facts.program_code import is_refused, runs_program
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OpaqueCall, Result, identity, is_plain, outcomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
-from terra.runtime.tensors.comparing import SCALARS, Unskippable
+from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
 from terra.tf.private import composites
 
@@ -34,6 +34,7 @@ class Opaque:
     def __init__(self, run: Any):
         self._of = weakref.ref(run)
         self.calls: list[OpaqueCall] = []
+        self._last: tuple[int, CodeType, int] | None = None  # id of what the last call of the program's has given, and where that stands
         self._raising: int | None = None  # id of the exception that the last call has made
         self.draws = False  # whether some draw random numbers
         self._known: dict[int, tuple[Any, int]] = {}  # id -> (a weak reference to an object that a call has given, or it itself; the call's number)
@@ -53,6 +54,24 @@ class Opaque:
     def __contains__(self, it: Any) -> bool:
         return self.number_of(it) is not None
 
+    def made_of(self, it: Any) -> tuple | None:
+        """Returns the class of an object that an opaque call has made, and the numbers and texts that it was made of; None if these were not known beforehand."""
+        number = self.number_of(it)
+        if number is None:  # the run has turned out impure meanwhile
+            return None
+        function, args, kwargs = self.calls[number].parts
+        if type(function) is not Held or function.value is not type(it):
+            return None
+        try:
+            return type(it), _constant(tuple(args)), _constant(tuple(kwargs.values())), *kwargs
+        except Unskippable:
+            return None
+
+    def is_called_at_once(self, it: Any) -> bool:
+        """Returns whether the program is about to call what the last call has given, as in `Add()(x)`: nothing else has it then."""
+        frame = frames.around_ours(sys._getframe(1))
+        return self._last is not None and self._last[:2] == (id(it), frame.f_code) and is_called_next(frame.f_code, self._last[2], frame.f_lasti)
+
     def clear(self) -> None:
         self.calls = []
         self._known.clear()
@@ -68,7 +87,9 @@ class Opaque:
     @ours.calling
     def _call(self, callee: Any, reason: str, /, *args: Any, **kwargs: Any) -> Any:
         frame = frames.around_ours(sys._getframe(1))
-        return self.make(callee, args, kwargs, reason, frame)
+        value = self.make(callee, args, kwargs, reason, frame)
+        self._last = id(value), frame.f_code, frame.f_lasti
+        return value
 
     @ours.calling
     def make(self, callee: Any, args: tuple, kwargs: dict, reason: str, frame: Any = None) -> Any:
@@ -77,7 +98,7 @@ class Opaque:
         if run.reason is None and is_refused(callee):
             run.impure(reason)
         if run.reason is None and not is_blind and (self._is_to_be_observed(callee) or runs_program(callee, (*args, *kwargs.values()))):
-            form = run.library_code.attribute(*args) if callee is getattr and len(args) == 2 and id(args[0]) in run.born else run.library_code.called(callee)
+            form = run.library_code.attribute(*args) if callee is getattr and len(args) == 2 else run.library_code.called(callee)
             if form is not None:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
@@ -123,7 +144,7 @@ class Opaque:
             return value
         dropped = frame is not None and is_dropped(frame.f_code, frame.f_lasti)
         key = getattr(callee, "__qualname__", type(callee).__name__), None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs)
+        return self.note(callee, parts, value, key, caller, dropped, is_blind, reason, args, kwargs, effect_free_calls.keeps_guards(callee, args, kwargs))
 
     def _is_to_be_observed(self, callee: Any) -> bool:
         function = getattr(callee, "__func__", callee)
@@ -148,7 +169,7 @@ class Opaque:
         self.note(callee, parts, value, (callee.__qualname__, None), None, False, True, f"calls {callee.__qualname__}")
         return None
 
-    def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}):  # noqa: B006 (it is not changed)
+    def note(self, callee, parts, value, key, caller, dropped, is_blind, reason, args=(), kwargs={}, keeps_guards=False):  # noqa: B006 (it is not changed)
         run = self._run
         if (type(value) in TENSORS and not is_plain(value)) or isinstance(value, np.ndarray) or composites.is_composite(type(value)):
             run.impure(f"{reason}, which gives a {'tensor' if not isinstance(value, np.ndarray) else 'n array'}")
@@ -167,7 +188,7 @@ class Opaque:
             if run.recording is not None and run.dynamic.calls:
                 run.impure("draws random numbers, after functions that do so inside of calls")
         expected = ANYTHING if dropped or varies else identity(value)
-        self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind))
+        self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards))
         if varies and type(value) in (float, str, bytes):
             value = _renewed(value)
             self.unsteady[id(value)] = value
@@ -205,7 +226,7 @@ class Opaque:
         except Unskippable as error:
             self._run.impure(f"skips a call of {call.key[0]}, which is given {error}")
             return
-        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}")
+        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}", keeps_guards=call.keeps_guards)
 
     def _taken(self, template: Any, value: Any) -> Any:
         """Returns what `value`, which was made of a template, is in a record of this run."""
@@ -281,6 +302,15 @@ class Opaque:
         found = self.make(list, (it,), {}, "iterates over what unknown code gives")
         n = self.operated(len, found)
         return [self.operated(operator.getitem, found, k) for k in range(n)]
+
+
+def _constant(part: Any) -> tuple:
+    """Returns what identifies a number, text or tuple of these that a call is given. Raises Unskippable for anything else."""
+    if type(part) is tuple:
+        return tuple(map(_constant, part))
+    if type(part) is not Held or type(part.value) not in SCALARS:
+        raise Unskippable
+    return scalar(part.value)
 
 
 def _contents(it: Any) -> list:
