@@ -1,13 +1,16 @@
-"""Steps that use TensorFlow Probability, Sonnet, GPflow, einops or transformers, whose Python takes most of an eager step: eager, tf.function and Terra in one run.
+"""Libraries on top of TensorFlow and Keras, whose Python takes most of an eager step: eager, tf.function and Terra in one run.
 
     pip install -e ".[libraries]"
-    python -m examples.benchmarks.libraries [--steps N] [--quiet]
+    python -m examples.benchmarks.libraries [--steps N] [--no-fit] [--quiet]
 
-Small models, their loss (or text) read at each step; medians in ms over the last half of the steps, the three taking turns in chunks. Exits with 1 if what Terra trains differs from what eager execution
-trains.
+Small models. First steps that use TensorFlow Probability, Sonnet, GPflow, einops or transformers, their loss (or text) read at each step; medians in ms over the last half of the steps, the three taking
+turns in chunks. Then those of the libraries in `examples.benchmarks.keras_libraries` that are installed, which train with `fit` (without --no-fit; through `terra.compile`): medians in ms per batch. Exits with 1 if what
+Terra trains differs from what eager execution trains.
 """
 
 import importlib.util
+import os
+import subprocess
 import sys
 
 import keras
@@ -204,12 +207,21 @@ PROGRAMS = {
 
 
 def main(argv=None):
+    argv = list(sys.argv[1:] if argv is None else argv)
+    fits = "--no-fit" not in argv
+    argv = [x for x in argv if x != "--no-fit"]
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         print(f"examples.benchmarks.libraries: {' and '.join(missing)} not found; pip install -e '.[libraries]'", file=sys.stderr)
         return 2
     data = batches()
-    return turns.main("examples.benchmarks.libraries", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 120, argv)
+    failed = turns.main("examples.benchmarks.libraries", __doc__.splitlines()[0], {title: (make, data) for title, make in PROGRAMS.items()}, 120, argv)
+    if fits:
+        print("\nfit, per batch:", flush=True)
+        for legacy in ("0", "1"):
+            command = [sys.executable, "-m", "examples.benchmarks.keras_libraries", *["--quiet"] * ("--quiet" in argv)]
+            failed |= subprocess.run(command, env={**os.environ, "TF_USE_LEGACY_KERAS": legacy}).returncode
+    return failed
 
 
 if __name__ == "__main__":
