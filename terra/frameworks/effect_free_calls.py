@@ -11,7 +11,7 @@ import platform
 import sys
 import threading
 import time
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from terra.frameworks import framework_objects
@@ -30,10 +30,11 @@ _VALUES = frozenset([int, float, str, bytes, bool, type(None)])
 # Modules of Python's own library that keep what they change to themselves; what copies, and what only asks.
 _MODULES = frozenset(
     "_datetime _decimal _hashlib _random _struct base64 binascii calendar datetime decimal fractions hashlib html inspect json json.decoder json.encoder numbers random re secrets statistics string "
-    "struct textwrap time unicodedata urllib.parse uuid zlib".split())
+    "struct textwrap unicodedata urllib.parse uuid zlib".split())
 _COPYING = (copy.copy, copy.deepcopy, json.dumps)
 _ASKING = (getattr, hasattr, len, bool, operator.contains, operator.getitem, list, tuple, dict, set, frozenset, sorted)
 _CONTAINERS = frozenset([list, tuple, dict, set, frozenset, MappingProxyType, range, *(type(view) for view in ({}.keys(), {}.values(), {}.items(), MappingProxyType({}).values()))])
+_FUNCTIONS = (type, FunctionType, BuiltinFunctionType, MethodType, MethodWrapperType, MethodDescriptorType, WrapperDescriptorType)
 _READING = frozenset(["copy", "count", "get", "index", "items", "keys", "values"])  # methods of these
 _PLAIN = (int, float, str, bytes, bool, type(None), type, FunctionType, BuiltinFunctionType)
 
@@ -55,11 +56,13 @@ def keeps_guards(function: Any, args: tuple, kwargs: dict) -> bool:
         return all(type(x) in _VALUES for x in values)
     if (function is getattr or function is setattr or function is hasattr) and type(args[0]) is threading.local:
         return True
+    if type(function) is operator.attrgetter:
+        return framework_objects.is_stock_layer(type(args[0]))
+    if not isinstance(function, _FUNCTIONS):
+        return False
     owner = getattr(function, "__self__", getattr(function, "__objclass__", None))
     if any(function is asks for asks in _ASKING) or (type(owner) in _CONTAINERS and function.__name__ in _READING):
         return all(type(x) in _CONTAINERS or _is_of_library(type(x)) for x in values)
-    if type(function) is operator.attrgetter:
-        return framework_objects.is_stock_layer(type(args[0]))
     if any(function is copies for copies in _COPYING):
         return True
     module = getattr(function if owner is None or isinstance(owner, ModuleType) else owner if isinstance(owner, type) else type(owner), "__module__", None)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from terra.transform import policy
 from tests import harness
 
 DATA = [tf.random.stateless_normal([4, 6], [k, 1]) for k in range(30)]
@@ -77,6 +78,24 @@ def kept(layers, held, x):
     return y
 
 
+class Tracks:
+    """A library's, say, that is not instrumented: it stands beside a constant."""
+
+    def __init__(self):
+        self.kept = []
+
+    def track(self, layer, n):
+        self.kept.append(layer)
+        return layer
+
+
+def kept_beside_a_constant(layers, held, x):
+    tracks = Tracks()
+    y = tracks.track(layers.Add(), 1)([x, x @ held.w])
+    held.names.append(tracks.kept[0].built)
+    return y
+
+
 def made(body, layers, kept=None):
     def make():
         for package in (keras, tf_keras):
@@ -109,9 +128,12 @@ def test_layers_that_a_step_makes(body, layers, verify):
 
 
 @pytest.mark.all_variants
-@pytest.mark.parametrize("body", [has_weights, calls_twice, asks_afterwards, names_itself, kept])
-def test_what_is_not_skipped(body):
+@pytest.mark.parametrize("body", [has_weights, calls_twice, asks_afterwards, names_itself, kept, kept_beside_a_constant])
+@pytest.mark.parametrize("instrumented", [True, False], ids=["program", "library"])
+def test_what_is_not_skipped(body, instrumented, monkeypatch):
     """New weights are others each time; of a layer that was called more may be asked than of one that was not."""
+    if not instrumented:
+        monkeypatch.setitem(policy.settings.prefixes, __name__, False)
     harness.compare_steps(made(body, tf_keras.layers), whole=0, express=0)
 
 

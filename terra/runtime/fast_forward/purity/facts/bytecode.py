@@ -52,12 +52,13 @@ def is_dropped(code: CodeType, place: int) -> bool:
     return place in known[1]
 
 
-def is_called_next(code: CodeType, made: int, called: int) -> bool:
-    """Returns whether what the call at the place `made` gives is but what the observer is shown, at the place `called`, to be called: at most a call that leaves a location stands between."""
+def is_called_next(code: CodeType, made: int, called: int, instrumented: bool) -> bool:
+    """Returns whether what the call at the place `made` gives is but what the observer is shown, at the place `called`, to be called: in instrumented code, what leaves the location of the call
+    stands between."""
     known = _calls.get(id(code))
     if known is None:
         found = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
         known = _calls[id(code)] = code, [i.offset for i in found], [i.opname if i.opname == "LOAD_CONST" else i.opname.partition("_")[0] for i in found]
     _, offsets, names = known
     between = names[bisect.bisect_right(offsets, made):bisect.bisect_right(offsets, called) - 1]  # (a place may be that of a cache behind the instruction)
-    return between in ([], ["LOAD_CONST", "CALL"])
+    return between == (["LOAD_CONST", "CALL"] if instrumented else [])

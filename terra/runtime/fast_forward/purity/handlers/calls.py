@@ -65,7 +65,7 @@ class Calls(Handler):
     def _callee(self, callee, form, instrumented):
         kind = type(callee)
         if callee in self.run.opaque:
-            if framework_objects.is_stock_layer(kind) and self.run.opaque.is_called_at_once(callee):
+            if framework_objects.is_stock_layer(kind) and self.run.opaque.is_called_at_once(callee, instrumented):
                 return functools.partial(self.run.framework.made_layer, callee)
             return self.run.opaque.calling(callee, "calls what unknown code gives")
         known = self._known_callee(callee, form, instrumented)

@@ -18,7 +18,7 @@ from terra.runtime.tensors.tensor import TerraTensor, has_open_shape
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
-
+_MOST_MADE = 1000  # layers that are kept in the place of those that steps make
 _TYPE = operator.attrgetter("compute_dtype")  # that a layer computes with
 
 
@@ -71,7 +71,10 @@ class Framework(Handler):
             return layer(*args, **kwargs)
         computes_with = self.run.opaque.make(_TYPE, (layer,), {}, "asks a layer for its type")
         shapes = [(*x.shape, x.dtype) if type(x) in TENSORS else type(x) for x in given]
-        one = self.run.runner.program.made_layers.setdefault((made_of, computes_with, *shapes), layer)
+        known = self.run.runner.program.made_layers
+        if len(known) > _MOST_MADE:
+            known.clear()
+        one = known.setdefault((made_of, computes_with, *shapes), layer)
         if one is not layer and one.weights:
             self.run.impure("calls a layer that it has made, and that has weights")
             return layer(*args, **kwargs)
@@ -231,7 +234,11 @@ def _type_of(number):
 def _has_room_for(function, args, kwargs):
     """Returns whether a function has parameters for these arguments; else it raises a TypeError, whatever they are."""
     try:
-        inspect.signature(function).bind(*args, **kwargs)
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # it tells of none
+        return True
+    try:
+        signature.bind(*args, **kwargs)
     except TypeError:
         return False
     return True

@@ -67,10 +67,10 @@ class Opaque:
         except Unskippable:
             return None
 
-    def is_called_at_once(self, it: Any) -> bool:
-        """Returns whether the program is about to call what the last call has given, as in `Add()(x)`: nothing else has it then."""
+    def is_called_at_once(self, it: Any, instrumented: bool) -> bool:
+        """Returns whether the program, in code that is instrumented or not, is about to call what the last call has given, as in `Add()(x)`: nothing else has it then."""
         frame = frames.around_ours(sys._getframe(1))
-        return self._last is not None and self._last[:2] == (id(it), frame.f_code) and is_called_next(frame.f_code, self._last[2], frame.f_lasti)
+        return self._last is not None and self._last[:2] == (id(it), frame.f_code) and is_called_next(frame.f_code, self._last[2], frame.f_lasti, instrumented)
 
     def clear(self) -> None:
         self.calls = []
