@@ -18,15 +18,14 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notes would hide the progress
 
 import argparse
-import statistics
+import functools
 import sys
-import time
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import terra
+from examples.benchmarks import turns
 from examples.benchmarks.console import Progress
 from examples.benchmarks.fit_models import CLASSIFIERS, OTHERS, images
 from examples.benchmarks.suite import report
@@ -82,30 +81,15 @@ class Data:
         self.dataset = tf.data.Dataset.from_tensor_slices(parts).batch(BATCH).prefetch(2)
 
 
-def make(program, mode):
-    keras.utils.set_random_seed(1)
-    model, how = program()
-    MODES[mode](model, optimizer="adam", **how)
-    return model
+def making(program, loop, data):
+    """What trains a program in each mode, by `loop`: a function for so many epochs, and what gives the weights."""
+    def make(mode):
+        keras.utils.set_random_seed(1)
+        model, how = program()
+        MODES[mode](model, optimizer="adam", **how)
+        return functools.partial(loop, model, data), model.get_weights
 
-
-def measure(program, loop, data, rounds, epochs, advance):
-    """({mode: seconds per batch of each round}, whether Terra has trained what eager execution has)."""
-    models = {mode: make(program, mode) for mode in MODES}
-    for mode, model in models.items():
-        loop(model, data, WARM_UP)
-        advance(mode)
-    eager, ours = (models[mode].get_weights() for mode in ("eager", "Terra"))
-    same = all(np.array_equal(a, b) for a, b in zip(eager, ours, strict=True))
-    times = {mode: [] for mode in MODES}
-    for _ in range(rounds):
-        for mode, model in models.items():
-            n = 1 if mode == "eager" else epochs
-            start = time.perf_counter()
-            loop(model, data, n)
-            times[mode].append((time.perf_counter() - start) / (n * -(-len(data.images) // BATCH)))
-            advance(mode)
-    return times, same
+    return make
 
 
 def main(argv=None):
@@ -123,9 +107,11 @@ def main(argv=None):
     rows = []
     with Progress(len(todo) * len(MODES) * (options.rounds + 1), "measuring", options.quiet) as progress:
         for name, title in todo:
-            times, same = measure(programs[name], LOOPS[title], Data(name in CLASSIFIERS), options.rounds, options.epochs,
-                                  lambda mode: progress.advance(f"{name}, {title}, {mode}"))  # noqa: B023  (used at once)
-            rows.append((f"{name}, {title}", same, {mode: 1e3 * statistics.median(found) for mode, found in times.items()}))
+            data = Data(name in CLASSIFIERS)
+            medians, same = turns.measure_fits(
+                making(programs[name], LOOPS[title], data), MODES, -(-len(data.images) // BATCH), WARM_UP, options.rounds, options.epochs,
+                lambda mode: progress.advance(f"{name}, {title}, {mode}"))  # noqa: B023  (used at once)
+            rows.append((f"{name}, {title}", same, medians))
     print(report.machine(), end="\n\n")
     print(f"{'':<34}" + "".join(f"{mode + ' ms':>16}" for mode in MODES) + f"{'Terra/tf.fn':>13}{'eager/Terra':>13}")
     for title, same, medians in rows:

@@ -8,15 +8,14 @@ Each program is `build()`: (model, arguments of `compile`, arguments of `fit`). 
 import importlib
 import importlib.util
 import os
-import statistics
 import sys
-import time
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import terra
+from examples.benchmarks import turns
 from examples.benchmarks.console import Progress
 
 LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") == "1"  # then tf.keras is Keras 2, which these libraries are written for
@@ -213,32 +212,13 @@ def programs():
     return found if LEGACY else found | {"classifier (SciKeras)": ("scikeras", classifier)}
 
 
-def measure(make, advance):
-    """({mode: median of ms per batch}, whether Terra has trained what eager execution has)."""
-    running = {}
-    for mode in MODES:
-        train, _ = running[mode] = make(mode)
-        train(WARM_UP)  # at once: some make their weights when they are called for the first time, from the seed
-        advance(mode)
-    eager, ours = (running[mode][1]() for mode in ("eager", "Terra"))
-    times = {mode: [] for mode in MODES}
-    for _ in range(ROUNDS):
-        for mode, (train, _) in running.items():
-            epochs = 1 if mode == "eager" else EPOCHS
-            begin = time.perf_counter()
-            train(epochs)
-            times[mode].append(1e3 * (time.perf_counter() - begin) / (epochs * BATCHES))
-            advance(mode)
-    return {mode: statistics.median(found) for mode, found in times.items()}, all(map(np.array_equal, eager, ours))
-
-
 def main(argv=None):
     """Prints a row for each program of an installed library. Returns 1 if Terra trains anything else than eager execution."""
     installed = {title: make for title, (package, make) in programs().items() if importlib.util.find_spec(package) is not None}
     failed = 0
     with Progress(len(installed) * len(MODES) * (ROUNDS + 1), "measuring", "--quiet" in (sys.argv if argv is None else argv)) as progress:
         for title, make in installed.items():
-            medians, same = measure(make, lambda mode: progress.advance(f"{title}, {mode}"))  # noqa: B023  (used at once)
+            medians, same = turns.measure_fits(make, MODES, BATCHES, WARM_UP, ROUNDS, EPOCHS, lambda mode: progress.advance(f"{title}, {mode}"))  # noqa: B023  (used at once)
             print(f"{title:<34}" + "".join(f"{ms:>16.2f}" for ms in medians.values()) + f"{medians['tf.function'] / medians['Terra']:>13.2f}" + ("" if same else "  DIFFERS"), flush=True)
             failed |= not same
     return int(failed)

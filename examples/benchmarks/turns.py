@@ -1,4 +1,4 @@
-"""A few training steps, measured as eager, tf.function and Terra take turns in one run: what `examples.benchmarks.conditions`, `examples.benchmarks.embeddings`, `examples.benchmarks.functionals`, `examples.benchmarks.numbers` and `examples.benchmarks.shapes` do with theirs."""
+"""Training steps, and epochs of `fit`, measured as eager, tf.function and Terra take turns in one run: what most programs of `examples.benchmarks` do with theirs."""
 
 import os
 
@@ -45,6 +45,28 @@ def measure(make, data, steps, advance):
     eager, function, ours = (running[mode][1].get_weights() for mode in MODES)
     wrong = fails or ("" if all(np.allclose(a, b, atol=2e-3) for a, b in zip(eager, function)) else "tf.function is wrong")
     return times, all(map(np.array_equal, eager, ours)), wrong
+
+
+def measure_fits(make, modes, batches, warm_up, rounds, epochs, advance):
+    """({mode: median of ms per batch}, whether Terra has trained what eager execution has).
+
+    make(mode): a function that trains for so many epochs, and one that gives the weights. `epochs`: of a round; of eager execution, one.
+    """
+    running = {}
+    for mode in modes:
+        train, _ = running[mode] = make(mode)
+        train(warm_up)  # at once: some make their weights when they are called for the first time, from the seed
+        advance(mode)
+    eager, ours = (running[mode][1]() for mode in ("eager", "Terra"))
+    times = {mode: [] for mode in modes}
+    for _ in range(rounds):
+        for mode, (train, _) in running.items():
+            n = 1 if mode == "eager" else epochs
+            start = time.perf_counter()
+            train(n)
+            times[mode].append(1e3 * (time.perf_counter() - start) / (n * batches))
+            advance(mode)
+    return {mode: statistics.median(found) for mode, found in times.items()}, all(np.array_equal(a, b) for a, b in zip(eager, ours, strict=True))
 
 
 def main(name, description, programs, default_steps, argv):

@@ -24,17 +24,14 @@ _SETTINGS = {
     "keras.src.backend.config": frozenset(["backend", "epsilon", "floatx", "image_data_format"]),
     "keras.src.dtype_policies.dtype_policy": frozenset(["dtype_policy"]),
     "tf_keras.src.backend_config": frozenset(["epsilon", "floatx", "image_data_format"]),
-    "tensorflow.python.distribute.distribute_lib": frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context", "_get_per_thread_mode"]),
+    "tensorflow.python.distribute.distribute_lib": frozenset(["get_strategy", "has_strategy", "get_replica_context", "in_cross_replica_context"]),
     "tensorflow.python.util.traceback_utils": frozenset(["is_traceback_filtering_enabled"]),
     "tensorflow.python.framework.ops": frozenset(["executing_eagerly_outside_functions", "get_default_graph", "inside_function"]),
 }
 _of_modules = tfi.tf.Module.with_name_scope.__func__.__globals__  # of what it makes of a method, too
 _LOOPS = frozenset(["foldl", "foldr", "fori_loop", "map", "map_fn", "scan", "while_loop"])
 OF_ARRAYS = frozenset(["close", "concat", "gather", "read", "scatter", "size", "split", "stack", "unstack", "write"])  # methods of a TensorArray
-_OF_STRUCTURES = frozenset(
-    "assert_same_structure assert_shallow_structure flatten flatten_up_to flatten_with_joined_string_paths flatten_with_tuple_paths is_nested map_structure map_structure_up_to "
-    "map_structure_with_paths map_structure_with_tuple_paths pack_sequence_as".split())
-_NEST = tfi.tf.nest.flatten.__module__  # which has more functions than TensorFlow exports
+_OF_STRUCTURES = frozenset(["assert_same_structure", "flatten", "is_nested", "map_structure", "map_structure_up_to", "pack_sequence_as"])
 
 
 def follows_from_arguments(function):
@@ -64,7 +61,7 @@ def only_calls(function):
     if function is tfi.tf.cond:
         return True
     name = function.__name__
-    return name in _OF_STRUCTURES and (function.__module__ == _NEST or _is_in(function, name, tfi.tf.nest, "tree"))
+    return name in _OF_STRUCTURES and _is_in(function, name, tfi.tf.nest, "tree")
 
 
 def is_loop(function):

@@ -1,5 +1,5 @@
-"""Functions of Python's own library that change nothing that a program could notice, and see nothing that a program keeps in objects: they may be
-called once more."""
+"""Functions, most of them of Python's own library, that change nothing that a program could notice, and see nothing that a program keeps in objects: they may be
+called once more (`is_blind`). And those that change nothing that guards compare, though they are to be called once (`keeps_guards`)."""
 
 import copy
 import inspect

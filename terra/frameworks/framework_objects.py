@@ -1,5 +1,6 @@
 """Recognises what is the framework's own: its functions, layers, losses and other objects, and classes that derive from them."""
 
+import functools
 import weakref
 from types import FunctionType
 
@@ -70,6 +71,7 @@ def is_derived_object(callee):
     return known
 
 
+@functools.lru_cache(1000)
 def derives_from_stock(kind):
     """Returns whether a class derives from a layer, model or loss of Keras' own."""
     return hasattr(kind, "call") and any(stock_package(cls.__module__) in _CALLABLE_PACKAGES and hasattr(cls, "call") for cls in kind.__mro__)

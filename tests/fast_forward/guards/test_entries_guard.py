@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from terra.runtime.fast_forward.guards import entries_guard
 from terra.tf import versions
+from tests.fast_forward.guards.plain import alike
 from tests.variants import examples
 
 VALUES = [1, 1.0, 0.0, -0.0, "a", True, None, object(), (1,), [1], len]
@@ -26,10 +27,6 @@ def dicts():
         (plain, plain.__setitem__, plain.__delitem__), (vars(owner), lambda k, v: setattr(owner, k, v), lambda k: delattr(owner, k)),
         (vars(kind), lambda k, v: setattr(kind, k, v), lambda k: delattr(kind, k)), (vars(module), lambda k, v: setattr(module, k, v), lambda k: delattr(module, k)),
         (ordered, ordered.__setitem__, ordered.__delitem__)]
-
-
-def is_like(a, b):
-    return a is b or (type(a) is type(b) and type(a) in (int, float, str, bool) and repr(a) == repr(b))
 
 
 @pytest.mark.share(2)
@@ -53,7 +50,7 @@ def test_against_a_plain_comparison(reads_memory, data):
                 put(name, it)
             elif name in space:
                 delete(name)
-            same = all(name in space and is_like(space[name], held) for space, found in entries for name, held in found.items()) and not any(name in space for space, name in absent)
+            same = all(name in space and alike(space[name], held) for space, found in entries for name, held in found.items()) and not any(name in space for space, name in absent)
             assert guard.holds() is same
             assert guard.holds() is same
 

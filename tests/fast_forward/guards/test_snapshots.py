@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from terra.runtime.fast_forward.guards import container_guard
 from terra.tf import versions
+from tests.fast_forward.guards.plain import alike
 from tests.variants import examples
 
 VALUES = [object(), object(), None, 1, 1.0, True, 0.0, -0.0, float("nan"), "a", (1, 2), 10 ** 30, 10 ** 30 + 1]
@@ -66,10 +67,6 @@ def change(container, how, k, value):
 
 def contents(container):
     return [*container.keys(), *container.values()] if isinstance(container, dict) else list(container)
-
-
-def alike(a, b):
-    return a is b or (type(a) is type(b) and type(a) in (int, float, str, bool) and repr(a) == repr(b) and a == b)
 
 
 @pytest.mark.share(2)

@@ -7,7 +7,8 @@ import keras
 import tensorflow as tf
 import tf_keras
 
-DATA = [tf.random.stateless_normal([4, 6], [k, 1]) for k in range(30)]
+from tests.fast_forward.purity.training import Weights
+
 MODE = threading.local()
 
 
@@ -31,15 +32,15 @@ class Unit:
         self.factor = factor
 
 
-class Held:
+class Held(Weights):
     """What steps read and change."""
 
     def __init__(self):
+        super().__init__()
         MODE.scale = 1.0
-        self.w = tf.Variable(tf.random.stateless_normal([6, 6], [2, 3]), name="weights")
         self.low, self.high = tf.Variable(0.0, trainable=False), tf.Variable(0.0, trainable=False)
         self.tensor, self.module, self.units = Tensor(), Module(), {"a": Unit(2.0), "b": (Unit(0.5), Unit(1.0))}
-        self._rate, self.changes, self.old = 1.0, 0, True
+        self._rate, self.changes = 1.0, 0
 
     @property
     def rate(self):

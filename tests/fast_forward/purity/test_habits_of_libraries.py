@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 import terra
-from terra.transform import policy
 from tests import harness
-from tests.fast_forward.purity import habits
-from tests.fast_forward.purity.habits import DATA, MODE, Deep, Held
+from tests.fast_forward.purity import habits, training
+from tests.fast_forward.purity.habits import MODE, Deep, Held
+from tests.fast_forward.purity.training import DATA
 
 BODIES = [
     habits.sets_a_thread_local, habits.catches_a_wrong_name, habits.asks_for_a_name, habits.asks_a_variable, habits.sets_a_property, habits.merges_dicts, habits.maps_leaves,
@@ -20,32 +20,11 @@ CHANGES = [
     (habits.maps_leaves, habits.changes_a_leaf), (habits.goes_over_a_tuple, habits.replaces_the_tuple)]
 
 
+of_library = training.as_library(habits)
+
+
 def made(body, change=None):
-    def make():
-        held = Held()
-
-        def step(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(body(held, x) ** 2)
-            held.w.assign_sub(0.01 * tape.gradient(loss, held.w))
-            return loss
-
-        def call(step, k):
-            if change is not None:
-                change(held, k)
-            return step(DATA[k])
-
-        return step, call, lambda: [held.w, held.low, held.high, held.changes, held.rate, MODE.scale]
-
-    return make
-
-
-@pytest.fixture(params=[False, True], ids=["program", "library"])
-def of_library(request, monkeypatch):
-    """Whether the code is a library's: it is not instrumented then."""
-    if request.param:
-        monkeypatch.setitem(policy.settings.prefixes, habits.__name__, False)
-    return request.param
+    return training.training(Held, body, lambda held: [held.w, held.low, held.high, held.changes, held.rate, MODE.scale], change)
 
 
 @pytest.mark.all_variants

@@ -41,8 +41,8 @@ class PropertyReads(guard_builder.GuardBuilder):
         if not is_librarys(kind):
             self._users(kind)
         if not self.strict and any(framework_objects.stock_package(cls.__module__) is not None for cls in kind.__mro__):
-            is_kept = _is_somebodys if framework_objects.root_of_class(kind) == "keras" else _is_note  # (Keras searches what it has listed, tf_keras all attributes)
-            self.skipped.update(id(x) for x in vars(owner).values() if is_kept(type(x)))
+            is_listing = framework_objects.root_of_class(kind) == "keras"  # Keras searches what it has listed, tf_keras all attributes but its notes
+            self.skipped.update(id(x) for x in vars(owner).values() if type(x) is weakref.WeakKeyDictionary or (is_listing and _is_somebodys(type(x))))
         super()._attributes(owner)
         if self.strict:
             for losses in self.containers.added_losses.values():
@@ -123,10 +123,6 @@ def _asked_for(librarys):
                         todo += code.co_names
                         todo += [x for x in code.co_consts if type(x) is str and x.isidentifier()]  # perhaps for `getattr`
     return names
-
-
-def _is_note(kind):
-    return kind is weakref.WeakKeyDictionary
 
 
 def _is_somebodys(kind):

@@ -37,11 +37,6 @@ def attrgetter(name):
     return lambda owner: getattr(owner, name)
 
 
-@functools.lru_cache(None)
-def missing(name):
-    return lambda owner: not hasattr(owner, name)
-
-
 @functools.lru_cache(1000)
 def slot(descriptor):
     return descriptor.__get__

@@ -21,7 +21,7 @@ from terra.tf import private_names as tfi
 from terra.tf.private import composites
 from terra.runtime.tensors.object_kinds import (
     LISTS, PLAIN, READING, TENSORS, VARIABLE_METHODS, defined, is_field, is_c_class, is_frameworks_function, is_librarys, is_librarys_container, is_like_builtin, is_record)
-from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, missing, slot
+from terra.runtime.fast_forward.purity.facts.attribute_lookup import attrgetter, attributes_of, is_handed_out, is_librarys_or_none, slot
 from terra.runtime.fast_forward.purity.facts.bytecode import computes_only
 from terra.runtime.fast_forward.purity.facts.library_classes import parts_of_super
 from terra.runtime.fast_forward.purity.facts.plain_classes import is_plain_class
@@ -195,12 +195,7 @@ class Attributes(Handler):
             else:
                 self.run.impure(f"asks a class of type {kind.__name__} for {name}")
         elif is_librarys(kind) and tfi.is_variable(it):
-            if name not in _VALUES_OF_VARIABLES and not hasattr(kind, name) and not hasattr(kind, "__getattr__"):
-                self.run.reads.entry(vars(it), name, vars(it)[name]) if name in vars(it) else self.run.reads.absent(vars(it), name)
-            elif name not in _VALUES_OF_VARIABLES and type(defined(kind, name)) is not FunctionType:  # (methods are observed)
-                self.run.impure(f"asks a variable for {name}")
-            elif name in ("trainable", "name", "path"):
-                self.run.reads.variable(it)
+            self._variable_attribute(it, kind, name)
         elif issubclass(kind, np.ndarray):
             if name not in ("shape", "dtype", "ndim", "size") and name not in METHODS and (name != "T" or it in self.run.dynamic):
                 self.run.impure(f"asks an array for {name}")
@@ -216,6 +211,19 @@ class Attributes(Handler):
                 self.run.reads.asked(attrgetter(name), function, getattr(function, name, None))
         else:
             self._instance_attribute(it, kind, name)
+
+    def _variable_attribute(self, variable, kind, name):
+        held = vars(variable)
+        if name in ("trainable", "name", "path"):
+            self.run.reads.variable(variable)
+        elif name in _VALUES_OF_VARIABLES or type(defined(kind, name)) is FunctionType:  # (methods are observed)
+            pass
+        elif hasattr(kind, name) or hasattr(kind, "__getattr__"):
+            self.run.impure(f"asks a variable for {name}")
+        elif name in held:
+            self.run.reads.entry(held, name, held[name])
+        else:
+            self.run.reads.absent(held, name)
 
     def _super_attribute(self, it, name):
         found = self._found_above(it, name)
@@ -262,7 +270,7 @@ class Attributes(Handler):
             try:
                 self.run.reads.asked(attrgetter(name), module, getattr(module, name))
             except AttributeError:
-                self.run.reads.asked(missing(name), module, True)
+                self.run.impure(f"asks for {name}, which {module.__name__} has not")
         else:
             self.run.impure(f"asks the module {module.__name__} for {name}")
 

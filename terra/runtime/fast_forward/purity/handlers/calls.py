@@ -192,9 +192,9 @@ class Calls(Handler):
             self.run.operands.values((args, kwargs))
         args = [self._structure(x) for x in args]
         result = function(*args, **{name: self._structure(x) for name, x in kwargs.items()})
-        if function.__name__.startswith("flatten"):
+        if function.__name__ == "flatten":
             self.run.fresh(result)
-        elif function.__name__ in ("map_structure", "map_structure_with_paths", "map_structure_with_tuple_paths") and len(args) > 1:
+        elif function.__name__ == "map_structure" and len(args) > 1:
             self._made_like(args[1], result)
         elif function.__name__ in ("pack_sequence_as", "map_structure_up_to") and args:
             self._made_like(args[0], result)

@@ -54,12 +54,12 @@ class Changes(Handler):
     def assigned(self, it, name):
         """The attribute `name` of `it` is set."""
         if name == "learning_rate" and not self.run.is_over() and is_librarys(type(it)):
-            return _Settable(self, it)
+            return _Set(functools.partial(self.set_rate, it))
         if self.run.reason is None and isinstance(it, threading.local):
-            return _Set(functools.partial(self.run.opaque.make, setattr), lambda value: ((it, name, value), {}, "sets an attribute"))
+            return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, "sets an attribute"))
         setter = self._setter(it, name)
         if setter is not None:
-            return _Set(self.run.calls.user_function(setter, setter), lambda value: (it, value))
+            return _Set(functools.partial(self.run.calls.user_function(setter, setter), it))
         attribute_filter.note_user_attribute(it, name)
         if self.run.objects.sets_own(it, name):
             return it
@@ -251,28 +251,13 @@ class Changes(Handler):
         self.run.operands.values(it)
 
 
-class _Settable:
-    """Stands in for an optimizer whose learning rate is set."""
-
-    __slots__ = ("_changes", "_optimizer")
-
-    def __init__(self, changes, optimizer):
-        self._changes, self._optimizer = changes, optimizer
-
-    def _set(self, value):
-        self._changes.set_rate(self._optimizer, value)
-
-    learning_rate = property(None, _set)
-
-
 class _Set:
-    """Stands in for an object of which an attribute is set by a call."""
+    """Stands in for an object of which an attribute is set by a call, which is given the value."""
 
-    __slots__ = ("_how",)
+    __slots__ = ("_call",)
 
-    def __init__(self, function, arguments):
-        object.__setattr__(self, "_how", (function, arguments))
+    def __init__(self, call):
+        object.__setattr__(self, "_call", call)
 
     def __setattr__(self, name, value):
-        function, arguments = self._how
-        function(*arguments(value))
+        self._call(value)
