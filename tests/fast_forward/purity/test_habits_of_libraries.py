@@ -9,7 +9,7 @@ import tensorflow as tf
 import terra
 from tests import harness
 from tests.fast_forward.purity import habits, training
-from tests.fast_forward.purity.habits import MODE, Deep, Held
+from tests.fast_forward.purity.habits import Held
 from tests.fast_forward.purity.training import DATA
 
 BODIES = [
@@ -20,19 +20,18 @@ CHANGES = [
     (habits.maps_leaves, habits.changes_a_leaf), (habits.goes_over_a_tuple, habits.replaces_the_tuple)]
 
 
-of_library = training.as_library(habits)
+code = training.as_library(habits)
 
 
-def made(body, change=None):
-    return training.training(Held, body, lambda held: [held.w, held.low, held.high, held.changes, held.rate, MODE.scale], change)
+def made(body, change=None, code=habits):
+    return training.training(code.Held, getattr(code, body.__name__), lambda held: [held.w, held.low, held.high, held.changes, held.rate, code.MODE.scale], change)
 
 
 @pytest.mark.all_variants
-@pytest.mark.usefixtures("of_library")
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
-def test_habits(body, verify):
-    harness.compare_steps(made(body), whole=15, express=0, verify=verify)
+def test_habits(body, verify, code):
+    harness.compare_steps(made(body, code=code), whole=15, express=0, verify=verify)
 
 
 @pytest.mark.all_variants
@@ -57,11 +56,10 @@ def test_a_setter_that_changes():
 
 
 @pytest.mark.all_variants
-@pytest.mark.usefixtures("of_library")
-def test_all_calls_are_recorded_in_one_run():
+def test_all_calls_are_recorded_in_one_run(code):
     """A run that comes to nothing as calls were not known yet is observed to its end: that there are many levels does not take many runs."""
     def make():
-        model = Deep(9)
+        model = code.Deep(9)
         model(DATA[0])
 
         def step(x):

@@ -11,38 +11,36 @@ from terra.runtime.fast_forward.purity.facts import bytecode
 from tests import harness
 from tests.fast_forward.purity import making_layers, training
 
-of_library = training.as_library(making_layers)
+code = training.as_library(making_layers)
 
 
-def made(body, layers, change=None):
+def made(body, layers, change=None, code=making_layers):
     def begin():
         for package in (keras, tf_keras):
             package.backend.clear_session()
-        return making_layers.Held()
+        return code.Held()
 
     def look(held):
         # What is made later has the names that it has eagerly.
         return [held.w, held.names, layers.Add().name, layers.Activation("relu").name]
 
-    return training.training(begin, functools.partial(body, layers), look, change, 0.1)
+    return training.training(begin, functools.partial(getattr(code, body.__name__), layers), look, change, 0.1)
 
 
 @pytest.mark.all_variants
 @pytest.mark.parametrize("layers", [keras.layers, tf_keras.layers], ids=["keras", "tf_keras"])
 @pytest.mark.parametrize("body", [making_layers.adds, making_layers.adds_by_function, making_layers.several, making_layers.in_a_function, making_layers.reads_a_setting])
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
-@pytest.mark.usefixtures("of_library")
-def test_layers_that_a_step_makes(body, layers, verify):
-    harness.compare_steps(made(body, layers), whole=14, express=0, verify=verify)
+def test_layers_that_a_step_makes(body, layers, verify, code):
+    harness.compare_steps(made(body, layers, code=code), whole=14, express=0, verify=verify)
 
 
 @pytest.mark.all_variants
 @pytest.mark.parametrize("body", [
     making_layers.has_weights, making_layers.calls_twice, making_layers.asks_afterwards, making_layers.names_itself, making_layers.kept, making_layers.kept_beside_a_constant])
-@pytest.mark.usefixtures("of_library")
-def test_what_is_not_skipped(body):
+def test_what_is_not_skipped(body, code):
     """New weights are others each time; of a layer that was called more may be asked than of one that was not."""
-    harness.compare_steps(made(body, tf_keras.layers), whole=0, express=0)
+    harness.compare_steps(made(body, tf_keras.layers, code=code), whole=0, express=0)
 
 
 def test_a_setting_that_changes():

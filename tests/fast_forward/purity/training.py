@@ -1,9 +1,11 @@
 """A step that trains a matrix through a body that is tried, as several files here have it."""
 
+import importlib
+import inspect
+import itertools
+
 import pytest
 import tensorflow as tf
-
-from terra.transform import policy
 
 DATA = [tf.random.stateless_normal([4, 6], [k, 1]) for k in range(30)]
 
@@ -37,14 +39,19 @@ def training(begin, body, look, change=None, rate=0.01):
 
 
 def as_library(module):
-    """A fixture: whether the code of a module is a library's, which is not instrumented."""
+    """A fixture: a module of programs, or a copy of it that is installed as a library, whose code is observed but not instrumented."""
     @pytest.fixture(params=[False, True], ids=["program", "library"])
-    def of_library(request, monkeypatch):
-        if request.param:
-            monkeypatch.setitem(policy.settings.prefixes, module.__name__, False)
-            policy.configure()  # what was decided for its code is forgotten
-        yield
-        monkeypatch.undo()
-        policy.configure()
+    def code(request, tmp_path, monkeypatch):
+        if not request.param:
+            return module
+        folder = tmp_path / "site-packages"
+        folder.mkdir()
+        name = f"{module.__name__.rpartition('.')[2]}_{next(_numbers)}"
+        (folder / f"{name}.py").write_text(inspect.getsource(module))
+        monkeypatch.syspath_prepend(folder)
+        return importlib.import_module(name)
 
-    return of_library
+    return code
+
+
+_numbers = itertools.count()
