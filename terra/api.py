@@ -10,10 +10,13 @@ from terra.frontends.gradient_tape import raise_late_error
 from terra.runtime.execution.graph_runner import GRAPH_RUNNER
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.methods import BoundStep
+from terra.tf import versions
+from terra.transform import edits
 
 imperative = interception.imperative
 set_stance = stance.set_stance
 substitution.install(pure_functions, user_code.observe)
+edits.watch = versions.watch
 logs.install()
 stance.from_environment()
 

@@ -573,8 +573,8 @@ class Program:
         ones = tf.ones([2, 2])
         block = Block()
         model = self.model = keras.Sequential([keras.layers.Dense(8), block, keras.layers.Dense(8)])
+        owner.__dict__.update(model=model, dense=model.layers[0])  # which constructs look at, also when the model is built
         model.build((16, 8))
-        owner.__dict__.update(model=model, dense=model.layers[0])
         self.place, self.loss, self.metric, self.optimizer, self.callback = place, Loss(), Metric(), Optimizer(0.01), Callback()
         self.optimizer.build(model.trainable_variables)
         self.how = how

@@ -1,6 +1,7 @@
 """Functions, most of them of Python's own library, that change nothing that a program could notice, and see nothing that a program keeps in objects: they may be
 called once more (`is_blind`). And those that change nothing that guards compare, though they are to be called once (`keeps_guards`)."""
 
+import bisect
 import copy
 import inspect
 import json
@@ -29,10 +30,11 @@ _OF_VALUES = frozenset([bool, operator.contains, operator.getitem])  # where all
 _VALUES = frozenset([int, float, str, bytes, bool, type(None)])
 # Modules of Python's own library that keep what they change to themselves; what copies, and what only asks.
 _MODULES = frozenset(
-    "_datetime _decimal _hashlib _random _struct base64 binascii calendar datetime decimal fractions hashlib html inspect json json.decoder json.encoder numbers random re secrets statistics string "
-    "struct textwrap unicodedata urllib.parse uuid zlib".split())
+    "_contextvars _datetime _decimal _hashlib _random _struct base64 binascii calendar datetime decimal fractions hashlib html inspect json json.decoder json.encoder ntpath numbers pathlib "
+    "posixpath random re secrets statistics string struct textwrap types unicodedata urllib.parse uuid zlib".split())
 _COPYING = (copy.copy, copy.deepcopy, json.dumps)
 _ASKING = (getattr, hasattr, len, bool, operator.contains, operator.getitem, list, tuple, dict, set, frozenset, sorted)
+_ASKING_VALUES = (abs, ascii, bin, chr, divmod, format, hash, hex, max, min, oct, ord, pow, repr, round, sum, bisect.bisect_left, bisect.bisect_right)
 _CONTAINERS = frozenset([list, tuple, dict, set, frozenset, MappingProxyType, range, *(type(view) for view in ({}.keys(), {}.values(), {}.items(), MappingProxyType({}).values()))])
 _FUNCTIONS = (type, FunctionType, BuiltinFunctionType, MethodType, MethodWrapperType, MethodDescriptorType, WrapperDescriptorType)
 _READING = frozenset(["copy", "count", "get", "index", "items", "keys", "values"])  # methods of these
@@ -58,15 +60,23 @@ def keeps_guards(function: Any, args: tuple, kwargs: dict) -> bool:
         return True
     if type(function) is operator.attrgetter:
         return framework_objects.is_stock_layer(type(args[0]))
+    if isinstance(function, type) and issubclass(function, BaseException):
+        return type(function.__init__) is WrapperDescriptorType and type(function.__new__) is BuiltinFunctionType and all(type(x) in _VALUES for x in values)
     if not isinstance(function, _FUNCTIONS):
         return False
     owner = getattr(function, "__self__", getattr(function, "__objclass__", None))
     if any(function is asks for asks in _ASKING) or (type(owner) in _CONTAINERS and function.__name__ in _READING):
         return all(type(x) in _CONTAINERS or _is_of_library(type(x)) for x in values)
+    if any(function is asks for asks in _ASKING_VALUES):
+        return all(map(_is_value, values))
     if any(function is copies for copies in _COPYING):
         return True
     module = getattr(function if owner is None or isinstance(owner, ModuleType) else owner if isinstance(owner, type) else type(owner), "__module__", None)
     return module in _MODULES and all(_is_of_library(type(x)) for x in values)
+
+
+def _is_value(it: Any) -> bool:
+    return type(it) in _VALUES or (type(it) in (list, tuple) and all(map(_is_value, it)))
 
 
 def _is_of_library(kind: type) -> bool:

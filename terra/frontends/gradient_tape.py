@@ -16,7 +16,7 @@ from terra.location import current_step
 from terra.options import Options
 from terra.runtime.execution import interception
 from terra.runtime.execution.process import signal_handlers
-from terra.runtime.fast_forward.sites import block_calls, skipping
+from terra.runtime.fast_forward.sites import framework_calls, skipping
 from terra.runtime.interpreter import frames, tracebacks
 from terra.runtime.tensors.object_kinds import add_tapes
 from terra.tf import private_names as tfi
@@ -81,7 +81,7 @@ class GradientTape(tfi.tf.GradientTape):
         try:
             interception.end_open_step()
             raise_late_error()
-            block_calls.prepare()
+            framework_calls.prepare()
             self._outside = _block_at(frames.innermost_outside(frame), self._options)
             held = signal_handlers.put_off()
             step = self._outside.lifecycle.begin(functools.partial(BlockStep, frame))

@@ -16,6 +16,15 @@ def random_state():
     return random.getstate(), _state_of_numpys()
 
 
+def leads_here(state, draws):
+    """Returns whether these draws, (state before, state after) each, have led from a state to the one that there is now."""
+    for before, after in draws:
+        if before != state:
+            return False
+        state = after
+    return state == random_state()
+
+
 def _state_of_numpys():
     """Returns what `np.random.get_state` does, which takes it 40 us: a look into memory shows whether it would tell the same.
 

@@ -10,7 +10,7 @@ import collections
 import ctypes
 import gc
 import sys
-from types import MappingProxyType
+from types import CellType, FunctionType, MappingProxyType
 
 import numpy as np
 
@@ -18,6 +18,7 @@ WORD = 8
 _LENGTH = object.__basicsize__
 _BEHIND = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # of a dict the version, of a set the length
 _MANAGED_DICT = 1 << 4  # flag of a class
+_FIELDS = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class _Memory:
@@ -98,6 +99,25 @@ def _lists_work():
     return True
 
 
+def _items_work():
+    """Returns whether the items of a list, and of a small set, are where they are expected to be."""
+    class Derived(list):
+        pass
+
+    held = [object() for _ in range(60)]
+    for made in [], Derived(), set():
+        add = made.add if isinstance(made, set) else made.append
+        for it in held:
+            add(it)
+            places = _places_of_items(made)
+            if isinstance(made, set):
+                if (len(made) <= 4) is not bool(places) or len(places) not in (0, len(made) + 2) or (places and word_at(places[0])[0] != len(made)):
+                    return False
+            elif [word for word, in map(word_at, addresses_of_items(made))] != list(map(id, made)) or word_at(places[0])[0] != len(made):
+                return False
+    return True
+
+
 def _headers_work():
     """Returns whether the class of an object, and the dict of its attributes, are where they are expected to be, and nothing else changes these words."""
     class Thing:
@@ -133,19 +153,47 @@ def _headers_work():
     return True
 
 
+def _fields_of_functions():
+    """Returns where, behind a function's address, it has the pointers to its code, defaults and defaults of keyword arguments; () if these are not found."""
+    def function(a=None, *, b=None):  # pragma: no cover (it is never called)
+        pass
+
+    def other(a=None, *, b=None):  # pragma: no cover
+        return a
+
+    def looks():
+        return [id(getattr(function, field)) for field in _FIELDS]
+
+    words = [word_at(id(function) + offset) for offset in range(2 * WORD, function.__sizeof__() - function.__sizeof__() % WORD, WORD)]
+    found = [[k for k, word in enumerate(words) if word[0] == look] for look in looks()]
+    if any(len(places) != 1 for places in found):
+        return ()
+    for change in (lambda: None, lambda: setattr(function, "__code__", other.__code__), lambda: setattr(function, "__defaults__", (1,)), lambda: setattr(function, "__kwdefaults__", {"b": 1})):
+        change()
+        if [words[k][0] for k, in found] != looks():
+            return ()
+    return tuple((k + 2) * WORD for k, in found)
+
+
+def _cells_work():
+    """Returns whether a cell has the pointer to its contents where it is expected to be."""
+    held = [object(), object(), 1]
+    cell = CellType(held[0])
+    word = word_at(id(cell) + _LENGTH)
+    for it in held:
+        cell.cell_contents = it
+        if word[0] != id(it):
+            return False
+    del cell.cell_contents
+    return word[0] == 0
+
+
 def _pointer_to_attributes(it):
     """Where an object has the pointer to the dict of its attributes: at the place that its class says, or in front of it; None if it is neither."""
     kind = type(it)
     if kind.__dictoffset__ > 0:
         return id(it) + kind.__dictoffset__
     return id(it) - 3 * WORD if kind.__flags__ & _MANAGED_DICT and sys.version_info >= (3, 11) else None
-
-
-_SUPPORTED = sys.implementation.name == "cpython" and ctypes.sizeof(ctypes.c_void_p) == WORD and not hasattr(sys, "getobjects") \
-    and getattr(sys, "_is_gil_enabled", lambda: True)()
-_LISTS = _SUPPORTED and (3, 10) <= sys.version_info[:2] <= (3, 13) and _lists_work()
-_DICTS = _SUPPORTED and _dicts_work()
-_HEADERS = _DICTS and _headers_work()
 
 
 def address_of_version(mapping):
@@ -166,6 +214,37 @@ def address_of_length(container):
     return id(container) + _LENGTH if isinstance(container, list) else id(container) + _BEHIND if isinstance(container, set) else None
 
 
+def places_of_items(container):
+    """Where the number of a list's or set's items is told, and where they are: if these words stay the same, so do the items of a set, and the `addresses_of_items` of a list. () if they cannot be read."""
+    return _places_of_items(container) if _ITEMS else ()
+
+
+def _places_of_items(container):
+    kind = type(container)
+    if isinstance(container, list) and kind.__iter__ is list.__iter__:
+        return (id(container) + _LENGTH, id(container) + _LENGTH + WORD)[:2 if container else 1]
+    table = id(container) + _BEHIND + 5 * WORD  # of a small set, in the object itself: for each item it, and its hash
+    if isinstance(container, set) and kind.__iter__ is set.__iter__ and word_at(id(container) + _BEHIND + 2 * WORD)[0] == table:
+        items = set(map(id, set.__iter__(container)))
+        return id(container) + _BEHIND, id(container) + _BEHIND + 2 * WORD, *[address for address in range(table, table + 16 * WORD, 2 * WORD) if word_at(address)[0] in items]
+    return ()
+
+
+def addresses_of_items(container):
+    """Where a list has its items, as long as the words at its `places_of_items` stay the same."""
+    if not isinstance(container, list) or not container:
+        return ()
+    first = word_at(id(container) + _LENGTH + WORD)[0]
+    return range(first, first + len(container) * WORD, WORD)
+
+
+def address_of_field(it, field):
+    """Where a function has a pointer to its `__code__`, `__defaults__` or `__kwdefaults__`, or a cell to its `cell_contents`; None if that is not known. It must be kept alive."""
+    if type(it) is FunctionType and _FUNCTION and field in _FIELDS:
+        return id(it) + _FUNCTION[_FIELDS.index(field)]
+    return id(it) + _LENGTH if type(it) is CellType and _CELLS and field == "cell_contents" else None
+
+
 def words_of_header(it, kind, attributes):
     """[(where the class of an object lies, the word there)], and the same for its attributes if these are given; [] if that is not known.
 
@@ -180,3 +259,25 @@ def words_of_header(it, kind, attributes):
             return []
         words.append((address, id(attributes)))
     return words if Words([address for address, _ in words]).read() == np.array([word for _, word in words], np.uint64).tobytes() else []
+
+
+def watch(functions):
+    """Returns (an array, an index, bytes): as long as the functions live, and `array.take(index).tobytes()` is what these bytes are, they have the code and defaults that they have now. None where that
+    cannot be said.
+
+    The array must not be looked into once one of them is gone.
+    """
+    if not _FUNCTION or not functions:
+        return None
+    words = Words([id(function) + offset for function in functions for offset in _FUNCTION])
+    return words._memory, words._index, words.read()
+
+
+_SUPPORTED = sys.implementation.name == "cpython" and ctypes.sizeof(ctypes.c_void_p) == WORD and not hasattr(sys, "getobjects") \
+    and getattr(sys, "_is_gil_enabled", lambda: True)()
+_LISTS = _SUPPORTED and (3, 10) <= sys.version_info[:2] <= (3, 13) and _lists_work()
+_DICTS = _SUPPORTED and _dicts_work()
+_ITEMS = _LISTS and _items_work()
+_HEADERS = _DICTS and _headers_work()
+_FUNCTION = _fields_of_functions() if _SUPPORTED else ()
+_CELLS = _SUPPORTED and _cells_work()

@@ -16,6 +16,7 @@
 :mod:`.rewriting.raising`         the line that a frame shows which an exception has left
 :mod:`.policy`                    whose code is it: the user's, or a library's
 :mod:`.convert`                   decisions and forms, kept; what call sites ask
+:mod:`.forms`                     the instrumented forms of functions
 :mod:`.edits`                     functions that are changed in place
 :mod:`.classes`                   methods that no call site names (``call`` of a Keras layer, ``__enter__``, properties)
 :mod:`.wrappers`                  library objects around a user's function (``contextmanager``, ``lru_cache``)

@@ -9,15 +9,14 @@ weakly; code objects are held, to keep their ids from being used again.
 
 import functools
 import logging
-import threading
 import weakref
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import NamedTuple, Optional
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 from terra.frameworks import libraries
 from terra.location import location
 from terra.transform import classes, policy, wrappers
 from .factory import Factory, NothingToDo
+from .forms import asked_for, clear_forms, drop_form, forms, is_changed, keep_form, lock
 from terra.transform.observing.value_sources import Unobservable
 from .source import NoSource, codes_within
 
@@ -25,26 +24,13 @@ OUTSIDE = location.OUTSIDE
 prepared = classes.prepared
 log = logging.getLogger("terra")
 
-_lock = threading.RLock()
 _decisions = {}  # id(code) -> Decision
-forms = {}  # id(function) -> Form
-asked_for = {}  # the same of library code, for those who asked for it, not for call sites
 _plain = set()  # ids of the code objects that have nothing to instrument; `_decisions` holds them
 _factories = {}  # id(instrumented code) -> its Factory, which holds it
 _around = {}  # id(code in an instrumented or observed form) -> the Factory of that
 _observable = {}  # (id(code), whether to instrument) -> (that code, the Factory that makes the observed form; None: there is none)
 _observed = {}  # id(code) -> (code, the Factory that made it; None: it is within another), of observed forms
 _kinds = {}  # id(class) -> (weak reference to it, its own __call__ or None)
-
-
-class Form(NamedTuple):
-    """The instrumented `form` of a function, which is held weakly, and what that was like when it was made."""
-
-    function: weakref.ref
-    form: FunctionType
-    code: CodeType
-    defaults: Optional[tuple]
-    kwdefaults: Optional[dict]
 
 
 class Decision:
@@ -70,7 +56,7 @@ def decide(function, forced=False):
     """The Decision for a Python function; `forced` ignores that it may be library code."""
     decision = _decisions.get(id(function.__code__))
     if decision is None or (forced and decision.reason is LIBRARY):
-        with _lock:
+        with lock:
             decision = _decisions.get(id(function.__code__))
             if decision is None or (forced and decision.reason is LIBRARY):
                 decision = _decide(function, forced)
@@ -120,32 +106,19 @@ def function_form(function, forced=False):
     entry = kept.get(id(function))
     if entry is not None and entry.form.__code__ is decision.factory.code:
         return entry.form
-    return _keep(function, decision.factory.function_like(function), kept)
-
-
-def refresh_form(function):
-    """The defaults of `function` were replaced: those of its instrumented form, which call sites keep, must follow."""
-    for kept in forms, asked_for:
-        entry = kept.get(id(function))
-        if entry is not None and entry.function() is function:
-            entry.form.__defaults__, entry.form.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-            kept[id(function)] = Form(entry.function, entry.form, *_looks(function))
-
-
-def _looks(function):
-    return function.__code__, function.__defaults__, function.__kwdefaults__
+    return keep_form(function, decision.factory.function_like(function), kept)
 
 
 def renew_forms(functions):
     """These functions, which were changed in place, get new forms when they are called."""
     edited = set(map(id, functions))
-    with _lock:
+    with lock:
         for key in list(forms):  # (of the items, garbage might be collected, and with it some of them)
             form = forms.get(key)
             if form is not None and (key in edited or wrappers.is_wrapper(form.function())):  # a form of that may have one of theirs inside
-                forms.pop(key, None)
+                drop_form(forms, key)
         for key in edited:
-            asked_for.pop(key, None)
+            drop_form(asked_for, key)
         _kinds.clear()
         classes.renew(edited)
     location.forget_callees()
@@ -168,13 +141,6 @@ def own_codes(code):
 
 def _looks_of(code):
     return code.co_name, code.co_firstlineno, code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
-
-
-def _keep(function, form, kept=forms):
-    key = id(function)
-    with _lock:
-        kept[key] = Form(weakref.ref(function, lambda _: kept.pop(key, None)), form, *_looks(function))
-    return form
 
 
 def observed_form(function, instrumented=True):
@@ -246,7 +212,7 @@ def _observable_factory(function, instrumented):
         return factory
     found = _observable.get((id(code), instrumented))
     if found is None:
-        with _lock:
+        with lock:
             found = _observable[id(code), instrumented] = code, _make_observable(function, instrumented)
     if found[1] is None:
         raise Unobservable(f"{function.__qualname__} has no source that could be observed")
@@ -283,7 +249,7 @@ def _wrapper_form(function):
         return entry.form
     inner = function.__wrapped__
     form = function_form(inner) if type(inner) is FunctionType else inner
-    return function if form is inner else _keep(function, wrappers.around(function, inner, form))
+    return function if form is inner else keep_form(function, wrappers.around(function, inner, form))
 
 
 def resolve(there, callee):
@@ -295,6 +261,8 @@ def resolve(there, callee):
         else:
             entry = forms.get(id(callee))  # held weakly: an entry is never that of a function that is gone
             form = function_form(callee) if entry is None else entry.form
+            if there is OUTSIDE and entry is not None and is_changed(callee, entry):  # outside of steps, nobody has looked for edits
+                return callee
         # The inline cache holds what it knows; closures hold tensors and models, so they stay out of it.
         if callee.__closure__ is None and there is not OUTSIDE:
             there.target = form
@@ -324,7 +292,7 @@ def resolve(there, callee):
 
 def _look_at_kind(kind):
     """How instances of a class are called: None for "as they are"."""
-    with _lock:
+    with lock:
         handler = None
         if issubclass(kind, functools.partial):
             handler = _partial_form if kind is functools.partial else None
@@ -383,13 +351,12 @@ def _partial_form(partial):
 
 
 def _forget_library_decisions():
-    with _lock:
+    with lock:
         for key, decision in list(_decisions.items()):
             if decision.reason is LIBRARY or decision.factory is not None:
                 del _decisions[key]
         _kinds.clear()
-        forms.clear()
-        asked_for.clear()
+        clear_forms()
         classes.forget()
 
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 import terra
 from terra.location import location
-from terra.transform import convert, edits, instrument
+from terra.tf import versions
+from terra.transform import convert, edits, forms, instrument
 
 LOG = []
 X = tf.constant([1.0, -2.0])
@@ -185,6 +186,65 @@ def test_forms_of_functions_that_are_gone():
     del function
     assert key not in convert.forms and form(-1) == 1
     edits.look()
+
+
+@pytest.mark.skipif(versions.watch([lambda: 0]) is None, reason="functions are looked at one by one")
+def test_functions_are_looked_at_at_once(monkeypatch):
+    """Once there are no new ones: a change of any of them is seen, and none is looked at that is gone."""
+    def make(k):
+        def function(x, by=1.0, *, shift=0.0):
+            return abs(x) * by + shift
+
+        return function
+
+    def at_once():
+        with monkeypatch.context() as only:
+            only.setattr(forms, "forms", None)  # where they are looked up one by one
+            return edits.look()
+
+    functions = [make(k) for k in range(20)]
+    for function in functions:
+        instrument(function)
+    edits.look(), edits.look()
+    before = at_once()
+    functions[3].__defaults__ = (2.0,)
+    assert edits.look() == before and instrument(functions[3])(-1) == 2.0
+    functions[4].__kwdefaults__ = {"shift": 3.0}
+    assert edits.look() == before and instrument(functions[4])(-1) == 4.0
+    functions[5].__code__ = (lambda x, by=1.0, *, shift=0.0: 7.0).__code__
+    assert edits.look() == before + 1 and instrument(functions[5])(-1) == 7.0
+    edits.look(), edits.look()
+    before = at_once()
+    del function, functions[10:]
+    assert forms.watched is None
+    edits.look(), edits.look()
+    assert at_once() == before
+    functions.append(make(20))
+    instrument(functions[-1])
+    assert forms.watched is None
+    functions[-1].__defaults__ = (5.0,)
+    edits.look()
+    assert instrument(functions[-1])(-1) == 5.0
+
+
+def test_outside_of_steps():
+    """What a layer of the program's calls has its new defaults at once, though only steps look for such changes."""
+    def helper(x, by=2.0):
+        return x * by
+
+    class Layer(keras.layers.Layer):
+        def call(self, x):
+            return helper(x)
+
+    model = keras.Sequential([Layer()])
+    run = terra.coexecute(lambda x: tf.reduce_sum(model(x)), wait_for_graph=True)
+    for _ in range(8):
+        run(X)
+    helper.__defaults__ = (5.0,)
+    assert model(X).numpy().tolist() == [5.0, -10.0]
+    helper.__code__ = (lambda x, by=2.0: x + by).__code__
+    assert model(X).numpy().tolist() == [6.0, 3.0]
+    assert float(run(X)) == 9.0
 
 
 def test_many_edits():

@@ -13,6 +13,7 @@ from terra.tf import opschema, variable_use
 
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
+_MOST_VARYING = 1000  # numbers that are known to vary inside of calls
 _MOST_OWNERS = 32  # objects of which calls are recorded at one place
 
 
@@ -108,6 +109,8 @@ class Program:
         self.trials = {}  # (node, function, location, shapes of the step's arguments) -> what came of observing calls of the user's functions there
         self.tried = {}  # (node, location) -> names of the layers that were observed there
         self.whole = None  # the one of the step's own function, in the last step
+        self.varying = {}  # (id of a dict, list or cell, key) -> it, where a call has found a number, and has left another one
+        self.gave = {}  # numbers that opaque calls have given, each by what the call is
         self.unsteady = set()  # keys of opaque calls that give another number or text each time, see `opaque_calls`
         self.not_observed = {}  # id -> code object, of functions of libraries' that it is of no use to observe
         self.to_be_observed = {}  # the same of those that had better be observed than called again
@@ -184,6 +187,11 @@ class Program:
         if place in self.unskippable or len(self.unskippable) < _MOST_UNSKIPPABLE:
             self.unskippable[place] = failures, why
         return failures if counts else 0
+
+    def note_varying(self, reads):
+        """A call has changed what it has read: its numbers are read anew each time from now on. `reads`: a `ReadSet`, or None."""
+        for space, key in reads.changed_numbers() if reads is not None and len(self.varying) < _MOST_VARYING else ():
+            self.varying[id(space), key] = space
 
     def may_have_owner(self, place):
         """Returns whether calls of one more object are recorded at a place."""

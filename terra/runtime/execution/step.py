@@ -67,6 +67,8 @@ class Step:
         self.verifies = function.options.verify
         if self.verifies:
             self.differences = []  # from eager execution, that were found by that
+        self.enters = None  # the object of the framework's of which a call is made that cannot be skipped: its parts may be
+        self.draws = []  # (state before, state after) of Python's and NumPy's own generators, for each call that draws of them and is recorded
         self.creates_variables = False
         self.new_handles = {}  # id -> handle of the variables that the step created
         self._kept_seeds = []

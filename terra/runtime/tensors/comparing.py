@@ -29,6 +29,15 @@ def scalar(value):
     return (kind, value) if value != 0 or kind is not float else (kind, str(value))  # 0.0 == -0.0
 
 
+def equal(new, old):
+    """Returns whether two sequences hold the same objects, or equal scalars of one type, one by one."""
+    if len(new) != len(old):
+        return False
+    return all(
+        a is b or (type(a) in SCALARS and type(a) is type(b) and a == b and (a != 0 or type(a) is not float or str(a) == str(b)))  # 0.0 == -0.0
+        for a, b in zip(new, old))
+
+
 def mask_of(x):
     """Returns the mask that Keras has attached to a tensor, or None."""
     return vars(x).get("_keras_mask")

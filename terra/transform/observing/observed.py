@@ -20,8 +20,7 @@ from terra.transform.rewriting.templates import expression, statements
 
 __all__ = ["Observed"]
 
-_REFUSED = (
-    gast.Await, gast.AsyncFor, gast.AsyncWith, gast.AsyncFunctionDef, gast.ClassDef)
+_REFUSED = (gast.Await, gast.AsyncFor, gast.AsyncWith)
 _REFUSED_NAMES = frozenset(["TryStar", "TypeAlias", "TemplateStr", "Interpolation"])
 _ITERATING = frozenset(["each", "each_lazily", "outermost"])  # the cursor's helpers for comprehensions
 
@@ -79,6 +78,12 @@ class Observed(Assignments, MatchStatements, gast.NodeTransformer):
         if isinstance(node, _REFUSED) or type(node).__name__ in _REFUSED_NAMES:
             raise Unobservable(f"line {getattr(node, 'lineno', '?')} has a statement of type {type(node).__name__}")
         return super().visit(node)
+
+    def _defined(self, node):
+        """A definition whose code is not observed: the observer is told when it is made."""
+        return [gast.Expr(self._show("unobserved", gast.copy_location(gast.Constant(f"makes {node.name}, whose code cannot be observed", None), node))), node]
+
+    visit_ClassDef = visit_AsyncFunctionDef = _defined
 
     # --- names and their parts ---
 

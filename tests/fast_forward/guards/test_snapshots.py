@@ -78,6 +78,7 @@ def test_against_a_plain_comparison(reads_memory, data):
         if not reads_memory:
             patch.setattr(versions, "_DICTS", False)
             patch.setattr(versions, "_LISTS", False)
+            patch.setattr(versions, "_ITEMS", False)
         value = st.sampled_from(VALUES)
         made = data.draw(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(value, max_size=4)), min_size=1, max_size=8))
         containers = [make(kind, values) for kind, values in made]

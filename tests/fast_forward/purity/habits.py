@@ -4,6 +4,7 @@ import contextlib
 import threading
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -114,6 +115,56 @@ def uses_what_assign_gives(held, x):
     y = x @ held.w
     low, high = held.low.assign(tf.minimum(held.low, tf.reduce_min(y))), held.high.assign(tf.maximum(held.high, tf.reduce_max(y)))
     return tf.quantization.fake_quant_with_min_max_vars(y, low, high, num_bits=7)
+
+
+def ignores_errors(held, x):
+    """What NumPy does about errors is another thing within than it is when the step begins."""
+    with np.errstate(divide="ignore", under="raise"):
+        return x @ held.w * float(np.float32(2.0))
+
+
+def has_a_class_elsewhere(held, x):
+    """A class that is made on another way through the function."""
+    if held.changes > 100:
+        class Scale:
+            by = 3.0
+
+        async def later():
+            return 1.0
+
+        return x * Scale.by if later else x
+    return x @ held.w
+
+
+class Registered(type):
+    """A class of classes that changes nothing about how they are asked."""
+
+    made = []
+
+
+class Sized(metaclass=Registered):
+    factor = 2.0
+
+
+def asks_a_class(held, x):
+    return x @ held.w * Sized.factor
+
+
+def goes_the_other_way(held, k):
+    held.changes = 101 if k == 22 or k > 26 else 0
+
+
+def changes_the_class(held, k):
+    Sized.factor = 0.5 if k >= 22 else 2.0
+
+
+def changes_what_numpy_does(held, k):
+    if k == 0:
+        held.before = np.seterr(under="ignore")
+    elif k == 22:
+        np.seterr(under="warn")
+    elif k == 29:
+        np.seterr(**held.before)
 
 
 def changes_the_thread(held, k):

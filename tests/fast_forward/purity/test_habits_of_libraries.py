@@ -14,10 +14,12 @@ from tests.fast_forward.purity.training import DATA
 
 BODIES = [
     habits.sets_a_thread_local, habits.catches_a_wrong_name, habits.asks_for_a_name, habits.asks_a_variable, habits.sets_a_property, habits.merges_dicts, habits.maps_leaves,
-    habits.goes_over_a_tuple, habits.uses_what_assign_gives]
+    habits.goes_over_a_tuple, habits.uses_what_assign_gives, habits.ignores_errors, habits.has_a_class_elsewhere,
+    habits.asks_a_class]
 CHANGES = [
     (habits.sets_a_thread_local, habits.changes_the_thread), (habits.asks_for_a_name, habits.adds_to_tensorflow), (habits.asks_a_variable, habits.adds_to_the_variable),
-    (habits.maps_leaves, habits.changes_a_leaf), (habits.goes_over_a_tuple, habits.replaces_the_tuple)]
+    (habits.maps_leaves, habits.changes_a_leaf), (habits.goes_over_a_tuple, habits.replaces_the_tuple),
+    (habits.ignores_errors, habits.changes_what_numpy_does), (habits.has_a_class_elsewhere, habits.goes_the_other_way), (habits.asks_a_class, habits.changes_the_class)]
 
 
 code = training.as_library(habits)

@@ -7,7 +7,10 @@ import inspect
 import io
 import json
 import logging
+import marshal
 import operator
+import os
+import pathlib
 import random
 import re
 import threading
@@ -191,8 +194,25 @@ def keeps_the_time(h, x):
     return x
 
 
+def redirects(h, x):
+    with contextlib.redirect_stdout(h.said):
+        print("a step", h.name)
+    return x * 2.0
+
+
+def scaled(x, scale, shift):
+    return x * scale + shift
+
+
+def merges(h, x):
+    """What unknown code gives is given on as keyword arguments, and put into a dict."""
+    made = marshal.loads(OPTIONS)
+    return scaled(x, **made) + {"more": 1.0, **made}["shift"]
+
+
+OPTIONS = marshal.dumps({"scale": 2.0, "shift": 0.5})
 PROGRAMS = [signature, local, imports, texts, copies, prints, prints_what_it_counts, logs, warns, locks, counts, scales, notes, notes_twice, changes, fails, fails_inside, of_an_object, raises,
-            deletes, pushes, keeps_the_time]
+            deletes, pushes, keeps_the_time, redirects, merges]
 
 
 def as_step(h, body):
@@ -276,7 +296,7 @@ def test_they_give_something_else(body, make):
     compare(make, body, change)
 
 
-@pytest.mark.parametrize("body", [texts, local, prints, copies])
+@pytest.mark.parametrize("body", [texts, local, prints, copies, redirects, merges])
 def test_verified(body):
     stats, _ = compare(as_step, body, verify=True)
     assert stats.verified_calls, stats
@@ -412,12 +432,23 @@ def test_operators_may_be_made_twice_of_numbers_and_texts_alone():
         assert not effect_free_calls.is_blind(*call, {})
 
 
+class Plain(Exception):
+    pass
+
+
+class Told(Exception):
+    def __init__(self, *args):
+        super().__init__(*args)
+        LOCAL.told = args
+
+
 KEEPING = [
     (getattr, inspect.signature(lambda: 0), "parameters"), (json.dumps, {"a": 1}), (random.Random(1).random,), (getattr, LOCAL, "x"), (setattr, LOCAL, "x", 1), (keras.layers.Add,),
-    (decimal.Decimal, "1.5"), (len, [1]), (list, {}.values()), ({"a": 1}.get, "a"), (operator.getitem, [1], 0), (copy.deepcopy, {"a": []})]
+    (decimal.Decimal, "1.5"), (len, [1]), (list, {}.values()), ({"a": 1}.get, "a"), (operator.getitem, [1], 0), (copy.deepcopy, {"a": []}),
+    (hash, "a"), (round, 1.5), (sum, [1, 2.0]), (os.path.join, "a", "b"), (pathlib.PurePath, "a"), (types.SimpleNamespace,), (Plain, "no"), (KeyError, "a")]
 CHANGING = [
     (list, iter([1])), ({}.update, {"a": 1}), (random.Random(1).shuffle, [1, 2]), (list.append, [], 1), ([].append, 1), (setattr, Held, "x", 1), (getattr, Held, "x"), (print, "a"),
-    (threading.Lock().acquire,), (keras.layers.Activation, Held), (map, len, "ab")]
+    (threading.Lock().acquire,), (keras.layers.Activation, Held), (map, len, "ab"), (hash, Held), (sum, [Held]), (max, iter([1])), (threading.Lock().__enter__,), (Told, "no"), (Plain, Held)]
 
 
 def test_calls_behind_which_guards_need_not_be_asked():

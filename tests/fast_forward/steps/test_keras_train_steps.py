@@ -256,12 +256,12 @@ def test_a_profiler_is_told_of_no_more_than_without_it():
 
 
 def test_an_unknown_profiler_makes_nothing_be_prepared_in_vain(monkeypatch):
-    """Calls cannot be watched beside it, so that they could not be recorded: not even the guard is made, which takes as long as the step."""
+    """Calls cannot be watched beside it, so that they could not be recorded: not even the guard is made, which takes as long as the step, but for once, to find the program's classes."""
     made, original = [], guard_set.GuardSet.__init__
     monkeypatch.setattr(guard_set.GuardSet, "__init__", lambda *args: made.append(1) or original(*args))
     monkeypatch.setattr(profilers, "can_watch", lambda: False)
     stats = both(lambda model: model.fit(dataset(n=128), epochs=1, verbose=0).history, keras)
-    assert stats.coexecuted_steps >= 10 and stats.express_steps == 0 and not made, (stats, made)
+    assert stats.coexecuted_steps >= 10 and stats.express_steps == 0 and len(made) <= 1, (stats, made)
 
 
 @pytest.mark.parametrize("K", KERAS)

@@ -385,7 +385,7 @@ class Targets(Base):
 
 
 PURE = [KeepsTheLoss, Counts, CountsByMore, KeepsLists, SetsTwice, ReadsAndSets, AddsUp, KeepsNumbers, NestedInPure, OfAnother, Data, Targets, Appends, AddsUpForEver, Deletes]
-IMPURE = [CountsAndLooks, LooksElsewhere, Nested, Slotted, WithProperty, WithSetattr, LooksBefore, AppendsElsewhere]
+IMPURE = [CountsAndLooks, LooksElsewhere, Nested, Slotted, WithSetattr, LooksBefore, AppendsElsewhere]
 SOMETIMES = [LooksAndCounts, Alternates, AppendsToArguments]
 
 

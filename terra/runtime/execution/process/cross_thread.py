@@ -19,6 +19,7 @@ class View:
     """Stands in the place of a step that other threads may change: the hooks see this instead."""
 
     open_ended = in_block = False
+    enters = None
 
     def __init__(self, step):
         self.step = step

@@ -47,6 +47,7 @@ _MOST_RECORDED = 200  # recordings after which a place is given up, too, if they
 _MOST_INLINE = 4  # inline cache entries kept per place
 _FRUITLESS, _FRUITLESS_SMALL = 40, 12  # recordings after which, at a place (one of a single function) that is seldom jumped over, a call is recorded when it comes again
 _MANY_SIGHTED, _MOST_SIGHTED = 64, 1000  # such calls, after which one has to come again once more; after which the place is given up if none has come again
+parts_are_sites = None  # makes the methods by which the framework calls itself call sites: set by `substitution.install`
 observe_users = None  # makes a call that may run the program's functions, and observes these: set by `substitution.install`
 
 
@@ -137,7 +138,7 @@ def attempt(runner, function, owner, args, kwargs, call):
     cache = runner.program.call_sites.get(call_site)
     if cache is False:
         if not is_another_matter(runner, call_site):
-            return enter(runner, call)  # it was never skippable
+            return _enter_parts(runner, owner, call)  # it was never skippable
         cache = None
     if cache:
         result = polymorphic_hit(runner, cache, args, kwargs)
@@ -197,13 +198,24 @@ def enter(runner, call):
     return call()
 
 
+def _enter_parts(runner, owner, call):
+    """Make a call that cannot be skipped, of which those parts are that are calls of the framework's, too."""
+    parts_are_sites()
+    step = runner.step
+    before, step.enters = step.enters, owner
+    try:
+        return enter(runner, call)
+    finally:
+        step.enters = before
+
+
 def _enter_fallen_back(runner, owner, keep, inputs, call):
     """Make a call for which opaque calls were made when the step fell back: they are not made again."""
     if not outcomes.pending:
         return enter(runner, call)
     users = []
     guard = guard_set.GuardSet(owner, keep[1:], users)
-    return observe_users(runner, users, guard.containers, inputs.composites, lambda: enter(runner, call))[0]
+    return observe_users(runner, users, guard.containers, inputs, lambda: enter(runner, call))[0]
 
 
 def _enter_first(runner, call_site, call):
@@ -239,7 +251,7 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
         found += more
     signature, expected = tuple(found), None
     if cache is not None:
-        variants = cache.get(signature, ())
+        variants, n_external = cache.get(signature, ()), len(inputs.external)
         for record in variants:
             if record.fits(runner, inputs):
                 if runner.step.verifies and (record.opaque or record.effects):  # observed, the call tells of both
@@ -250,6 +262,7 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
                     return verification.make_again(runner, record, variants, inputs, more is not None, unread(runner, owner, args, kwargs), call), None
                 result = apply_record(runner, record, inputs, variants)
                 if result is MISSED:
+                    del inputs.external[n_external:]
                     if outcomes.pending:
                         continue
                     break
@@ -292,12 +305,12 @@ def _record(runner, place, cache, call):
     except Unskippable as error:
         guard, why = None, str(error)
     context = losses = None
-    differentiates, effects, opaque = False, (), None
+    differentiates, effects, opaque, numbers = False, (), None, None
     before = runner.observer.effects_so_far() if runner.observer is not None else None
     if guard is not None:
         context, losses = CallContext(), added_losses.Before(runner, guard.containers.added_losses.values(), inputs)
     if guard is not None and users:
-        result, guard.reads, differentiates, effects, opaque, why = observe_users(runner, users, guard.containers, inputs.composites, lambda: enter(runner, call.make))
+        result, guard.reads, differentiates, effects, opaque, numbers, why = observe_users(runner, users, guard.containers, inputs, lambda: enter(runner, call.make))
         if guard.reads is None:
             guard = None
     elif guard is not None:
@@ -315,13 +328,14 @@ def _record(runner, place, cache, call):
         if added is None:
             raise Unskippable("adds losses to those of another step")
         if not context.without_changes(guard.holds):
+            program.note_varying(guard.reads)
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):
             raise Unskippable("reads a tensor that is among its arguments as well")
         may_be_empty = call.may_be_empty or framework_objects.may_do_nothing(owner)
         recording.is_known = lambda x: is_held(x, call.keep, guard.reads)
         record = recording.make_record(
-            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque)
+            result, inputs, call.takes_all, may_be_empty, unread(runner, owner, call.args, call.kwargs), added=added, differentiates=differentiates, effects=effects, opaque=opaque, numbers=numbers)
         record.guard, record.keep, record.context = guard, call.keep, context.changes
         if call.expected is not None:
             cache.jumped()

@@ -2,23 +2,34 @@
 
 from typing import Any, Callable
 
-from terra.runtime.fast_forward.cache.call_records import RESULT
+from terra.runtime.fast_forward.cache.call_records import RESULT, ExternalInput
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, OpaqueCall
+from terra.runtime.fast_forward.sources.dynamic_values import OpaqueNumbers
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, OfKind, OpaqueCall
 from terra.runtime.tensors.comparing import Unskippable
 
 
-def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any]) -> None:
-    """Notes the calls in a record whose effects are noted already; `template(parts)` describes what a call is made of. Raises Unskippable."""
+def note(record: Any, calls: list[OpaqueCall], template: Callable[[Any], Any], numbers: OpaqueNumbers) -> None:
+    """Notes the calls in a record whose effects are noted already; `template(parts)` describes what a call is made of; `numbers`: those that they give. Raises Unskippable."""
     record.opaque = [call.described(template(call.parts)) for call in calls]
     deferred = [k for k, call in enumerate(record.opaque) if holds_late(call.parts)]
     record.n_early = deferred[0] if deferred else len(calls)
-    if any(call.expected is not ANYTHING for call in calls[record.n_early:]):
+    if any(call.expected is not ANYTHING and type(call.expected) is not OfKind for call in calls[record.n_early:]):
         raise Unskippable("looks at what unknown code gives, after it has given that what it has read")
     if any(holds_late(effect.template) for effect in record.effects[:max([call.n_effects for call in calls[:record.n_early]], default=0)]):
         raise Unskippable("sets an attribute to what it has read, before it calls unknown code")
     if any(effect.template is RESULT for effect in record.effects[:max(call.n_effects for call in calls)]):
         raise Unskippable("sets an attribute to what it gives, before it calls unknown code")
+    record.late_feeds = tuple(numbers.late_feeds)
+    if any(feed.of.index >= record.n_early for feed in record.late_feeds):
+        raise Unskippable("computes with what unknown code gives, after it has given that what it has read")
+
+
+def refuse_late_checks(record: Any) -> None:
+    """Raises Unskippable if it matters what a number is that an opaque call gives, as it is not known yet when that is asked."""
+    places = {feed.place for feed in record.late_feeds}
+    if any(kind is ExternalInput and index in places for kind, index, _ in record.checks):
+        raise Unskippable("looks at a number that unknown code gives")
 
 
 def holds_late(template: Any) -> bool:

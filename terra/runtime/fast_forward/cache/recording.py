@@ -16,7 +16,7 @@ from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf.private import composites
 from terra.tf import opschema, private_names as tfi
 from terra.tf.constants import MOST_SETTINGS, STRING_ENUM, const_key, is_small_constant, known_to_host
-from terra.tf.random_state import random_state
+from terra.tf.random_state import leads_here, random_state
 from terra.runtime.fast_forward.cache.call_records import (
     BOOL_ENUM, RESOURCE_ENUM, RESULT, StepArgument, WithAttributes, CompositeTemplate, Constant, FedValue, ExternalInput, Instance, Named, DynamicNumber, CallRecord, Seeds)
 from terra.runtime.execution.slicing import Assign
@@ -45,7 +45,7 @@ class Recording:
         self.fed = set(runner.fed)
         self.feeds = runner.step.counts.feeds
         self.drawn = len(runner.step.drawn_seeds)
-        self.random = random_state()
+        self.random, self.n_draws = random_state(), len(runner.step.draws)
         self.lazy = runner.tapes.recording
         self.pending_length = len(self.lazy.pending) if self.lazy is not None else 0
         self.tape_state = runner.tapes.state(), runner.tapes.state(True)
@@ -57,14 +57,16 @@ class Recording:
         """Whether a tape was told of functions of the program's."""
         return self.runner.tapes.state() != self.tape_state[False]
 
-    def make_record(self, result, inputs, knows_fed, may_be_empty=False, unread=(), deferred=None, added=(), effects=(), passed_on=(), differentiates=False, opaque=None):
-        """The record of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before;
-        `may_be_empty`: whether it is skipped even if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at;
-        `deferred`: what was read and not looked at, see `DeferredFetches`, if that was not by the framework; `added`: lists of losses, see `added_losses.Before`;
-        `effects`: of attributes that it has set; `passed_on`: ids of tensors that nothing has looked at at all; `differentiates`: whether the tapes may have been told of
-        functions of the program's, so that a jump could not tell them; `opaque`: the opaque calls, see `purity.opaque`.
+    def knows_draws(self):
+        """Whether nothing has drawn random numbers in Python since, but calls that are recorded."""
+        return leads_here(self.random, self.runner.step.draws[self.n_draws:])
 
-        Raises Unskippable.
+    def make_record(self, result, inputs, knows_fed, may_be_empty=False, unread=(), deferred=None, added=(), effects=(), passed_on=(), differentiates=False, opaque=None, numbers=None):
+        """The record of the call, which had these `Inputs` and gave `result`; `knows_fed`: whether its signature tells all that was fed before; `may_be_empty`: whether it is skipped even
+        if it issued no operation; `unread`: tensors that nothing but operations of the graph has looked at; `deferred`: what was read and not looked at, see `DeferredFetches`, if that
+        was not by the framework; `added`: lists of losses, see `added_losses.Before`; `effects`: of attributes that it has set; `passed_on`: ids of tensors that nothing has looked at at
+        all; `differentiates`: whether the tapes may have been told of functions of the program's, so that a jump could not tell them; `opaque`: the opaque calls, see `purity.opaque`;
+        `numbers`: those that these give, see `dynamic_values.OpaqueNumbers`. Raises Unskippable.
         """
         runner, lazy = self.runner, self.lazy
         if runner.step.skeleton is not runner:
@@ -75,10 +77,10 @@ class Recording:
             raise Unskippable("issues no operation")
         if runner.tapes.state(differentiates) != self.tape_state[differentiates]:
             raise Unskippable("begins or ends a tape")
-        if self.random != random_state():
+        if not self.knows_draws():
             raise Unskippable("draws random numbers in Python")
         self.opaque = opaque
-        self.inputs, self.knows_fed, self.deferred = inputs, knows_fed, deferred or DeferredFetches(NO_DYNAMIC_VALUES, runner.deferred_fetches, runner.deferred_fetches)
+        self.inputs, self.knows_fed, self.deferred = inputs, knows_fed, deferred or DeferredFetches(numbers or NO_DYNAMIC_VALUES, runner.deferred_fetches, runner.deferred_fetches)
         self.places = {id(x): k for k, x in enumerate(inputs.external)}
         self.unused = set(self.places.values())
         self.used_arguments = set()
@@ -114,17 +116,17 @@ class Recording:
         record.result = self._given(result)
         record.effects = [e.described(self._left(e, result)) for e in effects]
         if opaque is not None and opaque.calls:
-            opaque_records.note(record, opaque.calls, self._template)
+            opaque_records.note(record, opaque.calls, self._template, numbers)
         record.losses = [(held, needed, [self._template(x) for x in held]) for held, needed in added]
         record.masks = [(k, self._template(mask_of(x))) for k, (x, mask) in enumerate(inputs.masks) if mask_of(x) is not mask]
         record.functions = []
         record.records = self._records(lazy) if lazy is not None else []
         record.accessed = runner.tapes.accessed[self.accessed_length:]
         for k, x in enumerate(inputs.external):
-            read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread) and not (
-                x._num_elements() > MOST_SETTINGS and runner.step.is_data(x))
+            read = x._datatype_enum() in opschema.HOST_KNOWN_ENUMS and not any(x is other for other in unread) and not (x._num_elements() > MOST_SETTINGS and runner.step.is_data(x))
             if (k in self.unused or read) and not is_unread(x) and id(x) not in passed_on:  # Python may have looked at it
                 self._check(ExternalInput, k, x, True)
+        opaque_records.refuse_late_checks(record)
         for index in self.used_arguments - inputs.indices:
             self._check(StepArgument, index, runner.step.arg_list[index], False)
         return record
@@ -236,8 +238,7 @@ class Recording:
     def _draws(self, record):
         """(places in `entries` of the operations whose seeds are drawn, the global seed); None if there are none."""
         drawn = tfi.global_seed() is not None  # TensorFlow draws seeds for what has no use for them, too
-        places = [k for k, (node, _, _) in enumerate(record.entries)
-                  if node.category == opschema.RANDOM or (drawn and node.op_type in opschema.UNUSED_SEEDS)]
+        places = [k for k, (node, _, _) in enumerate(record.entries) if node.category == opschema.RANDOM or (drawn and node.op_type in opschema.UNUSED_SEEDS)]
         if len(places) != len(self.runner.step.drawn_seeds) - self.drawn:
             raise Unskippable("draws seeds for some of its random numbers only")
         return (places, tfi.global_seed()) if places else None

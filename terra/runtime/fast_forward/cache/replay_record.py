@@ -5,11 +5,13 @@ from terra.frameworks.keras import call_context
 from terra.runtime.fast_forward.guards import added_losses
 from terra.runtime.fast_forward.sources.array_calculations import calculate_deferred
 from terra.runtime.fast_forward.sources import opaque_calls
+from terra.runtime.fast_forward.sources.dynamic_values import make_late_feeds
 from terra.runtime.fast_forward.sources.opaque_calls import Held, Result
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation, FetchedTensor
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource
 from terra.runtime.tensors.draws import seed_tensor
 from terra.tf.private import composites
+from terra.tf.random_state import random_state
 from terra.tf import private_names as tfi
 from terra.tf import opschema
 from terra.runtime.fast_forward.cache.call_records import (
@@ -87,6 +89,7 @@ def apply_record(runner, record, inputs, variants):
         if found is None:
             return MISSED if runner.step.skeleton is runner else FELL_BACK
         had, take_back = found
+        make_late_feeds(record, inputs.external, inputs.opaque, runner.step)
     if record.fetches:
         known = record
         record, sent, entries, seeds = _read(runner, record, inputs, variants)
@@ -118,17 +121,21 @@ def apply_record(runner, record, inputs, variants):
     if record.opaque:
         opaque_calls.made_for_good(record.opaque)
     if observer is not None and (record.effects or made):
-        observer.changes.take_over_effects(record, made, left, states)
+        observer.changes.take_over_effects(record, made, left, states, inputs.external)
     return result
 
 
 def _make_opaque(runner, record, inputs, first, end, had, made):
     """Make opaque calls of a record, where so many of its effects were had: see `opaque_calls.make_all`; None if the record does not hold. `made`: a
     list that is told of them."""
-    return opaque_calls.make_all(
+    observer, before = runner.observer, random_state() if made is not None else None
+    done = opaque_calls.make_all(
         record.opaque[first:end], record.effects, lambda template: _build(template, runner, record, inputs), inputs.opaque, runner.program.unsteady,
         None if made is None else lambda *call: made.append(call), opaque_calls.with_outcomes(record.opaque[:first]), had,
         lambda: runner.step.skeleton is runner and record.guard.holds() and inputs.numbers_hold())
+    if made is not None:
+        observer.opaque.note_draws(before)
+    return done
 
 
 def _read(runner, record, inputs, variants):

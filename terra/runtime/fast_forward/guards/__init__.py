@@ -6,7 +6,8 @@ walks nothing: it looks for the same objects, or for equal scalars, one containe
 or for unchanged version numbers of dicts where Python has these (`terra.tf.versions`).
 
 * `guard_builder` lists the containers that a framework object may read, recursively.
-* `container_guard` keeps what containers held, so that all are compared at once.
+* `container_guard` keeps what containers held, so that all are compared at once; `items_guard` does so for
+  lists and sets, `entries_guard` for single entries of dicts.
 * `guard_set` puts both together, with global settings, into the guard of one call.
 * `read_set` does the same for what a run of the program's own code has read; `null_read_set` stands in for
   it in an impure run, of which nothing is kept. `property_reads` lists what a property of the framework's

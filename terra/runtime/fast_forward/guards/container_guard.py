@@ -1,13 +1,12 @@
 """Snapshots: what containers held, so that they can be compared with it all at once."""
 
-from itertools import chain
-from operator import is_
 from types import MappingProxyType
 
 import numpy as np
 
 from terra.runtime.fast_forward.guards import attribute_filter
-from terra.runtime.tensors.comparing import SCALARS, Unskippable
+from terra.runtime.fast_forward.guards.items_guard import ItemsGuard
+from terra.runtime.tensors.comparing import Unskippable, equal
 from terra.tf import versions
 
 _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
@@ -16,11 +15,11 @@ _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 class ContainerGuard:
     """The contents that containers had: compared all at once, object by object."""
 
-    __slots__ = ("_parts", "_dicts", "_words", "_found", "_expected", "_sized", "_lengths", "_views", "_held", "_losses", "added_losses")
+    __slots__ = ("_parts", "_dicts", "_words", "_found", "_items", "_losses", "added_losses")
 
     def __init__(self):
         self._parts = {}  # id -> (a container, what is iterated over, what that gave, its keys if it is a dict)
-        self._views = None
+        self._items = None
         self._losses = {}  # id -> where a layer of tf_keras keeps the losses that its calls add, for each thread
         self.added_losses = {}  # id -> list of the losses that calls of a layer add (Keras 3), which was not noted: see `added_losses`
 
@@ -39,7 +38,7 @@ class ContainerGuard:
             view = container._storage  # of TensorFlow's wrappers of lists, whose own iterators are slow
         held = tuple(view)
         self._parts[key] = container, view, held, tuple(container) if view is not container and isinstance(container, (dict, MappingProxyType)) else ()
-        self._views = None
+        self._items = None
         return held
 
     def covers(self, container):
@@ -50,7 +49,7 @@ class ContainerGuard:
         """Note what another Snapshot has noted, too."""
         self._parts.update(other._parts)
         self._losses.update(other._losses)
-        self._views = None
+        self._items = None
 
     def holds_any(self, ids):
         """Returns whether an object of one of these ids was held."""
@@ -69,33 +68,20 @@ class ContainerGuard:
         self._losses[id(held)] = held
 
     def _flatten(self):
-        self._dicts, self._sized, self._lengths, self._views, self._held = [], [], [], [], []
-        versions_at, lengths_at, expected = [], [], []
+        self._dicts, addresses, items = [], [], []
         for container, view, held, keys in self._parts.values():
             address = versions.address_of_version(container.held if type(container) is attribute_filter.AttributeFilter else container)
             if address is not None:
                 self._dicts.append((container, view, held, keys))
-                versions_at.append(address)
-                continue
-            if type(container) is tuple:
-                continue
-            address = versions.address_of_length(view)
-            if address is not None:
-                lengths_at.append(address)
-                expected.append(len(held))
-            else:
-                self._sized.append(view)
-                self._lengths.append(len(held))
-            if held:
-                self._views.append(view)
-                self._held += held
-            if keys:
-                self._views.append(container.keys())
-                self._held += keys
-        self._words = versions.Words(versions_at + lengths_at) if versions_at or lengths_at else None
+                addresses.append(address)
+            elif type(container) is not tuple:
+                items.append((view, held))
+                if keys:
+                    items.append((container.keys(), keys))
+        self._words = versions.Words(addresses) if addresses else None
         # The dicts may have changed since they were noted: the first time their values are compared.
         self._found = None
-        self._expected = np.array(expected, np.uint64)
+        self._items = ItemsGuard(items)
 
     def only_version(self):
         """The version of the dict that was noted, as `versions.word_at` gives it; None if it has none, or if there is more to compare."""
@@ -107,7 +93,7 @@ class ContainerGuard:
 
     def holds(self):
         """Returns whether they hold the same objects, or equal scalars."""
-        if self._views is None:
+        if self._items is None:
             self._flatten()
         for held in self._losses.values():
             if held.__dict__.get("_eager_losses"):
@@ -116,22 +102,11 @@ class ContainerGuard:
             found = self._words.read()
             if found != self._found and not self._still(found):
                 return False
-        if list(map(len, self._sized)) != self._lengths:
-            return False
-        if not all(map(is_, chain.from_iterable(self._views), self._held)):
-            now = list(chain.from_iterable(self._views))
-            if not equal(now, self._held):
-                return False
-            self._held = now  # the next time they are the same objects
-        return True
+        return self._items.holds()
 
     def _still(self, found):
-        """Returns whether lists have the lengths, and dicts the values, that they had: `found` is what was read of them, and is expected the next time."""
-        n = len(self._dicts)
-        now = np.frombuffer(found, np.uint64)
-        if not np.array_equal(now[n:], self._expected):
-            return False
-        changed = range(n) if self._found is None else np.flatnonzero(now[:n] != np.frombuffer(self._found, np.uint64)[:n]).tolist()
+        """Returns whether the dicts have the values that they had: `found` is what was read of them, and is expected the next time."""
+        changed = range(len(self._dicts)) if self._found is None else np.flatnonzero(np.frombuffer(found, np.uint64) != np.frombuffer(self._found, np.uint64)).tolist()
         for container, view, held, keys in map(self._dicts.__getitem__, changed):
             now = tuple(view)
             if type(container) is attribute_filter.AttributeFilter:
@@ -153,12 +128,3 @@ def noted(array):
     if array.nbytes > _MOST_BYTES or array.dtype.hasobject or array.dtype.names is not None:
         raise Unskippable("uses an array that is too large to be compared")
     return array, contents(array)
-
-
-def equal(new, old):
-    """Returns whether two sequences hold the same objects, or equal scalars of one type, one by one."""
-    if len(new) != len(old):
-        return False
-    return all(
-        a is b or (type(a) in SCALARS and type(a) is type(b) and a == b and (a != 0 or type(a) is not float or str(a) == str(b)))  # 0.0 == -0.0
-        for a, b in zip(new, old))

@@ -5,7 +5,7 @@ from typing import Any, Iterable
 
 import numpy as np
 
-from terra.runtime.fast_forward.guards.container_guard import equal
+from terra.runtime.tensors.comparing import equal
 from terra.tf import versions
 
 

@@ -11,9 +11,10 @@ from types import FunctionType
 
 from terra.frameworks.settings import settings
 from terra.frameworks.framework_objects import root_of_class, root_of_function
-from terra.runtime.fast_forward.guards.container_guard import ContainerGuard, contents, equal
+from terra.runtime.fast_forward.guards.container_guard import ContainerGuard, contents
 from terra.runtime.fast_forward.guards.guard_builder import GuardBuilder
 from terra.runtime.tensors.object_kinds import is_librarys
+from terra.runtime.tensors.comparing import equal
 from terra.tf import private_names as tfi
 
 

@@ -12,20 +12,21 @@ import numpy as np
 
 from terra.frameworks import keras
 from terra.frameworks.settings import settings
-from terra.runtime.fast_forward.guards import container_guard, guard_builder
+from terra.runtime.fast_forward.guards import container_guard, guard_builder, patch_guard
 from terra.runtime.fast_forward.guards.entries_guard import EntriesGuard
 from terra.runtime.fast_forward.guards.property_reads import PropertyReads
-from terra.runtime.fast_forward.sources.effects import CONTENTS, StatePredicate, space_of
+from terra.runtime.fast_forward.sources.effects import CONTENTS, StatePredicate, held_in, space_of
 from terra.runtime.fast_forward.sources.number_sources import KINDS, StorageSource
-from terra.runtime.tensors.comparing import SCALARS
+from terra.runtime.tensors.comparing import SCALARS, equal
 from terra.tf import versions
-from terra.transform import convert
+from terra.transform import forms
 
 _code = attrgetter("__code__")
 _defaults = attrgetter("__defaults__")
 _kwdefaults = attrgetter("__kwdefaults__")
 _contents = attrgetter("cell_contents")
 _attributes = attrgetter("__dict__")
+_FIELDS = {_code: "__code__", _defaults: "__defaults__", _kwdefaults: "__kwdefaults__", _contents: "cell_contents"}
 
 
 def _is_empty(cell):
@@ -53,7 +54,7 @@ class ReadSet:
         self._objects = {}  # id -> (object, its class, the dict of its attributes or None)
         self._arrays = {}  # id -> (array, its contents)
         self._walk = guard_builder.GuardBuilder(container_guard.ContainerGuard(), [], reading=True)
-        self._parts = {}  # how properties look at parts -> PropertyReads
+        self._parts = {}  # (how properties look at parts, id of the object) -> PropertyReads
         self._settings = []
         self._classes = {}  # id -> (what `user_layers` knows of a class, the class)
 
@@ -104,9 +105,10 @@ class ReadSet:
     def parts(self, owner, name):
         """The property `name` of the framework's looked at the object `owner` and its parts. Raises Unskippable if it may call the user's code."""
         how = name if name in keras.OF_METRICS else name in keras.QUIET_PROPERTIES
-        if how not in self._parts:
-            self._parts[how] = PropertyReads(self, name)
-        self._parts[how].object(owner)
+        if (how, id(owner)) not in self._parts:
+            looks = PropertyReads(self, name)
+            looks.object(owner)  # it raises again the next time, if it does now
+            self._parts[how, id(owner)] = looks
 
     def variable(self, variable):
         self._walk.variable(variable)
@@ -156,6 +158,17 @@ class ReadSet:
         for (function, _), (cell, value) in self._asked.items():
             if function is _contents and (type(value) is int or type(value) in KINDS):
                 yield StorageSource(cell, CONTENTS, type(value)), value
+
+    def changed_numbers(self):
+        """(dict or list, key) of the numbers that were read there, and are others now."""
+        for space, entries in self._entries.values():
+            if type(space) is dict or type(space) is list:
+                for key, value in entries.items():
+                    if type(value) in KINDS and type(now := held_in(space, key)) in KINDS and now != value:
+                        yield space, key
+        for (function, _), (cell, value) in self._asked.items():
+            if function is _contents and type(value) in KINDS and type(now := held_in(cell, CONTENTS)) in KINDS and now != value:
+                yield cell, CONTENTS
 
     def guard(self, guard, before):
         """Notes what a skipped call depended on; `before`: the effects that there were until then."""
@@ -231,10 +244,13 @@ class ReadSet:
         self._settings = [(root, settings[root]) for root in [root for root, _ in self._settings] or [None]]
         self._of_dicts = EntriesGuard(self._entries.values(), [(space, key) for (_, key), space in self._absent.items()])
         answers = [(function, argument, value) for (function, _), (argument, value) in self._asked.items()]
-        self._answers = [answer for answer in answers if type(answer[0]) is not StatePredicate]
+        self._answers = _Answers([answer for answer in answers if type(answer[0]) is not StatePredicate])
         self._questions = [(question, answer) for question, _, answer in answers if type(question) is StatePredicate]
         self._held_arrays = list(self._arrays.values())
         self._known = list(self._classes.values())
+        addresses = [versions.address_of_version(space) for known, _ in self._known for space in known.spaces]
+        self._of_classes = versions.Words(addresses) if addresses and None not in addresses else None
+        self._found = None  # what was read of them, and how often the framework was patched then
         words, others = {}, []
         for it, kind, attributes in self._objects.values():
             found = versions.words_of_header(it, kind, attributes)
@@ -267,21 +283,61 @@ class ReadSet:
                 return False
         except AttributeError:
             return False
-        for function, argument, value in self._answers:
-            try:
-                now = function(argument)
-            except (ValueError, AttributeError):  # an empty cell or slot
-                return False
-            if now is not value and not (type(now) in SCALARS and container_guard.equal((now,), (value,))):
-                if function is _defaults or function is _kwdefaults:
-                    convert.refresh_form(argument)
-                return False
-        for known, cls in self._known:
-            if not known.holds(cls):
-                return False
+        if not self._answers.hold():
+            return False
+        if self._known and not self._classes_hold():
+            return False
         if not self._containers.holds():
             return False
         for array, held in self._held_arrays:
             if container_guard.contents(array) != held:
                 return False
-        return all(container_guard.equal(settings(root), held) for root, held in self._settings)
+        return all(equal(settings(root), held) for root, held in self._settings)
+
+    def _classes_hold(self):
+        """Returns whether the classes of layers are as they were: of those whose namespaces have not changed, nor the framework's, nothing is looked at."""
+        if self._of_classes is None:
+            return all(known.holds(cls) for known, cls in self._known)
+        found = self._of_classes.read(), patch_guard.modules.version
+        if found != self._found:
+            if not all(known.holds(cls) for known, cls in self._known):
+                return False
+            self._found = found
+        return True
+
+
+class _Answers:
+    """Compares what functions without side effects have given for their arguments: (function, argument, what it gave). Fields of functions and cells are read from memory, all at once."""
+
+    __slots__ = ("_read", "_words", "_found", "_others")
+
+    def __init__(self, answers):
+        self._read = [answer for answer in answers if versions.address_of_field(answer[1], _FIELDS.get(answer[0])) is not None]
+        self._others = [answer for answer in answers if versions.address_of_field(answer[1], _FIELDS.get(answer[0])) is None]
+        self._words = versions.Words([versions.address_of_field(argument, _FIELDS[function]) for function, argument, _ in self._read]) if self._read else None
+        self._found = None  # what was read when they were found to be the same
+
+    def hold(self):
+        """Returns whether they give the same objects, or equal scalars."""
+        if self._words is not None:
+            found = self._words.read()
+            if found != self._found:
+                if not _are_same(self._read):
+                    return False
+                self._read = [(function, argument, function(argument)) for function, argument, _ in self._read]  # held, so that no other object can come to be there
+                self._found = found
+        return _are_same(self._others)
+
+
+def _are_same(answers):
+    """Returns whether functions give the same objects again, or equal scalars."""
+    for function, argument, value in answers:
+        try:
+            now = function(argument)
+        except (ValueError, AttributeError):  # an empty cell or slot
+            return False
+        if now is not value and not (type(now) in SCALARS and equal((now,), (value,))):
+            if function is _defaults or function is _kwdefaults:
+                forms.refresh_form(argument)
+            return False
+    return True

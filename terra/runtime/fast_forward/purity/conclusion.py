@@ -1,9 +1,9 @@
 """The conclusion of a run that was observed: whether it was pure, and what it has read."""
 
 from terra.frameworks.settings import settings
-from terra.runtime.fast_forward.guards import attribute_filter, container_guard
+from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.sources.effects import StateInput, holds_tensors, space_of
-from terra.runtime.tensors.comparing import Unskippable, logits_of, mask_of
+from terra.runtime.tensors.comparing import Unskippable, equal, logits_of, mask_of
 from terra.runtime.tensors.object_kinds import is_librarys_container, is_record, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor
 from terra.tf import opschema, private_names as tfi
@@ -34,25 +34,30 @@ class Conclusion:
                         self.run.impure(f"sets {effect.name}, which is kept elsewhere")
                     elif effect.added is None and effect.value() is not result:
                         self._check_result(effect.value(), seen)
-        if self.run.deferred.looks_at_unsteady:
-            self.run.impure("looks at what unknown code gives, which is something else each time")
         if any(made is not None and made.gi_frame is not None for made in [reference() for reference in self.run.generators]):
             self.run.impure("leaves a generator that is not at its end")
         if self._leaves_unused():
             self.run.impure("does not use what it has written to a TensorArray")
-        needed = self.run.dynamic.why_needed() or (self.run.deferred.looks_at_numbers() and "looks at a number that varies")
-        if needed:
-            self.run.impure(needed)
+        self._check_numbers()
         return self._finish()
 
     def finish_inside(self, outer):
         """Returns the sealed reads of a run inside of a call of the framework's that is recorded as a whole; `outer`: the run around it, which takes over its effects."""
         self.run.conclude()
+        self._check_numbers()
         born = list(self.run.born.living())
         reads = self._finish()
         if self.run.effects and outer is not None:
             outer.changes.take_over(self.run.effects, born)
         return reads
+
+    def _check_numbers(self):
+        """Numbers and arrays that vary must not matter."""
+        if self.run.deferred.looks_at_unsteady:
+            self.run.impure("looks at what unknown code gives, which is something else each time")
+        needed = self.run.dynamic.why_needed() or (self.run.deferred.looks_at_numbers() and "looks at a number that varies")
+        if needed:
+            self.run.impure(needed)
 
     def _finish(self):
         self.run.libraries.forget_notes()
@@ -85,7 +90,7 @@ class Conclusion:
             if effect.is_relative:
                 self.run.impure("looks at what it adds to")
             elif self.run.reads.has_contents(space_of(effect.owner)) and not attribute_filter.is_user_attribute(effect.owner, effect.name) \
-                    and not container_guard.equal((effect.value(),), (effect.before,)):
+                    and not equal((effect.value(),), (effect.before,)):
                 self.run.impure("changes what the framework, or a look at all of it, finds there", True)  # it found another thing before
             elif self.run.reason is None and _carries(self.run.reads.attribute(effect.owner, effect.name), effect.value()):
                 self.carries.append(StateInput(effect.owner, effect.name))

@@ -44,7 +44,7 @@ class Observer(Patterns):
         run.entry_code = Observer.call.__code__
         self.conclusion = Conclusion(run)
         self._outer = None
-        self.fresh, self.result, self.item = run.fresh, run.result, run.item
+        self.fresh, self.result, self.item, self.unobserved = run.fresh, run.result, run.item, run.impure
         operands = run.operands
         self.operand, self.binary, self.comparison, self.unary = operands.operand, operands.binary, operands.comparison, operands.unary
         self.index, self.modulo, self.compared, self.contains, self.searched = operands.index, operands.modulo, operands.compared, operands.contains, operands.searched

@@ -13,9 +13,12 @@ from terra.runtime.fast_forward.purity.unknown.library_code import LibraryCode
 from terra.runtime.fast_forward.purity.unknown.live_calls import LiveCalls
 from terra.runtime.fast_forward.purity.unknown.opaque import Opaque
 from terra.runtime.fast_forward.purity.unknown.stand_ins import Unknown
+from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetches
 from terra.runtime.fast_forward.sources.dynamic_values import NO_DYNAMIC_VALUES
 from terra.runtime.fast_forward.sources.effects import so_far
+from terra.runtime.fast_forward.sources.number_sources import KINDS
+from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.object_kinds import HOLDING
 from terra.runtime.tensors.tensor import TerraTensor
@@ -39,7 +42,7 @@ class Run:
         "runner", "inputs", "covered", "recording", "entry_code", "dynamic", "deferred", "given", "carried",  # what it is given
         "reads", "reason", "passing", "postponed", "trying", "too_early", "is_inside_opaque", "is_worthwhile", "differentiates", "opaque", "library_code", "live_calls",
         "jumped", "entered", "skipped", "before", "used", "masks", "losses", "effects", "born", "held", "handed_over", "keyed", "bounds", "generators", "lets_go", "takes_index",
-        "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
+        "numpys_errors", "arrays", "attributes", "builtins", "calls", "changes", "classes", "contents",  # handlers, and the next ones
         "framework", "functionals", "libraries", "objects", "operands", "places", "_handlers", "__weakref__")
 
     def __init__(self, handlers: dict[str, type[Handler]], runner, given: set, dynamic=None, covered=None, inputs=None, carried=()):
@@ -79,6 +82,7 @@ class Run:
         self.bounds = []  # numbers that vary, and are bounds of the slice that is about to be taken
         self.keyed = {}  # id -> dict or set whose keys were looked at
         self.given = given  # ids of the containers among the arguments
+        self.numpys_errors = numpys_errors(np)  # what NumPy does about errors, when the run begins
         self._handlers = handlers
         for name, handler in handlers.items():
             setattr(self, name, handler(self))
@@ -99,8 +103,17 @@ class Run:
         return self.runner.step.is_lasting_handle(it) and id(it) not in self.runner.step.args
 
     def is_over(self):
-        """Whether nothing is observed any more. With numbers and arrays that vary, calls are still to be recorded with the tensors that stand for them."""
-        return self.reason is not None and not (self.passing and (self.dynamic.numbers or self.dynamic.has_arrays))
+        """Whether nothing is observed any more. With numbers and arrays that vary, calls are still to be recorded with the tensors that stand for them; and calls that were made already are not to be
+        made again."""
+        return self.reason is not None and not outcomes.pending and not (self.passing and (self.dynamic.numbers or self.dynamic.has_arrays))
+
+    def tensor(self, number, dtype):
+        """Returns a tensor of this type that stands for a number that varies; anything else as it is."""
+        return self.dynamic.tensor(number, dtype) if id(number) in self.dynamic.numbers else self.opaque.tensor(number, dtype)
+
+    def is_number(self, it):
+        """Whether it is a number that varies."""
+        return id(it) in self.dynamic.numbers or (type(it) in KINDS and it in self.opaque)
 
     def attempted(self, look, *parts):
         """Returns None if `look(*parts)`, which runs no code of the program's, understands what is asked; else why the run would be impure."""

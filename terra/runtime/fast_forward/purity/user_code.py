@@ -9,7 +9,9 @@ import inspect
 from types import FunctionType, MethodType
 
 from terra.runtime.fast_forward.cache.call_watch import ASKS_FOR, WRITERS, look_out, note_filters, observed_in_place, writes
+from terra.runtime.fast_forward.purity.facts import lifetimes
 from terra.runtime.fast_forward.purity.observer import Observer
+from terra.runtime.fast_forward.sources.dynamic_values import OpaqueNumbers
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.object_kinds import is_librarys
@@ -17,17 +19,17 @@ from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
 
-def observe(runner, users, covered, composites, call):
+def observe(runner, users, covered, inputs, call):
     """Make `call`, which may run these functions, and methods of these classes: (its result, what they read; None if they were not pure; whether the tapes were told of
-    gradient functions of the program's; their effects; their opaque calls; why they were not pure).
+    gradient functions of the program's; their effects; their opaque calls; the numbers that these give; why they were not pure).
 
     covered: the containers of what the framework reads in it.
-    composites: the ids of the sparse and ragged tensors among its arguments.
+    inputs: the `Inputs` of the call.
     """
     step = runner.step.function
     if (runner.observer is not None and runner.observer.covered is not None) or not step.located or step.options.fast_forward == "framework":
-        return call(), None, False, (), None, _IMPURE
-    observer = Observer(runner, set(composites), covered=covered)
+        return call(), None, False, (), None, None, _IMPURE
+    observer = Observer(runner, set(inputs.composites), OpaqueNumbers(runner.step, inputs), covered=covered)
     run = observer.run
     replaced = []  # (what tf.custom_gradient has made, the function that it has made it of)
     called, arguments, defaults, warned, wanted = {}, [], set(), [], []
@@ -40,10 +42,13 @@ def observe(runner, users, covered, composites, call):
             run.impure(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is called by the framework and was not observed")
             return
         called[id(code)] = code
-        for x in _arguments(frame) if _called_by_framework(frame) else ():
+        held = _arguments(frame) if _called_by_framework(frame) else ()
+        for x in held:
             if (type(x) is list or type(x) is dict) and id(x) not in defaults:  # it may come from the framework, as the same one the next time
                 run.give(x)
                 arguments.append(x)
+            elif type(x) in _READ_ONCE and id(x) not in run.born and lifetimes.is_held_by_frames_only(x, frame, held):  # the framework has made it in this call
+                run.fresh(x)
 
     def note_builtin(frame, function):
         if writes(function) and not run.is_inside_opaque:
@@ -76,15 +81,17 @@ def observe(runner, users, covered, composites, call):
         run.impure(ASKS_FOR.format(", ".join(wanted)))
     if _gives_any(result, run.ids_of_containers() | covered.ids()):
         observer.conclusion.release()
-        return result, None, False, (), None, "gives a list or dict that was there before"  # which the program may go on to change
-    effects, opaque = run.effects.values(), run.opaque
+        return result, None, False, (), None, None, "gives a list or dict that was there before"  # which the program may go on to change
+    effects, opaque, numbers = run.effects.values(), run.opaque, run.dynamic
     try:
-        return result, observer.conclusion.finish_inside(runner.observer), run.differentiates, effects, opaque, None
+        return result, observer.conclusion.finish_inside(runner.observer), run.differentiates, effects, opaque, numbers, None
     except Unskippable:
-        return result, None, False, (), None, f"{_IMPURE}: it {run.reason}" if run.reason else _IMPURE
+        return result, None, False, (), None, None, f"{_IMPURE}: it {run.reason}" if run.reason else _IMPURE
 
 
 _IMPURE = "runs functions of the user's that do more than compute"
+
+_READ_ONCE = frozenset([zip, enumerate, reversed])
 
 
 def _gives_any(result, ids):

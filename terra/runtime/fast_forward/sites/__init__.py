@@ -9,7 +9,8 @@ at the location. The answer depends on the callee:
 * `loss_scaling`: the parts of Keras' `LossScaleOptimizer`.
 * `builtin_loops`: `sum`, `map` and `functools.reduce`, with a location for each item.
 
-Other calls are reached without a call site. `block_calls` replaces methods of the framework that
-the block of a gradient tape calls, `gradient_functions` skips single gradient functions that a tape
+Other calls are reached without a call site. `framework_calls` replaces methods of the framework that
+the block of a gradient tape calls, or the framework itself where a call of it cannot be skipped as a
+whole; `gradient_functions` skips single gradient functions that a tape
 calls, and `framework_loops` wraps the loop of `tf.while_loop`, whose iterations get locations.
 """

@@ -1,17 +1,44 @@
 """Stand-ins for the framework's methods and objects: a call of one jumps where it can."""
 
+import weakref
+
 from terra.frameworks import framework_objects
 from terra.frameworks.keras import is_embedding, scales_losses
 from terra.location import current_step
 from terra.runtime.fast_forward.cache.arguments import with_tensors
 from terra.runtime.fast_forward.cache.call_cache import attempt, attempt_at, enter, running
 from terra.runtime.fast_forward.cache.call_records import MOST_RECORDS
+from terra.runtime.fast_forward.guards.guard_set import GuardSet
 from terra.runtime.fast_forward.sites import loss_scaling
+from terra.runtime.tensors.comparing import Unskippable
 from terra.runtime.tensors.object_kinds import is_iterator
 from terra.tf import private_names as tfi
+from terra.transform import classes
 
 Generator = tfi.tf.random.Generator
 _JACOBIAN, _BATCH_JACOBIAN = tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.batch_jacobian
+
+
+def prepare_users(owner):
+    """Instruments the classes of the program's whose methods an object of the framework's calls, as no call site names these: from the first steps on, as what is traced has to be found again."""
+    key = id(owner)
+    if key in _prepared:
+        return
+    users = []
+    try:
+        GuardSet(owner, (), users)
+    except Unskippable:  # it may not be built yet
+        _tried[key] = _tried.get(key, 0) + 1
+    if _tried.get(key, _MOST_TRIES) >= _MOST_TRIES:
+        _prepared[key] = weakref.ref(owner, lambda _: (_prepared.pop(key, None), _tried.pop(key, None)))
+    for thing in users:
+        if isinstance(thing, type):
+            classes.prepare(thing)
+
+
+_MOST_TRIES = 3
+_prepared = {}  # id -> a weak reference to an object of the framework's
+_tried = {}  # id -> how often it was looked at in vain
 
 
 def skipping(function):
@@ -54,6 +81,8 @@ class Skipping:
                 step.note_indices(args[0])
         runner = running()
         if runner is None:
+            if step is not None:
+                prepare_users(callee)
             return callee(*args, **kwargs)
         return attempt(runner, type(callee).__call__, callee, args, kwargs, lambda: callee(*args, **kwargs))
 

@@ -6,7 +6,7 @@ from terra.frameworks import framework_objects
 from terra.location import location
 from terra.runtime.execution import interception
 from terra.runtime.fast_forward.cache import call_cache
-from terra.runtime.fast_forward.sites import fast_calls, gradient_functions, user_layers
+from terra.runtime.fast_forward.sites import framework_calls, fast_calls, gradient_functions, user_layers
 from terra.runtime.fast_forward.sites.builtin_loops import located
 from terra.runtime.fast_forward.sites.skipping import OF_TAPES, Generator, Skipping, skipping
 from terra.runtime.tapes import jacobians
@@ -70,7 +70,7 @@ def install(program, observe_users):
     observe_users: makes a call that may run the program's functions, and observes these (`user_code.observe`).
     """
     global of_program
-    of_program, call_cache.observe_users = program, observe_users
+    of_program, call_cache.observe_users, call_cache.parts_are_sites = program, observe_users, framework_calls.prepare
     inner = location._resolve
 
     def resolve(there, callee):

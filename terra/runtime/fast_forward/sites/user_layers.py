@@ -41,6 +41,11 @@ class _Class:
         """Keras' global state of this thread; `clear_session` makes a new one."""
         return self.globals.GLOBAL_STATE_TRACKER
 
+    @property
+    def spaces(self):
+        """The namespaces of the user's classes in it."""
+        return [space for space, _ in self.held]
+
     def holds(self, cls):
         return self.version == patch_guard.modules.version and cls.__call__ is self.wrapper and all(
             len(space) == len(held) and all(map(is_, space.values(), held)) for space, held in self.held)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from terra.frameworks import numpys
 from terra.runtime.fast_forward.sources.deferred_fetches import DeferredFetch, DeferredCalculation
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, ConstantSource, ContainerSource, FetchSource, NumberSource
 from terra.runtime.interpreter import frames
@@ -187,6 +188,15 @@ def is_plain_value(x):
 def is_filtered(action, but=None):
     """Whether a warning of NumPy's calculations may be treated so, by the filters that there are, not counting those for the category `but`."""
     return any(f[0] == action and (issubclass(RuntimeWarning, f[2]) or issubclass(f[2], RuntimeWarning)) and f[2] is not but for f in warnings.filters)
+
+
+def numpys_errors(_):
+    """Returns what NumPy does about errors; None if the program might notice each of them."""
+    modes = np.geterr().values()
+    return None if not _MODES.issuperset(modes) or is_filtered("always", numpys.RankWarning) else " ".join(modes)
+
+
+_MODES = frozenset(["ignore", "warn", "raise"])
 
 
 @functools.lru_cache(None)

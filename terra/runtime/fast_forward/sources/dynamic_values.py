@@ -9,18 +9,19 @@ wherever the run uses it; and so are those that are calculated of it. An integer
 """
 
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from terra.runtime.fast_forward.sources.number_sources import KINDS, ComputedSource, ConstantNumber, CounterSource, NumberPredicate, StorageSource, is_large
+from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, NumberSource
 from terra.runtime.tensors.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
 from terra.tf import private_names as tfi
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
 _TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
-_OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
+OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
 def may_vary(value):
@@ -54,11 +55,29 @@ class Becomes:
     __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __radd__
 
 
+class LateFeed(NamedTuple):
+    """A tensor of this type, among those that a call is given from outside, that is made of the number which an opaque call of it gives."""
+
+    place: int
+    of: Result
+    dtype: Any
+
+
+def make_late_feeds(record, external, results, step):
+    """Appends the tensors of a record's `LateFeed`s to those that its call is given, or puts them there; `results`: what its opaque calls have given."""
+    for place, of, dtype in record.late_feeds:
+        made = tfi.eager_constant(results[of.index], dtype)
+        if step is not None:
+            made = step.hold_data(noted(made))
+        external[place:place + 1] = (made,)
+
+
 class _Nothing:
     """No arrays and no numbers."""
 
     numbers = places = integers = MappingProxyType({})
     has_arrays = False
+    calls = ()
 
     def part_for(self, x):
         return None
@@ -84,22 +103,57 @@ class _Nothing:
     def why_needed(self):
         return None
 
+    def late(self, of, number, dtype):
+        return number
+
+    def take_over(self, made, of, dtype):
+        pass
+
 
 NO_DYNAMIC_VALUES = _Nothing()
 
 
+class OpaqueNumbers(_Nothing):
+    """Holds what varies of a call of which nothing else may: numbers that opaque calls give in it, and operations take."""
+
+    def __init__(self, step, inputs):
+        self._step, self._inputs = step, inputs
+        self.repeated, self._made, self.late_feeds = [], [], []
+
+    def is_looked_at(self, ids):
+        """Whether Python has looked at a tensor of one."""
+        return not all(is_unread(made) for made, _ in self._made)
+
+    def late(self, of, number, dtype):
+        """Returns a tensor that stands for the number which an opaque call has given; the number itself if there can be none."""
+        if not dtype.is_floating or tfi.promotes():
+            return number
+        made = self._step.hold_data(noted(tfi.eager_constant(number, dtype)))
+        self.take_over(made, of, dtype)
+        return made
+
+    def take_over(self, made, of, dtype):
+        """A call within has taken the tensor `made`, which stands for what this opaque call has given."""
+        self.late_feeds.append(LateFeed(len(self._inputs.external), of, dtype))
+        self._inputs.external.append(made)
+        self._made.append((made, None))
+        self.repeated.append((of, dtype))
+
+
 def tensor_for(use, tensors, numbers, drawn):
-    """The tensor of an entry of `DynamicValues.repeated`."""
+    """The tensor of an entry of `DynamicValues.repeated`; None if it is known later only."""
     if type(use) is int:
         return tensors[use]
     if type(use) is ResidualSource:
         x = drawn[use.index]
         return x if type(x) is tfi.EagerTensor else tfi.eager_constant(x, None)
     of, dtype = use
+    if type(of) is Result:
+        return None
     return tfi.eager_constant(drawn[of.index] if type(of) is ResidualSource else numbers[of], dtype)
 
 
-class DynamicValues:
+class DynamicValues(OpaqueNumbers):
     """Holds what varies of one call of the step's function, and the tensors that stand for it.
 
     Each use has a tensor of its own: there are as many for an array, or a number, as the run uses it times.
@@ -108,10 +162,10 @@ class DynamicValues:
     """
 
     def __init__(self, step, inputs, numbers, integers, given):
-        self._step, self._inputs = step, inputs
+        super().__init__(step, inputs)
         self._tensors = {}  # id of an array -> (it, its first tensor, place of that among the `Inputs`)
         self._used = set()  # these places, of those that were used already
-        self.repeated = []  # for each further use one of these, or `ResidualSource`, or (`ResidualSource` or the place of a number among the sources, type of the tensor)
+        # In `repeated`, there is for each further use one of these, or `ResidualSource`, or (`ResidualSource`, `Result` or the place of a number among the sources, type of the tensor).
         self.calls = []  # the live ones
         self._n_drawn = 0  # how much they have given
         self._drawn = {}  # id of an array that they have given -> (it, `ResidualSource`)
@@ -122,7 +176,6 @@ class DynamicValues:
         self.integers = integers
         self.numbers = {}  # id of a float that varies -> (it, its place among the sources)
         self.sources = []  # a `StorageSource` or `ComputedSource` for each, and each `CounterSource` that they are calculated of
-        self._made = []  # (tensor, place of the number among the sources) of those of numbers
 
     def __contains__(self, array):
         return id(array) in self._tensors or id(array) in self._drawn
@@ -168,7 +221,7 @@ class DynamicValues:
         self._inputs.numbers, self._inputs.drawn, self._inputs.arrays = numbers, drawn, self.arrays()
         for use in uses:
             made = tensor_for(use, external, numbers, drawn)
-            external.append(alias_of(made) if type(use) is int else self._step.hold_data(noted(made)))
+            external.append(alias_of(made) if type(use) is int else made if made is None else self._step.hold_data(noted(made)))
 
     def tensor_of(self, array, dtype=None):
         """A tensor that stands for an array; None if the array is none of these, or its contents have changed. `dtype`: a floating type, if it is to have that."""
@@ -273,7 +326,7 @@ class DynamicValues:
 
     def beside(self, name, left, right):
         """The operands of the operator `name`, with a tensor in the place of a number beside one."""
-        if name in _OF_TENSORS:
+        if name in OF_TENSORS:
             if id(left) in self.numbers:
                 left = self._beside(left, right)
             elif id(right) in self.numbers:

@@ -14,6 +14,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable, NamedTuple
 
 from terra import ours
+from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.tensors.comparing import SCALARS, scalar
 from terra.runtime.tensors.object_kinds import PLAIN
 from terra.tf import private_names as tfi
@@ -72,26 +73,43 @@ class _Outcomes(threading.local):
 
 outcomes = _Outcomes()
 ANYTHING = object()  # in place of what a call has given, if nobody looks at it
+
+
+class OfKind(NamedTuple):
+    """Stands for a number or text of this type, another one each time."""
+
+    kind: type
+
+
 OBJECT = object()  # in place of what a call has given, if that is opaque
+VARYING = frozenset([*KINDS, str, bytes])  # types of what a call may give that is another one each time
 _COMPARED = frozenset([*PLAIN, MethodType, type(print), type([].append), type("".__len__)])  # of which equal ones do the same
 
 
 class OpaqueCall:
     """One such call.
 
-    `parts`: (function, list of arguments, dict of keyword arguments), which `Recording` makes a template of; `expected` identifies what it gave, or is ANYTHING; `n_effects`: how many effects of the
-    run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes;
-    `keeps_guards`: whether it does the former, though it is not to be made twice.
+    `parts`: (function, list of arguments, dict of keyword arguments), which `Recording` makes a template of; `expected` identifies what it gave, or is ANYTHING or `OfKind`; `n_effects`: how many effects of the
+    run come before it; `key` tells where it stands in the program; `is_blind`: whether it changes nothing that is compared, and sees nothing that the run changes (but
+    for one that reads a number which varies), so that it may be made twice;
+    `keeps_guards`: whether it does the former, though it is not to be made twice; `constant`: the parts, if these are the same objects each time, else None.
     """
 
-    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards")
+    __slots__ = ("parts", "expected", "n_effects", "key", "caller", "is_blind", "keeps_guards", "constant")
 
     def __init__(self, parts: Any, expected: Any, n_effects: int, key: Any, caller: "Caller | None", is_blind: bool, keeps_guards: bool):
         self.parts, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards = parts, expected, n_effects, key, caller, is_blind, keeps_guards
+        self.constant: tuple[Any, list, dict] | None = None
 
     def described(self, template: Any) -> "OpaqueCall":
         """Returns the call as a record keeps it."""
-        return OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards)
+        described = OpaqueCall(template, self.expected, self.n_effects, self.key, self.caller, self.is_blind, self.keeps_guards)
+        function, args, kwargs = self.parts
+        if self.constant is not None:
+            described.constant = self.constant
+        elif all(type(part) is Held for part in (function, *args, *kwargs.values())):
+            described.constant = function.value, [part.value for part in args], {name: part.value for name, part in kwargs.items()}
+        return described
 
     def is_like(self, other: "OpaqueCall", same: Callable) -> bool:
         return (self.expected, self.n_effects) == (other.expected, other.n_effects) and same(self.parts, other.parts)
@@ -115,11 +133,12 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
     pending, n = outcomes.pending, first
     try:
         for call in calls:
-            for effect in effects[n_had + len(had):call.n_effects]:
-                value = build(effect.template)
-                had.append((effect, effect.state()))
-                effect.apply(value)
-            function, args, kwargs = parts = build(call.parts)
+            if n_had + len(had) < call.n_effects:
+                for effect in effects[n_had + len(had):call.n_effects]:
+                    value = build(effect.template)
+                    had.append((effect, effect.state()))
+                    effect.apply(value)
+            function, args, kwargs = parts = call.constant or build(call.parts)
             if not call.is_blind and n < len(pending) and pending[n].function == function:
                 outcome = pending[n]
             else:
@@ -128,15 +147,16 @@ def make_all(calls: list[OpaqueCall], effects: list, build: Callable, results: l
                     del pending[n:]
                     pending.append(outcome)
             n += not call.is_blind
-            is_another = outcome.error is None and call.expected is not ANYTHING and identity(outcome.value) != call.expected
-            if is_another and type(outcome.value) in (float, str, bytes, int):
+            is_another = outcome.error is None and not _is_expected(outcome.value, call.expected)
+            if is_another and (type(outcome.value) in VARYING or type(outcome.value) is int):
                 unsteady.add(call.key)
             if outcome.error is not None or is_another or not (call.is_blind or call.keeps_guards or still_holds is None or still_holds()):
                 take_back()
                 return None
-            results.append(outcome.value)
+            value = renewed(outcome.value) if note is not None and type(call.expected) is OfKind else outcome.value
+            results.append(value)
             if note is not None:
-                note(call, parts, outcome.value)
+                note(call, parts, value)
     except BaseException:
         take_back()
         raise
@@ -161,6 +181,19 @@ def identity(value: Any) -> Any:
     if kind is tfi.EagerTensor and is_plain(value):
         return value_key(value)
     return scalar(value) if kind in SCALARS else OBJECT
+
+
+def _is_expected(value: Any, expected: Any) -> bool:
+    return expected is ANYTHING or (type(value) is expected.kind if type(expected) is OfKind else identity(value) == expected)
+
+
+def renewed(value: Any) -> Any:
+    """Returns an equal number or text that is an object of its own; anything else as it is."""
+    if type(value) is float:
+        return value * 1.0
+    if type(value) not in VARYING or (type(value) in (str, bytes) and len(value) < 2):
+        return value
+    return type(value)().join([value[:1], value[1:]]) if type(value) in (str, bytes) else value.copy()
 
 
 def is_plain(value: Any) -> bool:

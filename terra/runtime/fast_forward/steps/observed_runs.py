@@ -9,7 +9,7 @@ from terra.runtime.fast_forward.cache.arguments import is_held
 from terra.runtime.fast_forward.cache.recording import Recording
 from terra.runtime.fast_forward.cache.call_records import Inputs
 from terra.runtime.fast_forward.purity.observer import Observer
-from terra.runtime.fast_forward.sources.dynamic_values import DynamicValues, may_vary
+from terra.runtime.fast_forward.sources.dynamic_values import DynamicValues, OpaqueNumbers, may_vary
 from terra.runtime.fast_forward.sources.number_sources import StorageSource
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable
@@ -37,7 +37,8 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
         varying.repeat((), (), ())
         renewed = varying.renewed()
         args, kwargs = renewed[:len(args)], dict(zip(kwargs, renewed[len(args):]))
-    recording, observer = Recording(runner), Observer(runner, described.given, varying, inputs=inputs, carried=trial.carried)
+    dynamic = OpaqueNumbers(runner.step, inputs) if varying is None else varying
+    recording, observer = Recording(runner), Observer(runner, described.given, dynamic, inputs=inputs, carried=trial.carried)
     run, conclusion = observer.run, observer.conclusion
     if fewest == 1:
         run.recording = recording
@@ -59,6 +60,7 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
                 return result
         reads = conclusion.finish(result)
         if not reads.hold_after_the_run():
+            runner.program.note_varying(reads)
             run.impure("changes what it reads")
             raise Unskippable
         if inputs.known_elsewhere(runner, reads) or (varying is not None and reads.holds_any(varying.ids())):
@@ -68,7 +70,7 @@ def observe(runner, trial, called, args, kwargs, fewest, described, expected):
             run.impure("does too little to be worth a jump")
             raise Unskippable
         recording.is_known = lambda x: is_held(x, described.keep, reads)
-        record = recording.make_record(result, inputs, False, deferred=run.deferred, added=conclusion.added, effects=run.effects.values(), opaque=run.opaque,
+        record = recording.make_record(result, inputs, False, deferred=run.deferred, added=conclusion.added, effects=run.effects.values(), opaque=run.opaque, numbers=dynamic,
                                   passed_on=set(map(id, inputs.external)) - run.used - inputs.enclosed)
     except Unskippable as error:
         if run.reason is None:

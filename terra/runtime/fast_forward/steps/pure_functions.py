@@ -26,7 +26,7 @@ from terra.runtime.fast_forward.cache import arguments, call_cache, verification
 from terra.runtime.fast_forward.cache.replay_record import apply_record
 from terra.runtime.fast_forward.cache.call_records import FELL_BACK, MISSED, Inputs
 from terra.runtime.fast_forward.guards import guard_set
-from terra.runtime.fast_forward.sites import user_layers
+from terra.runtime.fast_forward.sites import skipping, user_layers
 from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.fast_forward.sources.dynamic_values import A_NUMBER, DynamicValues
@@ -78,6 +78,8 @@ def run_keras_step(form, model, args, kwargs):
     if step is not None and any(map(arguments.holds_array, args)) and step.takes_tensors() and _is_stock_throughout(step.function, model):
         args = arguments.with_tensors(step, model, args, {})[0]
     runner = call_cache.running()
+    if runner is None and step is not None:
+        skipping.prepare_users(model)
     if runner is None or not framework_objects.derives_from_stock(type(model)):
         return form(model, *args, **kwargs), False
     calls = []

@@ -5,6 +5,7 @@ import gc
 import inspect
 import sys
 import traceback
+import warnings
 import weakref
 from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MethodType
 from typing import Any
@@ -84,3 +85,15 @@ def _is_programs_class(kind: type) -> bool:
         if filename is not None and not is_librarys(cls) and (policy.is_user_module(name, filename) or policy.is_strange(name, filename)):
             return True
     return False
+
+
+def callers_looked_up(callee: Any, args: tuple, kwargs: dict) -> int:
+    """Returns how many callers a call looks up, as `warnings.warn(text, stacklevel=2)` does."""
+    level = args[2] if callee is warnings.warn and len(args) > 2 else kwargs.get("stacklevel", 1)
+    return level if type(level) is int else 1
+
+
+def where_it_stands(callee: Any) -> tuple[Any, str] | None:
+    """Returns (module, name) of a function that stands in its module under its name."""
+    module, name = sys.modules.get(getattr(callee, "__module__", None) or ""), getattr(callee, "__name__", None)
+    return (module, name) if module is not None and getattr(module, str(name), None) is callee else None

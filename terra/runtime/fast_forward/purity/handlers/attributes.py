@@ -48,6 +48,8 @@ class Attributes(Handler):
         if it in self.run.opaque:
             return self._opaquely(it, name, f"asks for {name}")
         kind = type(it)
+        if self.run.places.is_read_anew(it, name):
+            return answer(name, self.run.opaque.reads(it, name))
         if kind is np.ndarray and name in METHODS and self.run.deferred.part_for(it) is not None:
             return it
         if name == "T" and kind is np.ndarray:
@@ -190,7 +192,7 @@ class Attributes(Handler):
         elif kind is super:
             self._super_attribute(it, name)
         elif issubclass(kind, type):
-            if kind in (type, abc.ABCMeta, enum.EnumMeta):
+            if kind in (type, abc.ABCMeta, enum.EnumMeta) or (defined(kind, "__getattribute__") is type.__getattribute__ and defined(kind, "__getattr__") is None):
                 self._class_attribute(it, kind, name)
             else:
                 self.run.impure(f"asks a class of type {kind.__name__} for {name}")

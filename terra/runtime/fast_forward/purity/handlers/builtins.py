@@ -19,7 +19,7 @@ from terra.runtime.fast_forward.sources import residual_calls
 from terra.runtime.fast_forward.sources.array_calculations import FUNCTIONS, METHODS, warned, writes
 from terra.runtime.fast_forward.sources.effects import GROWING, Append
 from terra.runtime.tensors.comparing import SCALARS
-from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
+from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, READING, TENSORS, is_c_class, is_librarys, is_librarys_container, is_like_builtin, is_record, is_tapes, makes_named_tuples
 from terra.tf import private_names as tfi
 from terra.tf.private import composites
 
@@ -275,7 +275,11 @@ class Builtins(Handler):
     @ours.calling
     def is_instance(self, callee, /, *args):
         if self.run.reason is None and len(args) == 2:
-            self.run.classes.ask_instance(*args, callee is issubclass)
+            why = self.run.attempted(self.run.classes.ask_instance, *args, callee is issubclass)
+            if why is not None and is_c_class(type(args[0])):  # a class of the program's may answer itself
+                return self.run.opaque.make(callee, args, {}, why)
+            if why is not None:
+                self.run.impure(why)
         return callee(*args)
 
     @ours.calling

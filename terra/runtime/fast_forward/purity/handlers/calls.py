@@ -99,7 +99,7 @@ class Calls(Handler):
                 if effect_free.is_setting(callee):
                     return functools.partial(self._setting, callee)
             if fast_calls.substitute(callee) is not None and not self.run.library_code.is_to_be_observed(callee):
-                if self.run.dynamic.numbers and callee in tensorflow.CONVERTING:
+                if callee in tensorflow.CONVERTING:
                     return functools.partial(self.run.framework.converting, callee, form)
                 return functools.partial(self.run.framework.call, callee, form)
             if id(callee) in FUNCTIONS:
@@ -293,7 +293,7 @@ class Calls(Handler):
         if function is tfi.tape_gradient_method and self.run.differentiates and id(owner) in self.run.born:
             return functools.partial(self.run.functionals.gradient, callee)
         if function is tfi.tape_gradient_method or substitution.substitute(callee) is not None:
-            if self.run.dynamic.numbers and function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
+            if function.__name__ in tensorflow.ASSIGNING and tfi.is_variable(owner):
                 return functools.partial(self.run.framework.assigning, owner, form)
             return functools.partial(self.run.framework.call, None, form)
         if is_tapes(type(owner)) and function.__name__ == "watch":

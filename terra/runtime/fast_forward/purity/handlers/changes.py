@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, Append, Effect, Removal, held_in, kind_of
 from terra.runtime.fast_forward.sources.dynamic_values import Becomes
 from terra.runtime.fast_forward.sources.number_sources import KINDS
+from terra.runtime.fast_forward.purity.unknown.stand_ins import OpaqueChange
+from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, defined, is_frameworks_function, is_librarys, is_librarys_container
 from terra.tf import private_names as tfi
 from terra.transform import policy
@@ -34,6 +36,8 @@ class Changes(Handler):
             self.run.contents.keys(it)
             self.sets(it, key)
             return it
+        if self.run.reason is None and id(it) not in self.run.born and not is_librarys(kind) and kind not in TENSORS:
+            return OpaqueChange(self.run.opaque, it)
         if id(it) not in self.run.born or not (kind in (list, dict, np.ndarray) or is_librarys_container(kind)):
             self.run.impure("changes a container that it has not made")
         elif (kind is np.ndarray or sliced) and value is _UNKNOWN:
@@ -63,8 +67,13 @@ class Changes(Handler):
         attribute_filter.note_user_attribute(it, name)
         if self.run.objects.sets_own(it, name):
             return it
-        if self.run.reason is None and self.run.classes.may_set(it, name):
+        why = self.run.attempted(self.run.classes.may_set, it, name) if self.run.reason is None else ""
+        if why is None:
             self.sets(it, name)
+        elif why and (type(it) is ModuleType or defined(type(it), "__setattr__") is object.__setattr__):
+            return _Set(lambda value: self.run.opaque.make(setattr, (it, name, value), {}, why))
+        elif why:
+            self.run.impure(why)
         return it
 
     def _setter(self, it, name):
@@ -96,16 +105,18 @@ class Changes(Handler):
     def sets(self, owner, name, added=None, before=_UNKNOWN):
         """An attribute or item is about to be set; or it was, where there was `before`."""
         known = self.run.effects.get((id(owner), name))
-        if known is not None and self.run.opaque.calls and [*self.run.effects].index((id(owner), name)) < max(call.n_effects for call in self.run.opaque.calls):
+        if known is not None and not self.run.opaque.lets_set_again(owner, name, [*self.run.effects].index((id(owner), name))):
             self.run.impure(f"sets {known.label} again, after a call of unknown code that may have seen it")
             return
         if before is _UNKNOWN:
             before = held_in(owner, name)
+        self.run.effects.pop((id(owner), name), None)  # it comes last
         self.run.effects[id(owner), name] = Effect(owner, name, added, before=before if known is None else known.before)
 
-    def take_over_effects(self, record, calls, values, before):
-        """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls: [(call, what it was made of, what it gave)]."""
-        done = 0
+    def take_over_effects(self, record, calls, values, before, external):
+        """A call was skipped that has these effects, which have set `values` where there was `before`, and has made these opaque calls: [(call, what it was made of, what it gave)]; it was
+        given the tensors `external` from outside."""
+        done, first = 0, len(self.run.opaque.calls)
         for call, made_of, value in calls:
             for k in range(done, call.n_effects):
                 self._take_effect(record.effects[k], values[k], before[k])
@@ -113,6 +124,8 @@ class Changes(Handler):
             self.run.opaque.take_over(call, made_of, value)
         for k in range(done, len(record.effects)):
             self._take_effect(record.effects[k], values[k], before[k])
+        for place, of, dtype in record.late_feeds if self.run.reason is None else ():
+            self.run.dynamic.take_over(external[place], Result(first + of.index), dtype)
 
     def _take_effect(self, effect, value, before):
         if self.run.reason is not None:
@@ -202,7 +215,8 @@ class Changes(Handler):
         else:
             self.run.attributes.attribute(owner, name)
         it = self.inplace(it, held, operator)
-        self.sets(owner, name)
+        if type(held) is not list:  # which stays where it is
+            self.sets(owner, name)
         return it
 
     def inplace(self, it, held, operator):
@@ -214,8 +228,12 @@ class Changes(Handler):
             it = self.run.dynamic.beside(operator, held, it)[1]
         kind = type(held)
         self.run.deferred.looked_at(held)
+        if kind is list and id(held) not in self.run.born and operator == "Add" and self.run.reason is None:
+            self.run.opaque.make(list.extend, (held, it), {}, "changes a container that it has not made")
+            return []
         if kind is list or kind is set or kind is dict:
-            self.stored(held, value=it) if kind is not set else self.run.impure("changes a set")
+            if kind is set or self.stored(held, value=it) is not held:
+                self.run.impure(f"changes a {kind.__name__} in place")
             if kind is dict:
                 return self.run.contents.pairs(it)
             self.run.contents.iterated(it)
@@ -238,7 +256,8 @@ class Changes(Handler):
             return it
         if self.run.places.is_place(container, key) and (type(container) is list or key in container):
             return self._inplace_place(it, container, key, operator)
-        self.stored(container, value=None)  # (the value is shown itself)
+        if self.stored(container, value=None) is not container:  # (the value is shown itself)
+            self.run.impure("changes an item of a container that it has not made")
         if type(container) is not np.ndarray:
             return self.inplace(it, container[key], operator)
         self._taken_apart(it)

@@ -3,6 +3,7 @@
 Operators look as deep as their operands go, so the containers in a container are looked into, too.
 """
 
+import collections
 import functools
 
 import numpy as np
@@ -118,18 +119,23 @@ class Contents(Handler):
             return _Indexed(self.run.arrays, it)
         form = self.run.calls.special(it, "__getitem__")
         self.run.takes_index = form is not None
-        return self.items(it) if form is None else SpecialMethod(self.run, form)
-
-    def items(self, it):
-        """`it` is merged into a dict."""
+        if form is not None:
+            return SpecialMethod(self.run, form)
         self.keys(it)
         return self.container(it)
+
+    def items(self, it):
+        """Returns what to merge into a dict, or to give as keyword arguments, in place of `it`."""
+        self.keys(it)
+        return self.run.fresh(self.run.opaque.merged(it)) if it in self.run.opaque else self.container(it)
 
     def subscript(self, it, key):
         """The item `key`, a constant, of `it` is taken."""
         if self.run.reason is not None or not self.run.places.is_place(it, key):
             return self.mapping(it)
         number = self.run.places.counter(it, key)
+        if number is None and self.run.places.is_read_anew(it, key):
+            number = self.run.opaque.reads(it, key)
         if number is not None:
             return _KnownItem(number)
         self.run.before = len(self.run.runner.log)
@@ -170,7 +176,7 @@ class Contents(Handler):
             return
         if is_like_builtin(kind):
             self.run.classes.note_class(it)
-        if kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind)):
+        if kind in LISTS or kind is collections.deque or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind)):
             held = self.run.reads.contents(it)
             if any(type(x) is TerraTensor and x._owner is self.run.runner for x in held):
                 self.run.impure("keeps a tensor in a container")

@@ -83,28 +83,27 @@ class Framework(Handler):
     def assigning(self, variable, form, /, *args, **kwargs):
         """Call a method that assigns to a variable: it first makes a tensor of what it is given."""
         dtype = tfi.dtypes.as_dtype(getattr(variable, "_dtype", None) or variable.dtype)
-        return self.call(None, form, *[self.run.dynamic.tensor(x, dtype) for x in args[:1]], *args[1:], **kwargs)
+        return self.call(None, form, *[self.run.tensor(x, dtype) for x in args[:1]], *args[1:], **kwargs)
 
     def converting(self, function, form, /, *args, **kwargs):
         """Call a function that makes tensors of numbers among its arguments, of a type that is known beforehand."""
-        numbers = self.run.dynamic.numbers
         if function in tensorflow.CONSTANTS:
-            if id(args[0] if args else None) in numbers and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"dtype"}:
+            if self.run.is_number(args[0] if args else None) and len(args) + len(kwargs) <= 2 and kwargs.keys() <= {"dtype"}:
                 dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
-                made = self.run.dynamic.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
+                made = self.run.tensor(args[0], _type_of(args[0]) if dtype is None else tfi.dtypes.as_dtype(dtype))
                 if made is not args[0]:
                     return made
         elif function is tfi.tf.cast and type(args[0] if args else None) is int:
             dtype = kwargs.get("dtype", args[1] if len(args) == 2 else None)
-            made = args[0] if dtype is None else self.run.dynamic.tensor(args[0], tfi.dtypes.as_dtype(dtype))  # the host casts it: no operation is issued
+            made = args[0] if dtype is None else self.run.tensor(args[0], tfi.dtypes.as_dtype(dtype))  # the host casts it: no operation is issued
             if type(made) is not int:
                 return made
         elif function is tfi.tf.cast:
-            args = [*[self.run.dynamic.tensor(x, _type_of(x)) if id(x) in numbers else x for x in args[:1]], *args[1:]]
+            args = [*[self.run.tensor(x, _type_of(x)) if self.run.is_number(x) else x for x in args[:1]], *args[1:]]
         else:
             types = {x.dtype for x in args if type(x) in TENSORS or tfi.is_variable(x)}
-            if len(types) == 1 and all((type(x) is float and id(x) in numbers) or type(x) in TENSORS or type(x) in tfi.RESOURCE_VARIABLES for x in args):
-                args = [self.run.dynamic.tensor(x, *types) for x in args]
+            if len(types) == 1 and all((type(x) is float and self.run.is_number(x)) or type(x) in TENSORS or type(x) in tfi.RESOURCE_VARIABLES for x in args):
+                args = [self.run.tensor(x, *types) for x in args]
         return self.call(function, form, *args, **kwargs)
 
     @ours.calling

@@ -189,7 +189,7 @@ class Objects(Handler):
             self.run.classes.note_class(it)
             self.run.classes.found(kind.__mro__, "__enter__", None)
             self.run.classes.found(kind.__mro__, "__exit__", None)
-        return _Context(self.run, it, self.run.calls.user_function(enter, enter), self.run.calls.user_function(leave, leave))
+        return _Context(self.run, it, *[self.run.library_code.part(function, self.run.calls.user_function(function, function)) for function in (enter, leave)])
 
 
 class _Lookup:

@@ -14,7 +14,7 @@ from terra.location.null_observer import OPERATORS
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.purity.unknown.stand_ins import SpecialMethod
 from terra.runtime.fast_forward.sites import fast_calls
-from terra.runtime.fast_forward.sources.array_calculations import is_filtered
+from terra.runtime.fast_forward.sources.array_calculations import numpys_errors
 from terra.runtime.tensors.object_kinds import ITERATORS, LISTS, PLAIN, TENSORS, VIEWS, is_container, is_librarys
 from terra.runtime.tensors.open_shapes import LazyShape
 from terra.tf import private_names as tfi
@@ -60,6 +60,8 @@ class Operands(Handler):
 
     def binary(self, name, left, right):
         """The operator `name` is applied to operands."""
+        if left in self.run.opaque or right in self.run.opaque:
+            left, right = self.run.opaque.beside(name, left, right), self.run.opaque.beside(name, right, left)
         if left in self.run.opaque or right in self.run.opaque:
             return self.run.opaque.operated(OPERATORS[name], left, right)
         if self.run.dynamic.numbers:
@@ -304,21 +306,15 @@ class Operands(Handler):
 
     def note_numpy(self):
         """numpy calculates: it may warn, or call the user's handler."""
-        state = _numpys_errors(np)
+        state = numpys_errors(np)
         if state is None:
             self.run.impure("calculates with numpy, whose warnings are always shown")
         self.run.reads.entry(vars(warnings), "filters", warnings.filters)
         self.run.reads.contents(warnings.filters)
-        self.run.reads.asked(_numpys_errors, np, state)
-
-
-def _numpys_errors(_):
-    """Returns what numpy does about errors; None if the program might notice each of them."""
-    modes = np.geterr().values()
-    return None if not _MODES.issuperset(modes) or is_filtered("always", numpys.RankWarning) else " ".join(modes)
-
-
-_MODES = frozenset(["ignore", "warn", "raise"])
+        if self.run.opaque.calls and state != self.run.numpys_errors:  # one of these has changed it
+            self.run.opaque.make(numpys_errors, (np,), {}, "calculates with numpy")
+        else:
+            self.run.reads.asked(numpys_errors, np, state)
 
 
 def _numpys_printing(_):

@@ -8,7 +8,7 @@ from types import CellType, ModuleType
 from terra import ours
 from terra.runtime.fast_forward.purity.run import Handler
 from terra.runtime.fast_forward.sources.effects import WITH_ITEMS, StatePredicate, held_in, space_of
-from terra.runtime.fast_forward.sources.number_sources import SHARED
+from terra.runtime.fast_forward.sources.number_sources import KINDS, SHARED
 from terra.runtime.tensors.comparing import SCALARS
 from terra.runtime.tensors.object_kinds import TENSORS, defined, is_librarys_container
 from terra.tf import private_names as tfi
@@ -31,6 +31,14 @@ class Places(Handler):
         if type(it) is CellType:
             return True
         return (type(key) is int or type(key) is str) and all(type(k) in SCALARS for k in it)  # others may be compared with it
+
+    def is_read_anew(self, owner, name):
+        """Whether what is there is a number that was another one each time, inside of a call whose numbers do not count as arguments, and the run has not set it."""
+        varying = self.run.runner.program.varying
+        if not varying or self.run.reason is not None or self.run.recording is not None or (id(owner), name) in self.run.effects:
+            return False
+        space = getattr(owner, "__dict__", None) if type(owner) not in WITH_ITEMS else owner
+        return (id(space), name) in varying and type(held_in(owner, name)) in KINDS
 
     def take(self, it, key):
         """Such an item is read."""
@@ -61,6 +69,8 @@ class Places(Handler):
         number = self.counter(owner, name)
         if number is not None:
             return number
+        if self.is_read_anew(owner, name):
+            return self.run.opaque.reads(owner, name)
         if self.run.reason is None:
             if not self.is_place(owner, name) or (type(owner) is dict and name not in owner):
                 self.run.impure(f"reads the global variable {name}, which is kept elsewhere")
@@ -176,6 +186,8 @@ class Places(Handler):
                     self.run.classes.found(type(owner).__mro__, name, vars(owner))
                 effect = self.run.effects.get((id(owner), name))
                 value = held_in(owner, name)
+                if type(value) is float and self.run.recording is None:  # which the step may have set before, to another number each time
+                    return None
                 place = owner, name, None if type(value) is float else 0 if effect is None else effect.added
             elif name is None:
                 value = owner

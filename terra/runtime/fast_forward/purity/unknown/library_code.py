@@ -65,6 +65,10 @@ class LibraryCode:
         self._made[id(code)] = code
         return functools.partial(self._call, code, observed)
 
+    def part(self, function: FunctionType, observed: Callable) -> Callable:
+        """Returns what to call in place of a method, `function`, of an object that the run has made; `observed`: its observed form."""
+        return observed if policy.may_know_program(function) else functools.partial(self._call, own_code(function), observed)
+
     def observe_next_time(self, function: FunctionType) -> bool:
         """Notes that a function had better be observed than called as a whole; returns whether that is new."""
         code, known = own_code(function), self._of().runner.program.to_be_observed

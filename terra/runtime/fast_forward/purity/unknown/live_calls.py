@@ -24,24 +24,22 @@ class LiveCalls:
         as_opaque = draws and (recording is None or residual_calls.chooses_objects(name, args))
         if not draws and (recording is None or not takes):
             run.impure(doing)
-        elif draws and recording is not None and recording.random != random_state():
+        elif draws and recording is not None and not recording.knows_draws():
             run.impure(doing)  # somebody else has drawn
         elif draws and not as_opaque and run.opaque.draws:
             run.impure("draws random numbers, after functions that do so inside of calls")  # these would come later where the step is skipped
         if as_opaque or run.reason is not None:
-            value = run.opaque.make(getattr(owner, name), args, kwargs, doing)
-            if draws and recording is not None:
-                recording.random = random_state()
-            return value
+            return run.opaque.make(getattr(owner, name), args, kwargs, doing)
         for x in (*args, *kwargs.values()):
             run.framework.note_arguments(x)
+        before = random_state()
         step.pause()  # it is no operation of the step's
         try:
             value = getattr(owner, name)(*args, **kwargs)
         finally:
             step.resume()
         if draws:
-            recording.random = random_state()
+            step.draws.append((before, random_state()))
         if not residual_calls.flat(value):
             run.impure(f"{doing}, which gives an object of type {type(value).__name__}")
             return value

@@ -4,10 +4,9 @@ import functools
 import io
 import operator
 import sys
-import warnings
 import weakref
 from collections.abc import Coroutine, Generator
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, Callable
 
 import numpy as np
@@ -15,17 +14,22 @@ import numpy as np
 from terra import ours
 from terra.frameworks import effect_free_calls
 from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_dropped
-from terra.runtime.fast_forward.purity.facts.program_code import is_refused, runs_program
+from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.sources import residual_calls
-from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, Caller, Held, OpaqueCall, Result, identity, is_plain, outcomes
+from terra.runtime.fast_forward.sources.dynamic_values import OF_TENSORS
+from terra.runtime.fast_forward.sources.effects import CONTENTS, space_of
+from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, VARYING, Caller, Held, OfKind, OpaqueCall, Result, identity, is_plain, outcomes, renewed
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
+from terra.tf import private_names as tfi
 from terra.tf.private import composites
+from terra.tf.random_state import random_state
 
 _MOST_CALLS = 1000  # in one run
+_MOST_GAVE = 10_000  # numbers that are remembered
 
 
 class Opaque:
@@ -72,6 +76,15 @@ class Opaque:
         frame = frames.around_ours(sys._getframe(1))
         return self._last is not None and self._last[:2] == (id(it), frame.f_code) and is_called_next(frame.f_code, self._last[2], frame.f_lasti, instrumented)
 
+    def lets_set_again(self, owner: Any, name: Any, index: int) -> bool:
+        """Returns whether no call may have seen the effect on this place, of this number among those of the run, which is had later then."""
+        later = [call for call in self.calls if call.n_effects > index]
+        if not all(call.is_blind and call.key != _place(owner, name) for call in later):
+            return False
+        for call in later:
+            call.n_effects -= 1
+        return True
+
     def clear(self) -> None:
         self.calls = []
         self._known.clear()
@@ -103,12 +116,13 @@ class Opaque:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
             run.impure(reason)
-        level = _level(callee, args, kwargs)
+        level = callers_looked_up(callee, args, kwargs)
         if level > 1:
             run.impure(f"{reason}, which looks at who has called its caller")
         caller = None if frame is None else Caller(frames.around_call(frame, level))
         if run.reason is not None:
-            return _call(callee, args, kwargs, caller)
+            outcome = None if is_blind else outcomes.take(callee)
+            return _call(callee, args, kwargs, caller) if outcome is None else outcome.give()
         contents = self._own_contents((*args, *kwargs.values()))
         try:
             parts = self._parts(callee, args, kwargs)
@@ -118,7 +132,8 @@ class Opaque:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
             run.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
-            return _call(callee, args, kwargs, caller)
+            outcome = None if is_blind else outcomes.take(callee)
+            return _call(callee, args, kwargs, caller) if outcome is None else outcome.give()
         runner = run.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
         outcome, clock = None if is_blind else outcomes.take(callee), Clock()
@@ -126,8 +141,9 @@ class Opaque:
             value = outcome.give()
         else:
             try:
-                run.is_inside_opaque = True  # code of the program's that it calls is made to run again with it
+                run.is_inside_opaque, before = True, random_state()  # code of the program's that it calls is made to run again with it
                 value = _call(callee, args, kwargs, caller)
+                self.note_draws(before)
             except Exception:
                 run.impure(f"{reason}, which raises")
                 raise
@@ -180,19 +196,16 @@ class Opaque:
         if len(self.calls) >= _MOST_CALLS:
             run.impure(f"{reason}, and does so too often")
             return value
-        varies = key in run.runner.program.unsteady and not dropped
-        if varies and run.recording is not None and type(value) in KINDS and (place := _where(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
+        varies = not dropped and (self._is_unsteady(key, callee, value) or (type(value) in VARYING and any(id(x) in self.unsteady for x in args)))
+        if varies and run.recording is not None and type(value) in KINDS and (place := where_it_stands(callee)) is not None and all(type(x) in SCALARS for x in (*args, *kwargs.values())):
             return run.live_calls.gave(value, *place, args, kwargs)
         if residual_calls.is_residual(getattr(callee, "__self__", None), getattr(callee, "__name__", "")):
-            self.draws = True
-            if run.recording is not None and run.dynamic.calls:
-                run.impure("draws random numbers, after functions that do so inside of calls")
-        expected = ANYTHING if dropped or varies else identity(value)
+            self._has_drawn()
+        expected = ANYTHING if dropped else OfKind(type(value)) if varies else identity(value)
         self.calls.append(OpaqueCall(parts, expected, len(run.effects), key, caller, is_blind, keeps_guards))
-        if varies and type(value) in (float, str, bytes):
-            value = _renewed(value)
-            self.unsteady[id(value)] = value
-            self._known[id(value)] = value, len(self.calls) - 1
+        if varies and type(value) in VARYING:
+            value = renewed(value)
+            self._note_unsteady(value, len(self.calls) - 1)
         elif varies and is_plain(value):
             run.impure(f"{reason}, which gives something else each time")
         elif isinstance(value, BaseException):
@@ -204,6 +217,42 @@ class Opaque:
             except TypeError:
                 self._known[id(value)] = value, number
         return value
+
+    def note_draws(self, before: tuple) -> None:
+        """Notes that calls have drawn random numbers, if the state of Python's and NumPy's own generators is not what it was `before`."""
+        after = random_state()
+        if after != before:
+            self._run.runner.step.draws.append((before, after))
+            self._has_drawn()
+
+    def _has_drawn(self) -> None:
+        self.draws = True
+        if any(call.draws for call in self._run.dynamic.calls):  # those are made beforehand where the step is skipped
+            self._run.impure("draws random numbers, after functions that do so inside of calls")
+
+    def _is_unsteady(self, key: Any, callee: Any, value: Any) -> bool:
+        """Returns whether a call gives another number or text each time: as a record has found, or this run and the one before."""
+        program = self._run.runner.program
+        if key not in program.unsteady and type(value) in KINDS:
+            which = key, id(getattr(callee, "__self__", None)), id(self._run.runner.node), sum(call.key == key for call in self.calls)
+            if len(program.gave) >= _MOST_GAVE:
+                program.gave.clear()
+            if program.gave.setdefault(which, value) != value:
+                program.unsteady.add(key)
+        return key in program.unsteady
+
+    def _note_unsteady(self, value: Any, number: int) -> None:
+        self.unsteady[id(value)] = value
+        self._known[id(value)] = value, number
+
+    def beside(self, name: str, it: Any, other: Any) -> Any:
+        """Returns what to make of an operand beside `other`: a tensor, of a number, if that is one."""
+        return self.tensor(it, other.dtype) if name in OF_TENSORS and (type(other) in TENSORS or type(other) in tfi.RESOURCE_VARIABLES) else it
+
+    def tensor(self, it: Any, dtype: Any) -> Any:
+        """Returns a tensor of this type that stands for a number which an opaque call has given, another one each time; anything else as it is."""
+        number = self.number_of(it) if type(it) in KINDS else None
+        return it if number is None else self._run.dynamic.late(Result(number), it, dtype)
 
     def _own_contents(self, args: tuple) -> list:
         """Returns [(it, the identities of what it holds)] for each list and dict among arguments that the run has made."""
@@ -226,7 +275,10 @@ class Opaque:
         except Unskippable as error:
             self._run.impure(f"skips a call of {call.key[0]}, which is given {error}")
             return
-        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING, call.is_blind, f"calls {call.key[0]}", keeps_guards=call.keeps_guards)
+        self.note(made_of[0], parts, value, call.key, call.caller, call.expected is ANYTHING or type(call.expected) is OfKind, call.is_blind, f"calls {call.key[0]}", keeps_guards=call.keeps_guards)
+        if type(call.expected) is OfKind and self._run.reason is None:
+            self.calls[-1].expected = call.expected
+            self._note_unsteady(value, len(self.calls) - 1)
 
     def _taken(self, template: Any, value: Any) -> Any:
         """Returns what `value`, which was made of a template, is in a record of this run."""
@@ -291,6 +343,17 @@ class Opaque:
     def attribute(self, it: Any, name: str, reason: str | None = None) -> Any:
         return self.make(getattr, (it, name), {}, reason or f"asks for {name}")
 
+    def reads(self, owner: Any, name: Any) -> Any:
+        """Returns a number that is another one each time, which an object, list, dict or cell holds under this name: it is read each time, after what the run has changed until then."""
+        function, key = (operator.getitem, name) if type(owner) is list or type(owner) is dict else (getattr, CONTENTS if type(owner) is CellType else name)
+        try:
+            parts = self._parts(function, (owner, key), {})
+        except Unskippable:
+            return function(owner, key)
+        place = _place(owner, name)
+        self._run.runner.program.unsteady.add(place)
+        return self.note(function, parts, function(owner, key), place, None, False, True, f"reads {name}")
+
     def leaves_by_error(self) -> None:
         self._run.impure("leaves a context by an exception")
 
@@ -302,6 +365,16 @@ class Opaque:
         found = self.make(list, (it,), {}, "iterates over what unknown code gives")
         n = self.operated(len, found)
         return [self.operated(operator.getitem, found, k) for k in range(n)]
+
+    def merged(self, it: Any) -> dict:
+        """Returns a dict of the entries of an opaque mapping, each opaque in turn."""
+        found = self.make(dict, (it,), {}, "takes what unknown code gives for a dict")
+        return {key: self.operated(operator.getitem, found, key) for key in self.items(found)}
+
+
+def _place(owner: Any, name: Any) -> tuple:
+    """Returns the key of a call that reads a number."""
+    return "reads", id(space_of(owner)), name
 
 
 def _constant(part: Any) -> tuple:
@@ -321,20 +394,3 @@ def _contents(it: Any) -> list:
 @ours.calling
 def _call(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None) -> Any:
     return callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
-
-
-def _level(callee: Any, args: tuple, kwargs: dict) -> int:
-    """Returns how many callers a call looks up, as `warnings.warn(text, stacklevel=2)` does."""
-    level = args[2] if callee is warnings.warn and len(args) > 2 else kwargs.get("stacklevel", 1)
-    return level if type(level) is int else 1
-
-
-def _renewed(value: Any) -> Any:
-    """Returns an equal number or text that is an object of its own."""
-    return value * 1.0 if type(value) is float else type(value)().join([value[:1], value[1:]]) if len(value) > 1 else value
-
-
-def _where(callee: Any) -> tuple[Any, str] | None:
-    """Returns (module, name) of a function that stands in its module under its name."""
-    module, name = sys.modules.get(getattr(callee, "__module__", None) or ""), getattr(callee, "__name__", None)
-    return (module, name) if module is not None and getattr(module, str(name), None) is callee else None

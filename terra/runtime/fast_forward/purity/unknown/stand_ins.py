@@ -32,6 +32,21 @@ class OpaqueItems:
         return self._opaque.operated(operator.getitem, self._it, key)
 
 
+class OpaqueChange:
+    """Stands in for a container that was there before, of which an item is set or deleted."""
+
+    __slots__ = ("_opaque", "_it")
+
+    def __init__(self, opaque: Any, it: Any):
+        self._opaque, self._it = opaque, it
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._opaque.make(operator.setitem, (self._it, key, value), {}, "changes a container that it has not made")
+
+    def __delitem__(self, key: Any) -> None:
+        self._opaque.make(operator.delitem, (self._it, key), {}, "changes a container that it has not made")
+
+
 class OpaqueContext:
     """Entered in place of a context manager of which nothing is known."""
 

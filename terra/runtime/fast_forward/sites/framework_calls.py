@@ -1,8 +1,11 @@
-"""Calls that are skipped in a tape's block, and behind it.
+"""Methods of the framework's that are call sites themselves: of layers, models, losses, metrics, optimizers and variables.
 
-A block's code has no instrumented call sites, where calls are skipped otherwise (see `fast_forward`). So the methods of the framework that such code
-calls, of layers, models, losses, metrics, optimizers and variables, look for a step themselves, if it is the user's own code that calls them. What a
-layer of the user's calls in turn is instrumented code, if its `call` is reached this way.
+Calls are skipped at instrumented call sites otherwise (see `fast_forward`). There are none where
+
+* the code of a tape's block calls these methods, or that behind the block. They look for a step themselves, if it is the user's own code that calls them. What a
+  layer of the user's calls in turn is instrumented code, if its `call` is reached this way.
+* the framework calls them in a call that cannot be skipped as a whole, such as that of a model one of whose layers does something that is not understood: the other
+  layers are skipped each for itself (`Step.enters`).
 """
 
 import functools
@@ -21,7 +24,7 @@ _variables = [tfi.ResourceVariable]  # until they are prepared
 
 
 def prepare():
-    """Makes the framework's methods look for a block's step from now on."""
+    """Makes the framework's methods look for a step from now on."""
     for entry in [entry for entry in _waiting if entry[0] in sys.modules]:
         _waiting.remove(entry)
         module, name, methods = entry
@@ -64,6 +67,16 @@ def _calls(view):
     return frames.is_users(frame) or (view.open_ended and not view.held and ours.is_ours(frame))
 
 
+@ours.calling
+def _part(step, call, /, *args, **kwargs):
+    """Makes a call within one that cannot be skipped: this one may be. What it calls is a part of it."""
+    around, step.enters = step.enters, None
+    try:
+        return call(*args, **kwargs)
+    finally:
+        step.enters = around
+
+
 def _method(function, skips=None, kind=None):
     """A method of the framework's, which `skips` where it can, if that is given; for objects of no other class than `kind`, if that is given."""
     skips = skips or skipping.skipping(function)
@@ -71,7 +84,11 @@ def _method(function, skips=None, kind=None):
 
     def method(self, *args, **kwargs):
         view = current_step.active
-        if view is None or (kind is not None and type(self) is not kind) or not _calls(view):
+        if view is None or (kind is not None and type(self) is not kind):
+            return function(self, *args, **kwargs)
+        if view.enters is not None and view.enters is not self and view.thread == get_ident():
+            return _part(view, skips, self, *args, **kwargs)
+        if not _calls(view):
             return function(self, *args, **kwargs)
         if takes_data:
             args = view.with_batches(args)
@@ -89,7 +106,11 @@ def _callable(function):
     @ours.calling
     def __call__(self, *args, **kwargs):
         view = current_step.active
-        if view is None or type(self).__call__ is not __call__ or not _calls(view):  # else the user's own `__call__` has called this one
+        if view is None or type(self).__call__ is not __call__:  # the user's own `__call__` has called this one
+            return function(self, *args, **kwargs)
+        if view.enters is not None and view.enters is not self and view.thread == get_ident():
+            return _part(view, location.call_here, self, args, kwargs)
+        if not _calls(view):
             return function(self, *args, **kwargs)
         if framework_objects.is_stock_object(self):
             args = view.with_batches(args)
