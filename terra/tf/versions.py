@@ -220,13 +220,13 @@ def places_of_items(container):
 
 
 def _places_of_items(container):
-    kind = type(container)
+    kind, length = type(container), address_of_length(container)
     if isinstance(container, list) and kind.__iter__ is list.__iter__:
-        return (id(container) + _LENGTH, id(container) + _LENGTH + WORD)[:2 if container else 1]
+        return (length, length + WORD)[:2 if container else 1]
     table = id(container) + _BEHIND + 5 * WORD  # of a small set, in the object itself: for each item it, and its hash
     if isinstance(container, set) and kind.__iter__ is set.__iter__ and word_at(id(container) + _BEHIND + 2 * WORD)[0] == table:
         items = set(map(id, set.__iter__(container)))
-        return id(container) + _BEHIND, id(container) + _BEHIND + 2 * WORD, *[address for address in range(table, table + 16 * WORD, 2 * WORD) if word_at(address)[0] in items]
+        return length, length + 2 * WORD, *[address for address in range(table, table + 16 * WORD, 2 * WORD) if word_at(address)[0] in items]
     return ()
 
 

@@ -4,8 +4,6 @@ from itertools import chain
 from operator import is_
 from typing import Any, Iterable
 
-import numpy as np
-
 from terra.runtime.tensors.comparing import equal
 from terra.tf import versions
 
@@ -17,7 +15,7 @@ _MOST = 48
 class ItemsGuard:
     """The items that containers had. Those of short lists and sets are read from memory, all at once; the others are gone through."""
 
-    __slots__ = ("_read", "_places", "_placed", "_items", "_found", "_lengths", "_expected", "_sized", "_sizes", "_views", "_held")
+    __slots__ = ("_read", "_places", "_placed", "_items", "_found", "_views", "_sizes", "_held")
 
     def __init__(self, parts: Iterable[tuple[Any, tuple]]):
         """`parts`: (what is gone through, what that gives)."""
@@ -25,30 +23,25 @@ class ItemsGuard:
         self._places: versions.Words | None = None  # where the items are, and those of sets
         self._items: versions.Words | None = None
         self._placed = self._found = b""
-        self._views, self._held, self._sized, self._sizes, lengths = [], [], [], [], {}
+        self._views: list[Any] = []  # what is gone through
+        self._sizes: list[int] = []
+        self._held: list[Any] = []
         for view, held in parts:
             if len(held) <= _MOST and versions.places_of_items(view):
                 self._read.append((view, held))
-                continue
-            address = versions.address_of_length(view)
-            if address is not None:
-                lengths[address] = len(held)
             else:
-                self._sized.append(view)
-                self._sizes.append(len(held))
-            if held:
-                self._views.append(view)
-                self._held += held
-        self._lengths = versions.Words([*lengths]) if lengths else None
-        self._expected = np.array([*lengths.values()], np.uint64).tobytes()
+                self._go_through(view, held)
+
+    def _go_through(self, view: Any, held: tuple) -> None:
+        self._views.append(view)
+        self._sizes.append(len(held))
+        self._held += held
 
     def holds(self) -> bool:
         """Returns whether there are the same objects, or equal scalars, in the same order."""
         if self._read and not self._are_unchanged() and not self._are_equal():
             return False
-        if self._lengths is not None and self._lengths.read() != self._expected:
-            return False
-        if list(map(len, self._sized)) != self._sizes:
+        if list(map(len, self._views)) != self._sizes:
             return False
         if not all(map(is_, chain.from_iterable(self._views), self._held)):
             now = list(chain.from_iterable(self._views))
@@ -65,15 +58,15 @@ class ItemsGuard:
         now = [(view, tuple(view)) for view, _ in self._read]
         if not all(equal(new, held) for (_, new), (_, held) in zip(now, self._read)):
             return False
+        self._read, places, items = [], [], []
         for view, held in now:
-            if not versions.places_of_items(view):  # a set that has grown meanwhile
-                self._sized.append(view)
-                self._sizes.append(len(held))
-                self._views.append(view)
-                self._held += held
-        self._read = [(view, held) for view, held in now if versions.places_of_items(view)]
-        places = [address for view, _ in self._read for address in versions.places_of_items(view)]
-        items = [address for view, _ in self._read for address in versions.addresses_of_items(view)]
+            found = versions.places_of_items(view)
+            if found:
+                self._read.append((view, held))
+                places += found
+                items += versions.addresses_of_items(view)
+            else:  # a set that has grown meanwhile
+                self._go_through(view, held)
         self._places, self._items = versions.Words(places) if places else None, versions.Words(items) if items else None
         self._placed, self._found = b"" if self._places is None else self._places.read(), b"" if self._items is None else self._items.read()
         return True
