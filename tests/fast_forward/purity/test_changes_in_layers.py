@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import terra
 from tests import harness
+from tests.fast_forward.purity import training
 from tests.fast_forward.purity.training import DATA
 
 X, Y = DATA[0], DATA[1]
@@ -156,7 +157,7 @@ def has_a_class(h, x):
 NOT_UNDERSTOOD = [by_a_method, keeps_tensors, multiplies, counts, evaluates, has_a_class]
 
 
-def training(body, inside=True, change=None):
+def program(body, inside=True, change=None):
     """`make` for `harness.compare_steps`: a step that trains a model of which a layer, or that itself, has this body; `change(held, k)` runs before step k."""
     def make():
         global RATE
@@ -183,14 +184,10 @@ def training(body, inside=True, change=None):
 
         model = keras.Sequential([keras.layers.Dense(6, "tanh"), Layer(), keras.layers.Dense(6)])
         model.build((None, 6))
-        optimizer = keras.optimizers.SGD(0.01)
+        train = training.trains(model, keras.optimizers.SGD(0.01), lambda p: tf.reduce_mean(tf.square(Y - p)))
 
         def step(x):
-            x = x if inside else body(h, x)
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(Y - model(x, training=True)))
-            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-            return loss
+            return train(x if inside else body(h, x))
 
         def call(step, k):
             if change is not None:
@@ -206,13 +203,13 @@ def training(body, inside=True, change=None):
 @pytest.mark.parametrize("body", SKIPPED)
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
 def test_in_a_layer(body, verify):
-    harness.compare_steps(training(body), whole=12, express=0, n=40, verify=verify)
+    harness.compare_steps(program(body), whole=12, express=0, n=40, verify=verify)
 
 
 @pytest.mark.all_variants
 @pytest.mark.parametrize("body", SKIPPED)
 def test_in_a_step(body):
-    harness.compare_steps(training(body, inside=False), whole=10, express=0, n=40)
+    harness.compare_steps(program(body, inside=False), whole=10, express=0, n=40)
 
 
 @pytest.mark.all_variants
@@ -226,7 +223,7 @@ def test_what_they_change_is_changed_by_others(body):
         elif k == 32:
             h.mean, h.rates["rate"], h.table = tf.constant(0.25), 1, [1]
 
-    harness.compare_steps(training(body, change=change), whole=5, express=0, n=40)
+    harness.compare_steps(program(body, change=change), whole=5, express=0, n=40)
 
 
 @pytest.mark.all_variants
@@ -234,7 +231,7 @@ def test_what_they_change_is_changed_by_others(body):
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
 def test_what_is_around_is_skipped(body, verify):
     """The layer runs, and so does the model around it; the other layers of the model and those within the layer, the gradient and the optimizer are skipped."""
-    step = harness.compare_steps(training(body), whole=0, express=0, n=60, verify=verify)
+    step = harness.compare_steps(program(body), whole=0, express=0, n=60, verify=verify)
     stats = step.stats()
     assert stats.whole_steps == 0 and (verify or stats.fast_forwards >= 7 * 30), terra.explain(step)
 
@@ -249,9 +246,8 @@ class Evaluates(keras.layers.Layer):
 def fitted(run_eagerly):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Dense(6, "relu"), Evaluates(), keras.layers.Dense(6, "relu"), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
-    data = tf.data.Dataset.from_tensor_slices((tf.concat(DATA, 0), tf.reduce_sum(tf.concat(DATA, 0), -1, keepdims=True))).batch(4)
     how = {"optimizer": "adam", "loss": "mse", "metrics": ["mae"]}
-    steps = model.compile(run_eagerly=True, **how) if run_eagerly else terra.compile(model, wait_for_graph=True, **how)
+    steps, data = training.compiled(model, run_eagerly, **how)
     history = model.fit(data, epochs=2, verbose=0).history
     return steps, [history, [w.numpy().tolist() for w in model.weights], [w.numpy().tolist() for w in model.optimizer.variables]]
 
@@ -274,4 +270,4 @@ def test_an_error_within_what_is_entered():
             raise ValueError(f"step {h.steps}")
         return x * eval("2.0")  # noqa: S307
 
-    harness.compare_steps(training(body), whole=0, express=0, n=40)
+    harness.compare_steps(program(body), whole=0, express=0, n=40)

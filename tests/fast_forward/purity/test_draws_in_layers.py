@@ -13,6 +13,7 @@ import tensorflow as tf
 import terra
 from terra.runtime.fast_forward.purity.facts import lifetimes
 from tests import harness
+from tests.fast_forward.purity import training
 from tests.fast_forward.purity.training import DATA
 
 X, Y = DATA[0], DATA[1]
@@ -61,6 +62,12 @@ def stochastic_depth(h, x):
     return x if p < 0.3 else x * (1.0 + p)
 
 
+def adds_in_place(h, x):
+    x += h.random.random()
+    x *= 1.0 + h.random.random()
+    return x
+
+
 def calculates(h, x):
     return x * (h.random.random() - 0.5) ** 2 + x * -h.random.gauss(0.0, 1.0)
 
@@ -71,7 +78,7 @@ def averages_and_branches(h, x):
     return x * h.mean if h.random.random() < 0.5 else x
 
 
-BODIES = [averages_and_branches, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates]
+BODIES = [averages_and_branches, own, pythons, numpys, of_numpys_type, by_functions, assigns, keeps, stochastic_depth, calculates, adds_in_place]
 
 
 def prints_it(h, x):
@@ -100,7 +107,7 @@ def gives_an_array(h, x):
 OTHERS = [prints_it, looks_at_a_tensor_of_it, gives_it_to_what_looks, draws_integers, gives_an_array]
 
 
-def training(body, place="layer", around=None):
+def program(body, place="layer", around=None):
     """`make` for `harness.compare_steps`: a step that trains a model in which `body` stands at this place; `around(held, loss)` runs in the step itself."""
     def make():
         h = Held()
@@ -122,12 +129,11 @@ def training(body, place="layer", around=None):
 
         model = keras.Sequential([keras.layers.Dense(6), Layer() if place == "layer" else keras.layers.ReLU(), keras.layers.Dense(6)])
         model.build((None, 6))
-        loss_of, optimizer = Loss(), SGD(0.01)
+        loss_of = Loss()
+        train = training.trains(model, SGD(0.01), lambda p: loss_of(Y, p))
 
         def step(x):
-            with tf.GradientTape() as tape:
-                loss = loss_of(Y, model(x, training=True))
-            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            loss = train(x)
             return loss if around is None else around(h, loss)
 
         return step, lambda step, k: step(X), lambda: [model.weights, h.v, h.last, h.mean, h.said.getvalue(), str(h.random.getstate()), str(h.generator.bit_generator.state)]
@@ -139,31 +145,31 @@ def training(body, place="layer", around=None):
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
 def test_in_a_layer(body, verify):
-    harness.compare_steps(training(body), whole=12, express=0, n=40, verify=verify)
+    harness.compare_steps(program(body), whole=12, express=0, n=40, verify=verify)
 
 
 @pytest.mark.all_variants
 @pytest.mark.parametrize("place", ["loss", "optimizer"])
 def test_elsewhere(place):
-    harness.compare_steps(training(own, place), whole=12, express=0)
+    harness.compare_steps(program(own, place), whole=12, express=0)
 
 
 @pytest.mark.all_variants
 @pytest.mark.parametrize("body", OTHERS)
 def test_what_matters_is_made_again(body):
     """What is drawn decides what the layer does, or is an array: it runs, and draws once."""
-    harness.compare_steps(training(body), whole=0, express=0, n=40)
+    harness.compare_steps(program(body), whole=0, express=0, n=40)
 
 
 def test_the_order_of_draws():
     """The step draws before the layers where it is skipped: it is not, if both draw from one generator."""
-    harness.compare_steps(training(own, around=lambda h, loss: loss * h.random.random()), whole=0, express=0)
-    harness.compare_steps(training(numpys, around=lambda h, loss: loss * np.random.random()), whole=0, express=0)
+    harness.compare_steps(program(own, around=lambda h, loss: loss * h.random.random()), whole=0, express=0)
+    harness.compare_steps(program(numpys, around=lambda h, loss: loss * np.random.random()), whole=0, express=0)
 
 
 def test_numbers_that_vary_in_calls_that_are_not_skipped():
     """That a number is another one each time is found even where nothing was recorded that it could have been missed in."""
-    harness.compare_steps(training(lambda h, x: tf.maximum(x, h.random.random())), whole=12, express=0)
+    harness.compare_steps(program(lambda h, x: tf.maximum(x, h.random.random())), whole=12, express=0)
 
 
 class Scales(keras.optimizers.SGD):
@@ -178,9 +184,8 @@ class Scales(keras.optimizers.SGD):
 def fitted(run_eagerly, optimizer):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
-    data = tf.data.Dataset.from_tensor_slices((tf.concat(DATA, 0), tf.reduce_sum(tf.concat(DATA, 0), -1, keepdims=True))).batch(4)
     how = {"optimizer": optimizer(0.01), "loss": "mse"}
-    steps = model.compile(run_eagerly=True, **how) if run_eagerly else terra.compile(model, wait_for_graph=True, **how)
+    steps, data = training.compiled(model, run_eagerly, **how)
     history = model.fit(data, epochs=2, verbose=0).history
     return steps, [history, [w.numpy().tolist() for w in model.weights], model.optimizer.seen]
 

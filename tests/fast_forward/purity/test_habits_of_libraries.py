@@ -112,9 +112,8 @@ class Trains(Overrides):
 def fitted(kind, run_eagerly):
     keras.utils.set_random_seed(1)
     model = kind([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
-    data = tf.data.Dataset.from_tensor_slices((tf.concat(DATA, 0), tf.reduce_sum(tf.concat(DATA, 0), -1, keepdims=True))).batch(4)
     how = {"optimizer": "sgd", "scale": 0.5, "loss": "mse", "metrics": ["mae"] if kind is Overrides else None}
-    steps = model.compile(run_eagerly=True, **how) if run_eagerly else terra.compile(model, wait_for_graph=True, **how)
+    steps, data = training.compiled(model, run_eagerly, **how)
     history = model.fit(data, epochs=1, verbose=0).history
     model.searched[0] = 2.0
     return model, steps, [history, model.fit(data, epochs=1, verbose=0).history, [w.numpy().tolist() for w in model.weights]]

@@ -7,6 +7,8 @@ import itertools
 import pytest
 import tensorflow as tf
 
+import terra
+
 DATA = [tf.random.stateless_normal([4, 6], [k, 1]) for k in range(30)]
 
 
@@ -36,6 +38,24 @@ def training(begin, body, look, change=None, rate=0.01):
         return step, call, lambda: look(held)
 
     return make
+
+
+def trains(model, optimizer, loss_of):
+    """Returns a step that trains a Keras model."""
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return loss
+
+    return step
+
+
+def compiled(model, run_eagerly, **how):
+    """Compiles a Keras model, eagerly or co-executed: returns what `terra.compile` does, and examples for `fit`."""
+    examples = tf.concat(DATA, 0)
+    data = tf.data.Dataset.from_tensor_slices((examples, tf.reduce_sum(examples, -1, keepdims=True))).batch(4)
+    return model.compile(run_eagerly=True, **how) if run_eagerly else terra.compile(model, wait_for_graph=True, **how), data
 
 
 def as_library(module):

@@ -20,10 +20,13 @@ from terra.runtime.fast_forward.sources.effects import so_far
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.fast_forward.sources.opaque_calls import outcomes
 from terra.runtime.interpreter import frames
-from terra.runtime.tensors.object_kinds import HOLDING
+from terra.runtime.tensors.object_kinds import HOLDING, TENSORS
 from terra.runtime.tensors.tensor import TerraTensor
+from terra.tf import private_names as tfi
 from terra.transform import convert
 from terra.transform.source import globals_read
+
+_OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # operators that make a tensor of the other operand's type of a number
 
 
 class Handler:
@@ -110,6 +113,11 @@ class Run:
     def tensor(self, number, dtype):
         """Returns a tensor of this type that stands for a number that varies; anything else as it is."""
         return self.dynamic.tensor(number, dtype) if id(number) in self.dynamic.numbers else self.opaque.tensor(number, dtype)
+
+    def beside(self, name, it, other):
+        """Returns what to make of an operand of the operator `name` beside `other`: a tensor, of a number that varies, if that is one."""
+        is_beside_tensor = name in _OF_TENSORS and (type(other) in TENSORS or type(other) in tfi.RESOURCE_VARIABLES)
+        return self.tensor(it, other.dtype) if is_beside_tensor and self.is_number(it) else it
 
     def is_number(self, it):
         """Whether it is a number that varies."""

@@ -16,12 +16,10 @@ import numpy as np
 from terra.runtime.fast_forward.sources.number_sources import KINDS, ComputedSource, ConstantNumber, CounterSource, NumberPredicate, StorageSource, is_large
 from terra.runtime.fast_forward.sources.opaque_calls import Result
 from terra.runtime.fast_forward.sources.value_sources import ResidualSource, ArgumentSource, NumberSource
-from terra.runtime.tensors.tensor import TerraTensor, alias_of, is_unread, noted, tensor_of
+from terra.runtime.tensors.tensor import alias_of, is_unread, noted, tensor_of
 from terra.tf import private_names as tfi
 
 A_NUMBER = object()  # in a signature, in the place of a number's value
-_TENSORS = frozenset([TerraTensor, tfi.EagerTensor])
-OF_TENSORS = frozenset(["Add", "Sub", "Mult", "Div"])  # which make a tensor of the other operand's type of a number
 
 
 def may_vary(value):
@@ -323,19 +321,6 @@ class DynamicValues(OpaqueNumbers):
             return None
         self.sources += counts
         return self._number(value, ComputedSource(function, tuple(parts), type(value)))
-
-    def beside(self, name, left, right):
-        """The operands of the operator `name`, with a tensor in the place of a number beside one."""
-        if name in OF_TENSORS:
-            if id(left) in self.numbers:
-                left = self._beside(left, right)
-            elif id(right) in self.numbers:
-                right = self._beside(right, left)
-        return left, right
-
-    def _beside(self, number, x):
-        """Returns what to make of a number that is an operand of `x`."""
-        return self.tensor(number, x.dtype) if type(x) in _TENSORS or type(x) in tfi.RESOURCE_VARIABLES else number
 
     def tensor(self, number, dtype):
         """A tensor of this type that stands for a number that varies; anything else is given back."""

@@ -225,7 +225,7 @@ class Changes(Handler):
             value = self.run.operands.calculates(OPERATORS[operator], (held, it))
             if value is not None:
                 return Becomes(value)
-            it = self.run.dynamic.beside(operator, held, it)[1]
+        it = self.run.beside(operator, it, held)
         kind = type(held)
         self.run.deferred.looked_at(held)
         if kind is list and id(held) not in self.run.born and operator == "Add" and self.run.reason is None:

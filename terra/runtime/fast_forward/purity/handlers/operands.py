@@ -60,15 +60,13 @@ class Operands(Handler):
 
     def binary(self, name, left, right):
         """The operator `name` is applied to operands."""
-        if left in self.run.opaque or right in self.run.opaque:
-            left, right = self.run.opaque.beside(name, left, right), self.run.opaque.beside(name, right, left)
+        left, right = self.run.beside(name, left, right), self.run.beside(name, right, left)
         if left in self.run.opaque or right in self.run.opaque:
             return self.run.opaque.operated(OPERATORS[name], left, right)
         if self.run.dynamic.numbers:
             value = self.calculates(OPERATORS[name], (left, right))
             if value is not None:
                 return value
-            left, right = self.run.dynamic.beside(name, left, right)
         if self.run.dynamic.has_arrays and name in _OF_ARRAYS:
             left, right = self._beside_tensor(left, right), self._beside_tensor(right, left)
         if self.run.arrays.is_numpys(left) or self.run.arrays.is_numpys(right):

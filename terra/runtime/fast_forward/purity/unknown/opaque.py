@@ -17,14 +17,12 @@ from terra.runtime.fast_forward.purity.facts.bytecode import is_called_next, is_
 from terra.runtime.fast_forward.purity.facts.program_code import callers_looked_up, is_refused, runs_program, where_it_stands
 from terra.runtime.fast_forward.purity.unknown.clock import Clock
 from terra.runtime.fast_forward.sources import residual_calls
-from terra.runtime.fast_forward.sources.dynamic_values import OF_TENSORS
 from terra.runtime.fast_forward.sources.effects import CONTENTS, space_of
 from terra.runtime.fast_forward.sources.opaque_calls import ANYTHING, VARYING, Caller, Held, OfKind, OpaqueCall, Result, identity, is_plain, outcomes, renewed
 from terra.runtime.fast_forward.sources.number_sources import KINDS
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
 from terra.runtime.tensors.object_kinds import TENSORS, is_frameworks_function, is_tapes
-from terra.tf import private_names as tfi
 from terra.tf.private import composites
 from terra.tf.random_state import random_state
 
@@ -121,8 +119,7 @@ class Opaque:
             run.impure(f"{reason}, which looks at who has called its caller")
         caller = None if frame is None else Caller(frames.around_call(frame, level))
         if run.reason is not None:
-            outcome = None if is_blind else outcomes.take(callee)
-            return _call(callee, args, kwargs, caller) if outcome is None else outcome.give()
+            return _call_once(callee, args, kwargs, caller, is_blind)
         contents = self._own_contents((*args, *kwargs.values()))
         try:
             parts = self._parts(callee, args, kwargs)
@@ -132,8 +129,7 @@ class Opaque:
                 return form(*args, **kwargs)
             self._observe_next_time(callee, args)
             run.impure(f"{reason}{f', which is given {error}' if str(error) else ''}")
-            outcome = None if is_blind else outcomes.take(callee)
-            return _call(callee, args, kwargs, caller) if outcome is None else outcome.give()
+            return _call_once(callee, args, kwargs, caller, is_blind)
         runner = run.runner
         length, fetches = len(runner.log), runner.step.counts.fetches
         outcome, clock = None if is_blind else outcomes.take(callee), Clock()
@@ -244,10 +240,6 @@ class Opaque:
     def _note_unsteady(self, value: Any, number: int) -> None:
         self.unsteady[id(value)] = value
         self._known[id(value)] = value, number
-
-    def beside(self, name: str, it: Any, other: Any) -> Any:
-        """Returns what to make of an operand beside `other`: a tensor, of a number, if that is one."""
-        return self.tensor(it, other.dtype) if name in OF_TENSORS and (type(other) in TENSORS or type(other) in tfi.RESOURCE_VARIABLES) else it
 
     def tensor(self, it: Any, dtype: Any) -> Any:
         """Returns a tensor of this type that stands for a number which an opaque call has given, another one each time; anything else as it is."""
@@ -394,3 +386,10 @@ def _contents(it: Any) -> list:
 @ours.calling
 def _call(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None) -> Any:
     return callee(*args, **kwargs) if caller is None else caller.call(callee, args, kwargs)
+
+
+@ours.calling
+def _call_once(callee: Callable, args: tuple, kwargs: dict, caller: Caller | None, is_blind: bool) -> Any:
+    """Makes a call, or gives what it has given, if it was made for a record that did not hold."""
+    outcome = None if is_blind else outcomes.take(callee)
+    return _call(callee, args, kwargs, caller) if outcome is None else outcome.give()
