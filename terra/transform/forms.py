@@ -27,7 +27,7 @@ def keep_form(function: FunctionType, form: FunctionType, kept: dict[int, Form] 
     """Keeps the form of a function, and returns it."""
     key = id(function)
     with lock:
-        _set(kept, key, Form(weakref.ref(function, lambda _, drop=drop_form: drop(kept, key)), form, function.__code__, function.__defaults__, function.__kwdefaults__))
+        _set(kept, function, weakref.ref(function, lambda _, drop=drop_form: drop(kept, key)), form)
     return form
 
 
@@ -57,7 +57,7 @@ def refresh_form(function: FunctionType) -> None:
         entry = kept.get(id(function))
         if entry is not None and entry.function() is function:
             entry.form.__defaults__, entry.form.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-            _set(kept, id(function), Form(entry.function, entry.form, function.__code__, function.__defaults__, function.__kwdefaults__))
+            _set(kept, function, entry.function, entry.form)
 
 
 def watch_all(functions: list, watch: Callable[[list], Any]) -> None:
@@ -68,7 +68,7 @@ def watch_all(functions: list, watch: Callable[[list], Any]) -> None:
             watched = watch(functions)
 
 
-def _set(kept: dict[int, Form], key: int, form: Form) -> None:
+def _set(kept: dict[int, Form], function: FunctionType, reference: weakref.ref, form: FunctionType) -> None:
     global watched
-    kept[key] = form
+    kept[id(function)] = Form(reference, form, function.__code__, function.__defaults__, function.__kwdefaults__)
     watched = None

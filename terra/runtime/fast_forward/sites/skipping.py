@@ -22,23 +22,24 @@ _JACOBIAN, _BATCH_JACOBIAN = tfi.tf.GradientTape.jacobian, tfi.tf.GradientTape.b
 def prepare_users(owner):
     """Instruments the classes of the program's whose methods an object of the framework's calls, as no call site names these: from the first steps on, as what is traced has to be found again."""
     key = id(owner)
-    if key in _prepared:
+    known = _tries.get(key)
+    if known is None:
+        known = _tries[key] = [weakref.ref(owner, lambda _: _tries.pop(key, None)), _MOST_TRIES]
+    if not known[1]:
         return
     users = []
     try:
         GuardSet(owner, (), users)
+        known[1] = 0
     except Unskippable:  # it may not be built yet
-        _tried[key] = _tried.get(key, 0) + 1
-    if _tried.get(key, _MOST_TRIES) >= _MOST_TRIES:
-        _prepared[key] = weakref.ref(owner, lambda _: (_prepared.pop(key, None), _tried.pop(key, None)))
+        known[1] -= 1
     for thing in users:
         if isinstance(thing, type):
             classes.prepare(thing)
 
 
 _MOST_TRIES = 3
-_prepared = {}  # id -> a weak reference to an object of the framework's
-_tried = {}  # id -> how often it was looked at in vain
+_tries = {}  # id of an object of the framework's -> [a weak reference to it, how often it is to be looked at still]
 
 
 def skipping(function):
