@@ -5,7 +5,7 @@ trees of the user's modules that mention a tape get one more decorator on some o
 
     `step`          on a function with a tape's block in it that is in no loop: from its second call on, the function as a whole is the step (then its
                     update is in the step wherever it stands, and its arguments are the graph's); unless its first call showed that it runs more than
-                    its own blocks, as a function that trains a whole model does
+                    its own blocks, as a function that trains a whole model does; also on one that calls such a function, which gives it gradients, and updates
     `block`         on functions that were made of a block in a loop, and what follows it, by `terra.transform.rewriting.outline`: each call is a step
     `instrumented`  on other functions with a block, and, in a module with a block at its top level, on all
 
@@ -21,7 +21,6 @@ import importlib.util
 import os
 import sys
 import types
-import weakref
 
 from terra import ours
 from terra.frontends import gradient_tape
@@ -32,7 +31,7 @@ from terra.runtime.interpreter import tracebacks
 from terra.runtime.step_function.coexecution import Coexecuted
 from terra.runtime.step_function.signatures import standing_in
 from terra.tf import private_names as tfi
-from terra.transform import instrument, is_block, is_outlined, outline, policy, rewrites
+from terra.transform import STEPS, calls_helper, helpers_of, instrument, is_block, is_outlined, is_step, outline, policy, rewrites
 
 _HARMLESS = frozenset(["staticmethod", "classmethod", "property", "abstractmethod", "override"])
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -42,7 +41,6 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 _calls = [0]  # of functions that are steps
 _preparations = {}  # name of a library's module -> what to do with it when it has been imported
-_steps = weakref.WeakKeyDictionary()  # what stands in for a function with a tape in it -> its Coexecuted
 _seen = {}  # code of a function -> what its first call told: whether it may be a step
 
 
@@ -85,14 +83,14 @@ def step(blocks):
         if is_outlined(function.__name__):
             return call
         made = standing_in(function, call)
-        _steps[made] = steps
+        STEPS[made] = steps
         return made
     return decorate
 
 
 def steps_of(function):
     """Returns the co-executed function behind one with a tape in it; None if `function` is another one."""
-    return _steps.get(function) if type(function) is types.FunctionType else None
+    return STEPS.get(function) if type(function) is types.FunctionType else None
 
 
 def block(function):
@@ -112,7 +110,7 @@ def _imported(name):
 
 def rewrite(tree):
     """Add the decorators to a module's syntax tree, in place. Positions stay the user's."""
-    everything = any(is_block(node) for node, _ in _own(tree))
+    everything, helpers = any(is_block(node) for node, _ in _own(tree)), helpers_of(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or not all(map(_harmless, node.decorator_list)):
             continue
@@ -123,6 +121,8 @@ def rewrite(tree):
             source = _imported("block")
         elif blocks and not any(blocks) and not suspends:
             source = f"{_imported('step')}({len(blocks)})"
+        elif not blocks and not suspends and is_step(node, helpers):
+            source = f"{_imported('step')}({sum(calls_helper(n, helpers) for n, _ in own)})"
         elif blocks or everything:
             source = _imported("instrumented")
         else:

@@ -10,9 +10,10 @@ import functools
 import weakref
 from types import CellType, FunctionType
 
-__all__ = ["CACHED", "around", "exchange_code", "is_wrapper", "restore"]
+__all__ = ["CACHED", "STEPS", "around", "exchange_code", "is_wrapper", "restore"]
 
 CACHED = type(functools.lru_cache(lambda: None))
+STEPS = weakref.WeakKeyDictionary()  # what stands in for a function of the program's that is a step -> the co-executed function
 _exchanged = {}  # id(function) -> (weak reference to it, its own code, that of its form)
 
 

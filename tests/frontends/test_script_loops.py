@@ -283,6 +283,69 @@ def test_loops(name, options, interpreters, tmp_path):
     assert int(row["co-executed"]) >= 20 and int(row["skipped"]) >= (0 if options else SKIPPED[name]), ours.stderr
 
 
+GRADIENTS = """
+def grad(model, x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x, training=True))
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+model.build((16, 6))
+print(float(grad(model, X[0], Y[0])[0]))
+"""
+HELPERS = {  # the tape's block is in a function, and the update in what calls it
+    "loop": GRADIENTS + """
+for x, y in data:
+    loss, grads = grad(model, x, y)
+    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+    metric.update_state(y, model(x, training=True))
+    print(float(loss))
+print(float(metric.result()))
+""",
+    "function": GRADIENTS + """
+def step(x, y):
+    loss, grads = grad(model, x, y)
+    grads, norm = tf.clip_by_global_norm(grads, 0.5)
+    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+    return loss, norm
+
+for x, y in data:
+    print(*map(float, step(x, y)))
+""",
+    "method": """
+class Trainer:
+    def __init__(self):
+        self.model, self.steps = model, 0
+
+    def gradients_of(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, self.model(x, training=True))
+        return tape.gradient(loss, self.model.trainable_variables), loss
+
+    def fit(self, data):
+        for x, y in data:
+            grads, loss = self.gradients_of(x, y)
+            optimizer.apply_gradients(zip(grads, self.model.trainable_variables))
+            self.steps += 1
+            print(self.steps, float(loss))
+
+Trainer().fit(data)
+""",
+}
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_function_that_gives_gradients_to_its_caller(name, interpreters, tmp_path):
+    """What it gives is updated with in the same step."""
+    path = tmp_path / f"{name}.py"
+    path.write_text(HEAD + HELPERS[name])
+    plain, ours, found = under_both(interpreters, path)
+    assert plain.returncode == 0 and ours.returncode == 0, plain.stderr + ours.stderr
+    assert ours.stdout == plain.stdout and len(plain.stdout) > 20
+    whole = {title: row for title, row in found.items() if int(row["steps"]) > 40}
+    assert len(whole) == 1 and not any(title.endswith(("grad", "gradients_of")) for title in whole), ours.stderr
+    assert all(int(row["skipped"]) >= 40 for row in whole.values()), ours.stderr
+
+
 def test_an_expression_that_is_nested_too_deeply(interpreters, tmp_path):
     path = tmp_path / "deep.py"
     path.write_text(f"""

@@ -74,7 +74,7 @@ class Completion:
         if self._jumps and self.step.partial_shapes:
             self.opens = self.log[:self._jumps[0][0]]
         self.issued = self.log = ()
-        self.fed = self.fed_by_key = self.received = None
+        self.fed = self.fed_by_key = self.received = self._sizes = None
         return True
 
     def survivors(self):

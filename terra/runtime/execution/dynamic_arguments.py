@@ -38,6 +38,7 @@ class DynamicArguments:
         self._of_all, self._is_decided = mode is True, mode != "auto"
         self._known = {}  # types and ranks of the tensors -> their shapes, each a PartialShape if some of its sizes have varied
         self._left = {}  # the same -> indices of those that were left unknown
+        self._equal = {}  # the same -> {(index of a tensor, axis): a number that those have in common whose sizes were equal in all steps}
         self._seen = {}  # the same -> shapes that have come, until it is decided for good
         self._count = 0  # of these
         self._lately = collections.deque(maxlen=LATELY)  # whether the last steps had new sizes
@@ -69,6 +70,7 @@ class DynamicArguments:
         if known is None:
             if len(self._known) < MOST:
                 self._known[structure] = shapes
+                self._equal[structure] = _classes(shapes, {})
             return turns
         varies = False
         for k, (shape, seen) in enumerate(zip(shapes, known)):
@@ -77,8 +79,13 @@ class DynamicArguments:
                 varies = varies or self._of_all or k in step.parts
         step.partial_shapes = {
             k: shape for k, shape in enumerate(known) if type(shape) is PartialShape and (self._of_all or k in step.parts) and attached(vars(tensors[k])) is None}
+        before, equal = self._equal[structure], _classes(shapes, self._equal[structure])
+        self._equal[structure] = equal
         if step.partial_shapes:
             self._left.setdefault(structure, set()).update(step.partial_shapes)
+            unknown = [(k, axis) for k, shape in step.partial_shapes.items() for axis, size in enumerate(shape) if size is None]
+            step.same_sizes = {place: equal[place] for place in unknown}
+            varies = varies or len(set(step.same_sizes.values())) != len({before[place] for place in unknown})  # what was recorded rests on more equal ones
         return turns or varies
 
     def describe(self):
@@ -116,6 +123,15 @@ class DynamicArguments:
     def _decide(self):
         self._is_decided = True
         self._seen = {}
+
+
+def _classes(shapes, known):
+    """Returns {(index, axis): number} of these shapes: the same number where sizes are equal, and have the same one in `known`."""
+    numbers, found = {}, {}
+    for k, shape in enumerate(shapes):
+        for axis, size in enumerate(shape):
+            found[k, axis] = numbers.setdefault((known.get((k, axis)), size), len(numbers))
+    return found
 
 
 class OpenArguments:

@@ -19,6 +19,7 @@ from terra.runtime.execution.placeholders import flat_template, launched
 from terra.runtime.tapes.lazy_tape import Tapes
 from terra.runtime.tensors.draws import rows_of, seed_tensor
 from terra.runtime.tensors.host_values import HOST_STATIC, host_static, recorded_shape, static_shape
+from terra.runtime.tensors.size_origins import KnowsSizes
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor
 from terra.runtime.tracing.structures import nest_outputs, with_values
 from terra.runtime.tracing.tracer import Tracer, host_value
@@ -27,13 +28,12 @@ from terra.tf import opschema
 from terra.tf.constants import const_key, is_small_constant, known_to_host
 from terra.tf.opschema import get_schema, op_info
 
-EagerTensor = tfi.EagerTensor
+EagerTensor, FallbackException = tfi.EagerTensor, tfi.FallbackException
 RESOURCE_ENUM = tfi.types_pb2.DT_RESOURCE
-FallbackException = tfi.FallbackException
 _context_changes = tfi.context_changes
 
 
-class PythonRunner(Channels, Completion):
+class PythonRunner(Channels, Completion, KnowsSizes):
     """Walks `program` for one step. Gives the hook its entry points, like Tracer."""
 
     tracer = Tracer  # what goes on after a fallback

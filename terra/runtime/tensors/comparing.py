@@ -1,4 +1,4 @@
-"""Compares calls: by plain values, objects themselves, the masks that Keras attaches to tensors."""
+"""Compares calls: by plain values, objects themselves, the masks that Keras attaches to tensors; and tensors of a step by their sizes."""
 
 OTHER = object()  # something is attached to a tensor that tells it from others
 SCALARS = frozenset([int, float, bool, str, type(None), bytes])
@@ -55,3 +55,17 @@ def attached(attributes):
 def logits_of(x):
     """Returns the logits that Keras has attached to probabilities, or None."""
     return vars(x).get("_keras_logits")
+
+
+def fictitious_shapes(tensor):
+    """(shape, shape) that a tensor of the step at hand would have for two choices of all sizes that are not known, see `size_origins`; else (None, None)."""
+    mode = getattr(tensor, "_owner", None)
+    return mode.fictitious_shapes(tensor._key) if hasattr(mode, "fictitious_shapes") else (None, None)
+
+
+def begin_alike(a, b, n):
+    """Returns whether the first `n` sizes of two tensors of the step at hand are equal, whatever they are."""
+    if getattr(a, "_owner", a) is not getattr(b, "_owner", b):
+        return False
+    shapes, others = fictitious_shapes(a), fictitious_shapes(b)
+    return None not in shapes and None not in others and all(shape[:n] == other[:n] for shape, other in zip(shapes, others))

@@ -17,6 +17,7 @@ VIEWS = frozenset([type(view()) for held in ({}, collections.OrderedDict()) for 
 ITERATORS = frozenset([
     *VIEWS, zip, enumerate, map, filter, reversed, GeneratorType, itertools.chain, itertools.islice, itertools.product, itertools.repeat,
     *(type(iter(x)) for x in ([], (), {}, range(0), "", {}.items(), {}.values(), collections.OrderedDict())), type(reversed([]))])
+_DEEPEST = 8  # containers within each other that are looked into
 HOLDING = ITERATORS - VIEWS - {GeneratorType}  # to which there are no weak references, and which hold the iterators that they are made of
 
 VARIABLE_METHODS = frozenset([
@@ -117,6 +118,18 @@ def is_like_builtin(kind):
 def is_container(it, kind):
     """Returns whether an object of class `kind` is a container that Python, or a library, goes through itself."""
     return kind in LISTS or is_like_builtin(kind) or (isinstance(it, (list, dict)) and is_librarys(kind))
+
+
+def containers_in(it, depth=_DEEPEST):
+    """The lists and dicts among `it` and what is in it, in tuples, lists and dicts."""
+    kind = type(it)
+    if kind is list or kind is dict:
+        yield it
+    elif not issubclass(kind, tuple):
+        return
+    if depth:
+        for x in it.values() if kind is dict else it if kind is list else tuple.__iter__(it):
+            yield from containers_in(x, depth - 1)
 
 
 def is_field(value):

@@ -9,14 +9,18 @@ no more, as symbolic tensors do: then the gradient of `tf.reduce_mean(tf.boolean
 """
 
 import contextlib
+import functools
 import sys
 from threading import get_ident
 
 from terra.runtime.tensors import size_readers
+from terra.runtime.tensors.comparing import fictitious_shapes
 from terra.tf import private_names as tfi
+from terra.tf.private import replacements
 
 OPENS = "PlaceholderWithDefault"  # the operation that passes a tensor on, and hides sizes of it
 
+_ALL = slice(None)
 _showing = []  # the threads on which gradient functions run, once for each
 
 
@@ -36,28 +40,52 @@ def is_shape(key):
     return type(key) is tuple or type(key) is PartialShape
 
 
-class LazyShape(tuple):
-    """The shape of a tensor as a tuple: sizes that depend on data are read when they are looked at."""
+def _is_known(sizes):
+    """Returns whether a size, or all in a slice of a shape, are known."""
+    return sizes is not None and (type(sizes) is not tuple or None not in sizes)
 
-    def __new__(cls, known, tensor):
+
+class LazyShape(tuple):
+    """The shape of a tensor as a tuple, or a part of it: sizes that depend on data are read when they are looked at."""
+
+    def __new__(cls, known, tensor, part=_ALL):
         made = tuple.__new__(cls, known)
-        made.tensor = tensor
+        made.tensor, made.part = tensor, part
         return made
 
     def _read(self):
-        return self.tensor._read_shape()
+        return self.tensor._read_shape()[self.part]
+
+    def _fictitious(self):
+        return tuple([None if shape is None else shape[self.part] for shape in fictitious_shapes(self.tensor)])
+
+    def _known(self):
+        """Its sizes, None for those that are not known."""
+        known, (shape, other) = tuple(tuple.__iter__(self)), self._fictitious()
+        return known if shape is None else tuple([a if d is None and a == b else d for d, a, b in zip(known, shape, other)])
 
     def __iter__(self):
-        seen = size_readers.seen_by(self.tensor, tuple(tuple.__iter__(self)), sys._getframe(1))
+        frame, known = sys._getframe(1), self._known()
+        seen = known if None not in known else size_readers.seen_by(self.tensor, known, frame) if self.part is _ALL else None
+        if seen is None and frame.f_code is _DIMS:
+            seen = [LazyDimension(self, k) if d is None else d for k, d in enumerate(known)]
+        elif seen is None and frame.f_code is _DEFINED:  # each size is known
+            seen = ()
+        elif seen is None and frame.f_code is _COMPATIBLE and are_equal(frame.f_locals["self"]._dims, frame.f_locals["other"]._dims):
+            seen = known
         return iter(self._read() if seen is None else seen)
 
     def __getitem__(self, index):
-        known = tuple.__getitem__(self, index)
-        is_unknown = known is None if type(known) is not tuple else tuple.__contains__(known, None)
-        if not is_unknown:
-            return known
-        seen = size_readers.item_seen_by(self.tensor, tuple(tuple.__iter__(self)), index, sys._getframe(1))
-        return self._read()[index] if seen is None else seen
+        found = tuple.__getitem__(self, index)
+        if not _is_known(found):
+            known = self._known()
+            found = known[index]
+            if not _is_known(found):
+                seen = size_readers.item_seen_by(self.tensor, known, index, sys._getframe(1)) if self.part is _ALL else None
+                if seen is None and type(index) is slice and self.part is _ALL:
+                    return LazyShape(found, self.tensor, index)
+                return self._read()[index] if seen is None else seen
+        return found
 
     def __reduce__(self):
         return tuple, (self._read(),)
@@ -66,8 +94,46 @@ class LazyShape(tuple):
         return hash(self._read())
 
 
+class LazyDimension(tfi.tensor_shape.Dimension):
+    """A size that depends on data as a dimension: it is read when it is looked at."""
+
+    __slots__ = ("_shape", "_index")
+
+    def __init__(self, shape, index):
+        self._shape, self._index = shape, index
+
+    @property
+    def _value(self):
+        return self._shape._read()[self._index]
+
+
+_DIMS, _COMPATIBLE, _DEFINED = (
+    tfi.tensor_shape.TensorShape.dims.fget.__code__, tfi.tensor_shape.TensorShape.is_compatible_with.__code__, tfi.tensor_shape.TensorShape.is_fully_defined.__code__)
+
+
+def are_equal(a, b):
+    """Whether two shapes, tuples or `LazyShape`s, are equal; None if that cannot be told without reading a size."""
+    if not (isinstance(a, tuple) and isinstance(b, tuple)):
+        return None
+    if len(a) != len(b):
+        return False
+    known, other = (x._known() if type(x) is LazyShape else x for x in (a, b))
+    if any(x is not None and y is not None and x != y for x, y in zip(known, other)):
+        return False
+    if _is_known(known) and _is_known(other):
+        return True
+    if type(a) is not LazyShape or type(b) is not LazyShape or a.tensor._owner is not b.tensor._owner:
+        return None
+    shapes = a._fictitious()
+    return True if (a.tensor is b.tensor and a.part == b.part) or (None not in shapes and shapes == b._fictitious()) else None
+
+
 def _reading(name):
     def method(self, *operands):
+        if name in ("__eq__", "__ne__") and len(operands) == 1:
+            equal = are_equal(self, operands[0])
+            if equal is not None:
+                return equal is (name == "__eq__")
         if operands == (None,) and name in ("__eq__", "__ne__"):  # the sizes of no shape at all
             return NotImplemented
         return getattr(self._read(), name)(*[x._read() if type(x) is LazyShape else x for x in operands])
@@ -90,6 +156,20 @@ def tensor_shape(dims):
     return made
 
 
+def _item(original):
+    @functools.wraps(original)
+    def __getitem__(self, key):
+        if type(self._dims) is not LazyShape:
+            return original(self, key)
+        found = self._dims[key]
+        return tensor_shape(found) if type(key) is slice else found
+
+    return __getitem__
+
+
+replacements.replace_shape_items(_item)
+
+
 def shows_unknown_sizes():
     """Returns whether unknown sizes are None now, and not read."""
     return bool(_showing) and get_ident() in _showing
@@ -103,6 +183,13 @@ def shown():
         yield
     finally:
         _showing.remove(get_ident())
+
+
+def has_for_sure(tensor, shape):
+    """Returns whether a tensor of this step, of whose shape not all is known, has the `shape`, given as a TensorShape or a list, for sure."""
+    if type(shape) is tfi.tensor_shape.TensorShape and type(shape._dims) is LazyShape:
+        return tensor._shp is not None and are_equal(shape._dims, LazyShape(tensor._shp, tensor)) is True
+    return is_known_to_be(tensor._shp, shape)
 
 
 def is_known_to_be(known, shape):

@@ -33,6 +33,11 @@ def output_shapes(op_type, attrs, keys):
         return None
 
 
+def covered():
+    """Returns the operations that there are rules for."""
+    return frozenset(_RULES)
+
+
 def _need(holds):
     if not holds:
         raise _Unknown
@@ -160,6 +165,12 @@ def _broadcast_to(attrs, keys):
     return (target,)
 
 
+def _fill(attrs, keys):
+    sizes = _integers(keys[0])
+    _need(len(keys[0][1]) == 1 and all(size >= 0 for size in sizes))
+    return (tuple(sizes),)
+
+
 def _expand_dims(attrs, keys):
     shape = _shape(keys[0])
     k = _axis(_integer(keys[1]), len(shape) + 1)
@@ -261,6 +272,7 @@ _RULES = {
     "Einsum": _einsum, "Equal": _comparison, "ExpandDims": _expand_dims, "GatherV2": _gather, "MatMul": _matmul, "NotEqual": _comparison, "Pack": _pack,
     "Reshape": _reshape, "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy, "Squeeze": _squeeze, "StridedSlice": _strided_slice, "Tile": _tile,
     "Transpose": _transpose, "UnsortedSegmentSum": _segments,
+    **dict.fromkeys(("Fill", "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "StatelessRandomNormalV2", "StatelessRandomUniformV2"), _fill),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _last_axis),
     **dict.fromkeys(("All", "Any", "Max", "Mean", "Min", "Prod", "Sum"), _reduction),
     **dict.fromkeys((

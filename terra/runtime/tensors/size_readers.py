@@ -17,6 +17,7 @@ import threading
 import types
 
 from terra.runtime.interpreter.profilers import unwatched
+from terra.runtime.tensors.comparing import begin_alike
 from terra.tf.private import composites
 from terra.tf import private_names as tfi
 
@@ -154,6 +155,12 @@ for _known_as, *_function in [
     _add(_known_as, *_function)
 
 
+@_rule("tf_keras/src/engine/input_spec.py", "assert_input_compatibility", "1f52a4cb7673", "07a49d345dd1")
+def _checked(tensor, known, reader):
+    """It looks at the sizes that a specification tells."""
+    return known if passes(reader.f_locals["spec"], known) else None
+
+
 def _unknown_sizes(tensor, known):
     """Those sizes of a tensor that are not known, as a tensor."""
     shape = tfi.tf.shape(tensor)
@@ -279,11 +286,21 @@ def _asked(tensor, known, reader):
 @_rule("keras/src/backend/tensorflow/nn.py", "sparse_categorical_crossentropy", "9249c0705f84")
 @_rule("keras/src/backend/tensorflow/nn.py", "categorical_crossentropy", "8ab8666ad5f9")
 @_rule("keras/src/backend/tensorflow/nn.py", "binary_crossentropy", "fc54f59b67e9")
-@_rule("tensorflow/python/ops/nn_ops.py", "sparse_softmax_cross_entropy_with_logits", "98ea8de0483c")
 def _matched(tensor, known, reader):
     """It looks whether there is a prediction for each label."""
     held = reader.f_locals
-    labels, predictions = (held["labels"], held["logits"]) if "labels" in held else (held["target"], held["output"])
+    return _matches(held["target"], held["output"], known, reader)
+
+
+@_rule("tensorflow/python/ops/nn_ops.py", "sparse_softmax_cross_entropy_with_logits", "98ea8de0483c")
+def _asserted(tensor, known, reader):
+    """The same, and has the graph compare the shapes where they are not known."""
+    held = reader.f_locals
+    is_sure = begin_alike(held["labels"], held["logits"], len(held["labels"].shape))
+    return None if is_sure else _matches(held["labels"], held["logits"], known, reader)
+
+
+def _matches(labels, predictions, known, reader):
     of_classes = "sparse" in reader.f_code.co_name  # for each of which there is a number
     if len(labels.shape) != len(predictions.shape) - of_classes:
         return None
@@ -292,7 +309,7 @@ def _matched(tensor, known, reader):
         sizes = tfi.tf.shape(predictions)
         return tfi.tf.reduce_all(tfi.tf.equal(tfi.tf.shape(labels), sizes[:-1] if of_classes else sizes))
 
-    return known if _is_met("matched", (labels, predictions), are_as_many) else None
+    return known if begin_alike(labels, predictions, len(labels.shape)) or _is_met("matched", (labels, predictions), are_as_many) else None
 
 
 @_rule("tensorflow/python/ops/array_ops.py", "boolean_mask", "235ffeff1c55")
@@ -340,7 +357,7 @@ def _paired(tensor, known, reader):
 
 def _as_many(a, b):
     """Returns whether the first sizes of two tensors are equal."""
-    return _is_met("as_many", (a, b), lambda: tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0]))
+    return begin_alike(a, b, 1) or _is_met("as_many", (a, b), lambda: tfi.tf.equal(tfi.tf.shape(a)[0], tfi.tf.shape(b)[0]))
 
 
 @_rule("tensorflow/python/framework/tensor_shape.py", "merge_with", "54728f19d54d")
@@ -370,4 +387,4 @@ def _looks_up(function):
 
 
 _LOOKUPS = (tfi.tf.nn.embedding_lookup, tfi.tf.compat.v1.nn.embedding_lookup)
-_SLICING = frozenset([_matched, _masked, _exchanged])  # rules that are asked for slices, too
+_SLICING = frozenset([_matched, _asserted, _masked, _exchanged])  # rules that are asked for slices, too

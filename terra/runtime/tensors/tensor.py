@@ -10,6 +10,7 @@ tape, whether Terra's hooks are installed or not.
 """
 
 import functools
+import inspect
 import sys
 
 import numpy as np
@@ -22,6 +23,19 @@ from terra.tf import private_names as tfi
 from terra.tf.private import replacements
 
 EagerTensor = tfi.EagerTensor
+
+
+_FILLING = frozenset([inspect.unwrap(function).__code__ for function in (tfi.array_ops.zeros, tfi.array_ops.ones)])
+_DEEPEST = 6  # frames between one of these and the question for an integer
+
+
+def _is_filled(frame):
+    """Whether an integer is asked for by `tf.zeros` or `tf.ones`, for the shape that is to be filled; where that raises a TypeError, they go on with tensors."""
+    for _ in range(_DEEPEST):
+        frame = frame.f_back
+        if frame is None or frame.f_code in _FILLING:
+            return frame is not None
+    return False
 
 
 class TerraTensor(tfi.EagerTensorBase):
@@ -67,6 +81,11 @@ class TerraTensor(tfi.EagerTensorBase):
             _reads[0].append(self)
         return self._eager()._numpy_internal()
 
+    def __index__(self):
+        if self._value is None and self._owner is not None and _is_filled(sys._getframe(0)):
+            raise TypeError("the size depends on data, and is not read")
+        return super().__index__()
+
     def ref(self):
         return super().ref() if itself(self) is self else itself(self).ref()
 
@@ -103,7 +122,7 @@ class TerraTensor(tfi.EagerTensorBase):
     def set_shape(self, shape):
         if has_open_shape(self) and size_readers.is_true_by(sys._getframe(0)):
             self._shp = open_shapes.merged(self._shp, open_shapes.shape_of(shape))
-        elif not has_open_shape(self) or not (open_shapes.shows_unknown_sizes() or open_shapes.is_known_to_be(self._shp, shape)):
+        elif not has_open_shape(self) or not (open_shapes.shows_unknown_sizes() or open_shapes.has_for_sure(self, shape)):
             super().set_shape(shape)
 
     def _rank(self):

@@ -11,6 +11,7 @@ from terra.runtime.interpreter import frames
 from terra.runtime.tensors.draws import seed_enum
 from terra.runtime.tensors.host_values import HOST_STATIC, has_varying_shape, host_static, recorded_shape, shape_of_variable, static_shape
 from terra.runtime.tensors.shape_inference import open_shapes, output_shapes
+from terra.runtime.tensors.size_origins import KnowsSizes
 from terra.runtime.tensors.tensor import TerraTensor, make_tensor, record_on_tapes, still_held
 from terra.runtime.tracing import catching
 from terra.runtime.tracing.fetches import CHECK_INFOS, FETCH_INFOS
@@ -23,14 +24,13 @@ from terra.tf.constants import RESOURCE_ENUM, const_key, is_small_constant, valu
 from terra.tf.opschema import get_schema, op_info, schemas
 from terra.tf.private import hardware, scopes, tables
 
-EagerTensor = tfi.EagerTensor
-FallbackException, BaseResourceVariable = tfi.FallbackException, tfi.BaseResourceVariable
+EagerTensor, FallbackException, BaseResourceVariable = tfi.EagerTensor, tfi.FallbackException, tfi.BaseResourceVariable
 DTYPES = tfi.INTERN_DTYPES
 _fast_execute, _tape_set_is_empty, _context_changes = tfi.fast_execute, tfi.tape_set_is_empty, tfi.context_changes
 _SWEEP = 64  # the tensors that the program has dropped are looked for after so many events, at least
 
 
-class Tracer:
+class Tracer(KnowsSizes):
     """Runs a step imperatively and records its trace. One per step."""
 
     computed_by_value = True  # whether a value that earlier steps computed may decide shapes by its value

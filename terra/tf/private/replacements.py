@@ -93,6 +93,11 @@ def replace_in(module_name, **replacements):
             setattr(module, name, replacement(getattr(module, name)))
 
 
+def replace_shape_items(replace):
+    """Put `replace(TensorShape.__getitem__)` in the place of the method."""
+    tfi.tensor_shape.TensorShape.__getitem__ = replace(tfi.tensor_shape.TensorShape.__getitem__)
+
+
 def replace_readers(size, constant_value, noise_shape):
     """Put `size(size_internal)` and so on in the place of functions with which TensorFlow's own code asks an eager tensor for what a symbolic one may not know:
     how many elements it has, its value, and the shape that its value is."""

@@ -20,19 +20,17 @@ at one of these names, or binds it, and control does not leave the statements bu
 import ast
 import sys
 
+from terra.transform.rewriting.blocks import FUNCTIONS, LOOPS, UPDATES, begins, helpers_of, is_block, is_step, is_tape
 from terra.transform.rewriting.names import always_leaves, bound_after, names_of, parameters
 
-__all__ = ["is_block", "is_outlined", "outline"]
+__all__ = ["is_outlined", "outline"]
 
 _NAME = "<block at line {}>"
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LOOK_AT_NAMES = frozenset(["globals", "locals", "eval", "exec"])
 _LOOK_AT_FRAMES = frozenset(["_getframe", "currentframe", "f_locals", "f_globals", "modules"])  # (sys.modules["__main__"] has a script's names)
 _OF_TAPES = frozenset(["persistent", "watch_accessed_variables"])
-_NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *_FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
+_NOT_INSIDE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, *FUNCTIONS, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom,
                ast.NamedExpr, ast.AnnAssign)
-_UPDATES = frozenset(["apply_gradients", "apply", "assign", "assign_add", "assign_sub", "update_state", "minimize", "scatter_update", "scatter_add", "scatter_sub"])
 _NOT_OPERATIONS = frozenset([
     "constant", "convert_to_tensor", "data", "io", "summary", "keras", "py_function", "numpy_function", "print", "config", "train", "saved_model", "distribute", "profiler", "function", "Variable"])
 _FILLING = frozenset(["append", "appendleft", "extend", "insert", "add", "update", "setdefault"])
@@ -51,32 +49,23 @@ def outline(tree, is_main):
     """
     if any(map(_looks_at_names, ast.walk(tree))):
         return
-    declared, made, body, bound = names_of(tree.body).declared, [], [], set()
+    declared, made, body, bound, helpers = names_of(tree.body).declared, [], [], set(), helpers_of(tree)
     for k, statement in enumerate(tree.body):
         n = len(made)
-        if is_main and not isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
-            _Outliner(tree, (), declared, made).walk([statement], bound, following=[(tree.body, k + 1)])
+        if is_main and not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+            _Outliner(tree, (), declared, made, helpers).walk([statement], bound, following=[(tree.body, k + 1)])
         for function, around in _functions(statement, ()):
-            if not any(map(_is_outside_loops, function.body)):
-                outliner = _Outliner(function, around, declared, made)
+            if not is_step(function, helpers):
+                outliner = _Outliner(function, around, declared, made, helpers)
                 outliner.walk(function.body, outliner.bound_before())
         body += [*made[n:], statement]
         bound = bound_after([statement], bound, _passes)
     tree.body = body
 
 
-def is_block(node):
-    """Returns whether it is a `with` statement with a tape."""
-    return isinstance(node, ast.With) and any(_is_tape(item.context_expr) for item in node.items)
-
-
 def _passes(node):
     """Returns whether what follows a `with` statement always follows its whole body: other context managers may swallow an exception."""
-    return isinstance(node, ast.With) and all(_is_tape(item.context_expr) for item in node.items)
-
-
-def _is_tape(node):
-    return isinstance(node, ast.Call) and "GradientTape" in (getattr(node.func, "attr", None), getattr(node.func, "id", None))
+    return isinstance(node, ast.With) and all(is_tape(item.context_expr) for item in node.items)
 
 
 def is_outlined(name):
@@ -97,31 +86,23 @@ def _looks_at_names(node):
 
 def _functions(node, around):
     """(function, the functions and classes around it) for the functions in a statement, but for those that TensorFlow traces."""
-    if isinstance(node, _FUNCTIONS):
+    if isinstance(node, FUNCTIONS):
         if not any("function" in ast.dump(decorator) for decorator in node.decorator_list):
             yield node, around
-    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         around = (*around, node)
     for child in ast.iter_child_nodes(node):
         yield from _functions(child, around)
 
 
-def _is_outside_loops(node):
-    """Returns whether there is a block in a statement of a function that is in none of its loops: the function as a whole is the step then."""
-    if is_block(node):
-        return True
-    if isinstance(node, (*_LOOPS, *_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-        return False
-    return any(map(_is_outside_loops, ast.iter_child_nodes(node)))
-
-
 class _Outliner:
     """Makes functions of the blocks in the loops of one scope, a module's or a function's: they are appended to `made`.
 
-    declared: the names that some function of the module declares.
+    declared: the names that some function of the module declares. helpers: those of its functions that give gradients, see `blocks`.
     """
 
-    def __init__(self, scope, around, declared, made):
+    def __init__(self, scope, around, declared, made, helpers):
+        self._helpers = helpers
         self._scope, self._around, self._declared, self._made = scope, around, declared, made
         self._is_module = isinstance(scope, ast.Module)
         self._own, self._outer = set(), set()
@@ -129,7 +110,7 @@ class _Outliner:
             names = names_of(scope.body)
             self._own = names.stores | names.deletes | parameters(scope)
         for function in around:
-            if isinstance(function, _FUNCTIONS):
+            if isinstance(function, FUNCTIONS):
                 self._outer |= names_of(function.body).stores | parameters(function)
         self._outer -= self._own
 
@@ -137,7 +118,7 @@ class _Outliner:
         """The names that are sure to be bound when the function is called."""
         bound = parameters(self._scope)
         for function, inner in zip(self._around, (*self._around[1:], self._scope)):
-            if isinstance(function, _FUNCTIONS):
+            if isinstance(function, FUNCTIONS):
                 before = []
                 for statement in function.body:
                     if any(node is inner for node in ast.walk(statement)):
@@ -156,15 +137,15 @@ class _Outliner:
         while k < len(statements):
             node = statements[k]
             before.append(bound)
-            if not is_block(node):
-                again = (statements, k if isinstance(node, _LOOPS) else k + 1)
+            if not begins(node, self._helpers):
+                again = (statements, k if isinstance(node, LOOPS) else k + 1)
                 self._look_inside(node, bound, loop, (again, *following), catching)
-            elif loop is not None and not _has_options(node):
+            elif loop is not None and not (is_block(node) and _has_options(node)):
                 first = k
                 while first and _computes(statements[first - 1]):
                     first -= 1
                 region = statements[first:k + self._extent(statements[k:])]
-                call = self._function(region, k - first, before[first], loop, ((statements, first), *following), catching)
+                call = None if not (is_block(node) or _updates(region)) else self._function(region, k - first, before[first], loop, ((statements, first), *following), catching)
                 if call is not None:
                     statements[first:first + len(region)] = [node := call]
                     k = first
@@ -174,7 +155,7 @@ class _Outliner:
             k += 1
 
     def _look_inside(self, node, bound, loop, following, catching):
-        if isinstance(node, _LOOPS):
+        if isinstance(node, LOOPS):
             inside = bound - names_of([node]).deletes | names_of([node.target] if hasattr(node, "target") else []).stores
             self.walk(node.body, inside, loop or node, following, catching)
         elif isinstance(node, ast.If):
@@ -203,7 +184,7 @@ class _Outliner:
                 break
             names = names_of([statement])
             calls = [getattr(node.func, "attr", None) or getattr(node.func, "id", None) for node in ast.walk(statement) if isinstance(node, ast.Call)]
-            if k == 0 or not tapes.isdisjoint(names.loads | names.deletes) or not _UPDATES.isdisjoint(calls) or (
+            if k == 0 or not tapes.isdisjoint(names.loads | names.deletes) or not UPDATES.isdisjoint(calls) or (
                     isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and not any(map(_is_other, calls)) and not bound.isdisjoint(names.loads)):
                 n = k + 1
             bound |= names.stores
@@ -259,7 +240,7 @@ class _Outliner:
         self._made.append(ast.fix_missing_locations(function))
         call = ast.Call(ast.Name(name, ast.Load()), [ast.Name(x, ast.Load()) for x in arguments], [])
         call = ast.Assign([_tuple([ast.Name(x, ast.Store()) for x in results], ast.Store())], call) if results else ast.Expr(call)
-        return ast.fix_missing_locations(ast.copy_location(call, block.items[0].context_expr))
+        return ast.fix_missing_locations(ast.copy_location(call, block.items[0].context_expr if is_block(block) else block))
 
 
 def _computes(statement):
@@ -293,12 +274,17 @@ def _is_other(name):
 
 def _bound_by(block):
     """The names that a `with` statement itself binds."""
-    return names_of([item.optional_vars for item in block.items if item.optional_vars is not None]).stores
+    return set() if not isinstance(block, (ast.With, ast.AsyncWith)) else names_of([item.optional_vars for item in block.items if item.optional_vars is not None]).stores
 
 
 def _has_options(block):
     """Returns whether a tape is given options of Terra's, which are those of its own steps."""
-    return any(keyword.arg not in _OF_TAPES for item in block.items if _is_tape(item.context_expr) for keyword in item.context_expr.keywords)
+    return any(keyword.arg not in _OF_TAPES for item in block.items if is_tape(item.context_expr) for keyword in item.context_expr.keywords)
+
+
+def _updates(statements):
+    """Returns whether these statements update variables."""
+    return any(isinstance(node, ast.Call) and getattr(node.func, "attr", None) in UPDATES for statement in statements for node in ast.walk(statement))
 
 
 def _takes_from(node, names):
@@ -309,7 +295,7 @@ def _leaves(node):
     """Returns whether a `break` or `continue` in a statement is one of a loop around it."""
     if isinstance(node, (ast.Break, ast.Continue)):
         return True
-    inside = node.orelse if isinstance(node, _LOOPS) else ast.iter_child_nodes(node)
+    inside = node.orelse if isinstance(node, LOOPS) else ast.iter_child_nodes(node)
     return any(map(_leaves, inside))
 
 

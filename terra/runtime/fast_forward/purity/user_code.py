@@ -14,7 +14,7 @@ from terra.runtime.fast_forward.purity.observer import Observer
 from terra.runtime.fast_forward.sources.dynamic_values import OpaqueNumbers
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import Unskippable
-from terra.runtime.tensors.object_kinds import is_librarys
+from terra.runtime.tensors.object_kinds import containers_in, is_librarys
 from terra.tf import private_names as tfi
 from terra.transform import convert, policy
 
@@ -44,10 +44,11 @@ def observe(runner, users, covered, inputs, call):
         called[id(code)] = code
         held = _arguments(frame) if _called_by_framework(frame) else ()
         for x in held:
-            if (type(x) is list or type(x) is dict) and id(x) not in defaults:  # it may come from the framework, as the same one the next time
-                run.give(x)
-                arguments.append(x)
-            elif type(x) in _READ_ONCE and id(x) not in run.born and lifetimes.is_held_by_frames_only(x, frame, held):  # the framework has made it in this call
+            for container in containers_in(x):
+                if id(container) not in defaults:  # it may come from the framework, as the same one the next time
+                    run.give(container)
+                    arguments.append(container)
+            if type(x) in _READ_ONCE and id(x) not in run.born and lifetimes.is_held_by_frames_only(x, frame, held):  # the framework has made it in this call
                 run.fresh(x)
 
     def note_builtin(frame, function):

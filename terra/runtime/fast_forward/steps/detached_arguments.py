@@ -26,6 +26,7 @@ class GivenArguments:
     numbers: the positions of those that are numbers which vary. keep: what the step's record tells apart by its identity. once: whether an array must
     come once only.
 
+    equal: pairs of (index of a tensor, axis) whose sizes, which are unknown, must be equal.
     pattern: for `matches`. n_tensors, n_arrays: how many are among them. by_value: [(False, index of a tensor, what identifies its value)].
     """
 
@@ -36,6 +37,8 @@ class GivenArguments:
         if not (_are(self._tensors, step.arg_list) and _are(self._arrays, [*step.arrays.values()])):
             raise Refused
         self.n_tensors, self.n_arrays = len(self._tensors), len(self._arrays)
+        firsts = {}
+        self.equal = [(first, place) for place, same in step.same_sizes.items() if (first := firsts.setdefault(same, place)) != place]
 
     def _pattern_of(self, x, step):
         kind = type(x)

@@ -78,6 +78,7 @@ class DetachedStep:
         asked = GivenArguments(step, given, numbers, record.keep, type(self.known) is CallSiteCache)
         self._pattern = asked.pattern
         self._carried = [*self.known.carried.values()] if record.carried else ()
+        self._equal = asked.equal
         self._n_tensors, self._n_arrays = asked.n_tensors, asked.n_arrays
         self._n_carried = sum(type(x) is tuple and len(x) == 4 for x in record.carried)  # tensors among it, see `Inputs.describe`
         self._checks = asked.by_value + self._checks_of(record)
@@ -197,6 +198,8 @@ class DetachedStep:
     def fits(self, names, given, tensors, arrays, held):
         """Whether a step with these arguments is like this one; its tensors, tensors that hold what its arrays `held`, and these are appended."""
         if names != self._names or not matches(self._pattern, given, tensors, held):
+            return False
+        if self._equal and any([tensors[j]._shape_tuple()[a] != tensors[k]._shape_tuple()[b] for (j, a), (k, b) in self._equal]):
             return False
         record = self.record
         if held:

@@ -35,7 +35,7 @@ from terra.runtime.fast_forward.steps.observed_runs import Described, observe, r
 from terra.runtime.fast_forward.steps.purity_trial import PurityTrial
 from terra.runtime.interpreter import frames
 from terra.runtime.tensors.comparing import SCALARS, Unskippable, scalar
-from terra.runtime.tensors.object_kinds import is_librarys_container, plain
+from terra.runtime.tensors.object_kinds import is_librarys_container, is_named_tuple, makes_named_tuples, plain
 from terra.runtime.tensors.tensor import TerraTensor, holds_numbers
 from terra.tf.private import composites
 from terra.tf import private_names as tfi
@@ -300,12 +300,13 @@ def _describe(runner, value, found, keep, inputs, given, arrays, depth=0):
     if kind is np.ndarray and arrays is not None and holds_numbers(value):
         arrays.describe(runner, value, found)
         return
-    if kind is list or kind is tuple or kind is dict or is_librarys_container(kind):
+    is_tuple = kind is tuple or (issubclass(kind, tuple) and is_named_tuple(kind) and makes_named_tuples(kind))
+    if is_tuple or kind is list or kind is dict or is_librarys_container(kind):
         if depth > _DEEPEST:
             raise Unskippable  # perhaps it contains itself
         given.add(id(value))
         found.append((kind, len(value)))
-        if kind is not tuple:
+        if not is_tuple:
             value = plain(value)
             kind = type(value)
         if kind is dict:

@@ -154,6 +154,9 @@ class Calls(Handler):
         """A Python function: the program's is observed, the framework's, too; what others do is unknown, and may as well be done again."""
         if policy.may_know_program(callee) or id(callee) in self.run.born:
             return self.user_function(callee, form, instrumented)
+        step = wrappers.STEPS.get(callee)
+        if step is not None:
+            return self._known_callee(step.__wrapped__, step.within(self.run.runner.step), True)
         if not is_frameworks_function(callee):
             return self.run.opaque.calling(callee, f"calls {callee.__qualname__}")
         inside = self.run.library_code.called(callee)
