@@ -105,6 +105,42 @@ def test_operands_are_broadcast(data):
     assert (result is None) == (asked(op_type, {}, inputs, dtypes) is None)
 
 
+@given(shapes, known(axes), st.integers(1, 3), known(st.lists(st.integers(-1, 4), max_size=3)), axes)
+@settings(max_examples=examples(200), deadline=None)
+def test_parts(shape, axis, n, parts, unpacked):
+    axis = Known(axis.value)
+    told("Split", {"num_split": n}, [axis, shape], (None, FLOAT))
+    if parts.value.size:
+        told("SplitV", {"num_split": parts.value.size}, [shape, parts, axis], (FLOAT, None, None))
+    if -len(shape) <= unpacked < len(shape):
+        assert told("Unpack", {"num": shape[unpacked], "axis": unpacked}, [shape]) is not None
+    told("Unpack", {"num": n, "axis": unpacked}, [shape])
+    told("ArgMax", {"output_type": INT64}, [shape, axis])
+    assert told("Split", {"num_split": 2}, [Known(1), (3, 4)], (None, FLOAT)) == ((3, 2),) * 2
+    assert told("SplitV", {"num_split": 2}, [(3, 4), Known([1, 3]), Known(-1)]) == ((3, 1), (3, 3))
+
+
+@given(shapes, st.data())
+@settings(max_examples=examples(200), deadline=None)
+def test_borders_and_slices(shape, data):
+    paddings = data.draw(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=2), min_size=len(shape), max_size=len(shape)))
+    padded = Known(np.reshape(paddings, (len(shape), 2)), data.draw(integers))
+    assert told("Pad", {}, [shape, padded]) == told("PadV2", {}, [shape, padded, ()]) == (tuple(d + a + b for d, (a, b) in zip(shape, paddings)),)
+    begin, size = (data.draw(st.lists(st.integers(-1, 4), min_size=len(shape), max_size=len(shape))) for _ in range(2))
+    kind = data.draw(integers)
+    told("Slice", {}, [shape, Known(begin, kind), Known(size, kind)])
+    assert told("Slice", {}, [(4, 5), Known([1, 0]), Known([2, -1])]) == ((2, 5),)
+
+
+@given(known(st.lists(st.integers(-1, 4), max_size=3)), known(st.integers(-3, 5)), st.integers(-3, 5), st.integers(-2, 2), integers)
+@settings(max_examples=examples(100), deadline=None)
+def test_shapes_by_value(shape, start, limit, delta, kind):
+    told("Fill", {}, [shape, ()])
+    told("RandomUniform", {"dtype": FLOAT}, [shape])
+    told("Range", {}, [Known(start.value, kind), Known(limit, kind), Known(delta, kind)])
+    assert told("Fill", {}, [Known([2, 3]), ()]) == ((2, 3),) and told("Range", {}, [Known(1), Known(4), Known(1)]) == ((3,),)
+
+
 def test_operands_that_may_differ():
     assert shape_rules.output_shapes("Equal", {"incompatible_shape_error": False}, [(2,), (3,)]) is None
     assert shape_rules.output_shapes("Equal", {"incompatible_shape_error": False}, [(2,), (2,)]) is None

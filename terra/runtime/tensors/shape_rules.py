@@ -224,6 +224,56 @@ def _pack(attrs, keys):
     return ((*shape[:k], len(keys), *shape[k:]),)
 
 
+def _split(attrs, keys):
+    shape, n = _shape(keys[1]), attrs["num_split"]
+    k = _axis(_integer(keys[0]), len(shape))
+    _need(shape[k] % n == 0)
+    return ((*shape[:k], shape[k] // n, *shape[k + 1:]),) * n
+
+
+def _split_by_sizes(attrs, keys):
+    shape, sizes = _shape(keys[0]), _integers(keys[1])
+    k = _axis(_integer(keys[2]), len(shape))
+    _need(len(keys[1][1]) == 1 and all(size >= 0 for size in sizes) and sum(sizes) == shape[k])
+    return tuple([(*shape[:k], size, *shape[k + 1:]) for size in sizes])
+
+
+def _unpack(attrs, keys):
+    shape = _shape(keys[0])
+    k = _axis(attrs["axis"], len(shape))
+    _need(shape[k] == attrs["num"])
+    return ((*shape[:k], *shape[k + 1:]),) * attrs["num"]
+
+
+def _pad(attrs, keys):
+    shape = _shape(keys[0])
+    _need(is_value(keys[1]) and keys[1][0] in _INTEGERS and keys[1][1] == (len(shape), 2))
+    paddings = np.frombuffer(keys[1][2], _INTEGERS[keys[1][0]]).tolist()
+    _need(all(padding >= 0 for padding in paddings))
+    return (tuple([d + before + after for d, before, after in zip(shape, paddings[::2], paddings[1::2])]),)
+
+
+def _range(attrs, keys):
+    start, limit, delta = map(_integer, keys)
+    _need(delta == 1 and start <= limit)
+    return ((limit - start,),)
+
+
+def _slice(attrs, keys):
+    shape, begin, sizes = _shape(keys[0]), _integers(keys[1]), _integers(keys[2])
+    _need(len(shape) == len(begin) == len(sizes) and len(keys[1][1]) == len(keys[2][1]) == 1)
+    sizes = [d - first if size == -1 else size for d, first, size in zip(shape, begin, sizes)]
+    _need(all(first >= 0 and size >= 0 and first + size <= d for d, first, size in zip(shape, begin, sizes)))
+    return (tuple(sizes),)
+
+
+def _index_of_largest(attrs, keys):
+    shape = _shape(keys[0])
+    _need(len(shape) > 0)
+    k = _axis(_integer(keys[1]), len(shape))
+    return ((*shape[:k], *shape[k + 1:]),)
+
+
 def _sparse_cross_entropy(attrs, keys):
     logits, labels = map(_shape, keys)
     _need(len(logits) == 2 and labels == logits[:1])
@@ -269,9 +319,10 @@ def _strided_slice(attrs, keys):
 
 _RULES = {
     "AddN": _all_the_same, "BatchMatMulV2": _batch_matmul, "BiasAdd": _bias, "BiasAddGrad": _bias_gradient, "BroadcastTo": _broadcast_to, "ConcatV2": _concat,
-    "Einsum": _einsum, "Equal": _comparison, "ExpandDims": _expand_dims, "GatherV2": _gather, "MatMul": _matmul, "NotEqual": _comparison, "Pack": _pack,
-    "Reshape": _reshape, "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy, "Squeeze": _squeeze, "StridedSlice": _strided_slice, "Tile": _tile,
-    "Transpose": _transpose, "UnsortedSegmentSum": _segments,
+    "Einsum": _einsum, "Equal": _comparison, "ExpandDims": _expand_dims, "GatherV2": _gather, "MatMul": _matmul, "NotEqual": _comparison, "Pack": _pack, "Pad": _pad, "PadV2": _pad,
+    "Range": _range,    "Reshape": _reshape, "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy, "Slice": _slice, "Split": _split, "SplitV": _split_by_sizes,
+    "Squeeze": _squeeze, "StridedSlice": _strided_slice, "Tile": _tile, "Transpose": _transpose, "Unpack": _unpack, "UnsortedSegmentSum": _segments,
+    **dict.fromkeys(("ArgMax", "ArgMin"), _index_of_largest),
     **dict.fromkeys(("Fill", "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "StatelessRandomNormalV2", "StatelessRandomUniformV2"), _fill),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _last_axis),
     **dict.fromkeys(("All", "Any", "Max", "Mean", "Min", "Prod", "Sum"), _reduction),

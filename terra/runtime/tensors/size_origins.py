@@ -28,7 +28,7 @@ _FICTITIOUS = tuple(zip(*(sorted(_draws.sample(range(1 << 30, 1 << 31), _MOST), 
 _TIMES = range(2)
 _INTEGERS = {tfi.dtypes.int32.as_datatype_enum: np.int32, tfi.dtypes.int64.as_datatype_enum: np.int64}
 _INT64 = tfi.dtypes.int64.as_datatype_enum
-_EXACT = shape_rules.covered() - {"StridedSlice"}  # operations that only add and multiply sizes
+_EXACT = shape_rules.covered() - {"StridedSlice", "Range"}  # operations that only add and multiply sizes
 
 
 class _Input(NamedTuple):
@@ -64,7 +64,7 @@ class Sizes:
 
     def __init__(self):
         self._found = {}  # value key -> _Known
-        self._fictitious = {}  # what a size comes from -> which one it has
+        self._fictitious = {}  # what a size comes from -> (the one, the other) that it has
         self._entries, self._shapes, self._seen = {}, {}, [0, 0, 0]  # of what is in the log: value key -> entry, shape; how much of it was seen
 
     def shapes(self, mode: Any, key: Any) -> tuple:
@@ -128,7 +128,7 @@ class Sizes:
 
     def _fictitious_size(self, *origin):
         """(the one, the other) size for what comes from `origin`."""
-        return _FICTITIOUS[min(self._fictitious.setdefault(origin, len(self._fictitious)), _MOST - 1)]
+        return self._fictitious.setdefault(origin, _FICTITIOUS[min(len(self._fictitious), _MOST - 1)])
 
     def _sizes(self, mode, key, made):
         """(shape, shape) of a value of which some sizes are not known."""
@@ -139,7 +139,7 @@ class Sizes:
             sizes = [(d, d) if d is not None else self._fictitious_size(ARG, mode.step.same_sizes.get(place, place)) for d, place in zip(made.shape, places)]
             return tuple(zip(*sizes))
         computed, is_exact = self._computed(made)
-        given = {pair for x in made.inputs if x.key is not None for pair in self._pairs(self._found[x.key])}
+        given = {*self._fictitious.values(), *(pair for x in made.inputs if x.key is not None for pair in self._pairs(self._found[x.key]))}
         sizes = []
         for axis, d in enumerate(made.shape):
             pair = None if computed is None else tuple([shape[axis] for shape in computed])
