@@ -14,7 +14,7 @@ from terra.tf import opschema, variable_use
 DTYPES = tfi.INTERN_DTYPES
 _MOST_UNSKIPPABLE = 10_000  # places that are remembered
 _MOST_VARYING = 1000  # numbers that are known to vary inside of calls
-_MOST_OWNERS = 32  # objects of which calls are recorded at one place
+_MOST_OWNERS, _MOST_FAILED = 32, 8  # objects of which calls are recorded at one place; those of which none could be
 
 
 class InputSlot:
@@ -198,11 +198,15 @@ class Program:
         return self.owners.get((place[0], place[1], place[3]), ()) is not None
 
     def add_owner(self, place):
-        """A call at this place was recorded. What is recorded keeps the object, so there is a limit for those that do not come back."""
+        """A call at this place was recorded, or could not be. Recording takes its time, and keeps the object, so there is a limit for those that do not come back."""
         key = place[0], place[1], place[3]
         places = self.owners.setdefault(key, [])
+        if places is None or place in places:
+            return
         places.append(place)
-        if len(places) > _MOST_OWNERS:
+        if sum(other not in self.call_sites for other in places) > _MOST_FAILED:
+            self.owners[key] = None
+        elif len(places) > _MOST_OWNERS:
             gone = [other for other in places[:-1] if not self.call_sites.get(other) or not self.call_sites[other].all_jumps()]
             self.owners[key] = None if len(gone) > _MOST_OWNERS // 2 else [other for other in places[1:] if other not in gone]
             for other in gone or places[:1]:

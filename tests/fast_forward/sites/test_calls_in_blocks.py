@@ -14,6 +14,7 @@ import terra
 from terra.frameworks import framework_objects
 from terra.frontends import gradient_tape, script
 from terra.frontends.gradient_tape import blocks
+from terra.runtime.fast_forward.cache import call_cache
 from terra.runtime.step_function import registry
 from tests.frontends.test_gradient_tape import TerraTape
 
@@ -618,6 +619,38 @@ def test_objects_made_anew_in_each_step_are_freed():
     assert sum(loss_of() is not None for loss_of in losses) <= 40
     assert None in tape.block.program.owners.values()  # no more of them are recorded
     assert tape.block.stats().coexecuted_steps > 190
+
+
+class Decay(tf_keras.layers.Layer):
+    """A recurrent cell without variables, which keeps a tensor."""
+
+    state_size = output_size = 5
+
+    def call(self, x, states):
+        self.last = tf.tanh(x + 0.5 * states[0])
+        return self.last, [self.last]
+
+
+def test_objects_made_anew_in_each_step_that_cannot_be_recorded(monkeypatch):
+    """Nothing is recorded in vain for long, and what their calls are made of is skipped all the same."""
+    recorded, record = [], call_cache._record
+    monkeypatch.setattr(call_cache, "_record", lambda runner, place, cache, call: (recorded.append(type(call.owner).__name__), record(runner, place, cache, call))[1])
+    w = tf.Variable(tf.ones((5, 3)) * 0.1)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            states = tf_keras.layers.RNN(Decay(), return_sequences=True)(x)
+            loss = tf.reduce_mean((states @ w - 1.0) ** 2)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    def run(step):
+        w.assign(tf.ones((5, 3)) * 0.1)
+        return [float(step(tf.constant(X[k % 28][None]))) for k in range(40)]
+
+    coexecuted = terra.coexecute(step, wait_for_graph=True)
+    assert run(coexecuted) == run(step)
+    assert coexecuted.stats().coexecuted_steps >= 30 and 3 <= recorded.count("RNN") <= 20, recorded.count("RNN")
 
 
 def test_threads_at_work_in_one_block():

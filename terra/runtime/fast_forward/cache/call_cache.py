@@ -233,8 +233,10 @@ def attempt_at(call_site, cache, runner, owner, args, kwargs, call, more=None, m
     more: what else the call depends on, where that includes all that was fed to the step and the shapes of its arguments.
     may_be_empty: whether a call that issues no operation is skipped, too.
     """
-    if cache is None and (runner.recorded_within or (len(call_site) == 4 and not runner.program.may_have_owner(call_site))):
+    if cache is None and runner.recorded_within:
         return enter(runner, call), None
+    if cache is None and len(call_site) == 4 and not runner.program.may_have_owner(call_site):
+        return _enter_parts(runner, owner, call), None
     inputs = Inputs()
     found = [runner.tapes.recording is not None]
     keep = [owner]
@@ -353,6 +355,8 @@ def _record(runner, place, cache, call):
             return result, None
     except Unskippable as error:
         failures = program.note_unskippable(place, str(error), cache is None)
+        if len(place) == 4:
+            program.add_owner(place)
         if failures >= (_MOST_USELESS if not users else 2 * _MOST_USELESS):  # what the user's code calls has to be recorded first
             program.call_sites[place] = False
         return result, None
