@@ -329,7 +329,7 @@ def _record(runner, place, cache, call):
         added = losses.changed(guard.containers)
         if added is None:
             raise Unskippable("adds losses to those of another step")
-        if not context.without_changes(guard.holds):
+        if not context.without_changes(guard.holds) and not (guard.containers.put_back() and context.without_changes(guard.holds)):
             program.note_varying(guard.reads)
             raise Unskippable("changes what it reads")
         if inputs.known_elsewhere(runner, guard):

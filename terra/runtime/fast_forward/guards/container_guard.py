@@ -7,8 +7,11 @@ import numpy as np
 from terra.runtime.fast_forward.guards import attribute_filter
 from terra.runtime.fast_forward.guards.items_guard import ItemsGuard
 from terra.runtime.tensors.comparing import Unskippable, equal
+from terra.runtime.tensors.object_kinds import PLAIN, TENSORS, is_librarys
+from terra.tf import private_names as tfi
 from terra.tf import versions
 
+_SHOWN = frozenset([slice, range, tfi.tensor_shape.TensorShape, tfi.tf.DType])  # objects that are what they show
 _MOST_BYTES = 500_000  # of an array that is compared: about 60 us
 
 
@@ -104,6 +107,23 @@ class ContainerGuard:
                 return False
         return self._items.holds()
 
+    def put_back(self):
+        """Where attributes are others of the framework's that are like those which were noted (a layer describes its input anew in each call): puts these back. Returns whether that is all that has
+        changed."""
+        changed = []
+        for container, view, held, keys in self._parts.values():
+            now = tuple(view)
+            if equal(now, held):
+                continue
+            if type(container) is not dict or tuple(container) != keys:
+                return False
+            changed += [(container, key, old) for key, old, new in zip(keys, held, now) if new is not old]
+        if not all(_are_alike(container[key], old) for container, key, old in changed):
+            return False
+        for container, key, old in changed:
+            container[key] = old
+        return bool(changed)
+
     def _still(self, found):
         """Returns whether the dicts have the values that they had: `found` is what was read of them, and is expected the next time."""
         changed = range(len(self._dicts)) if self._found is None else np.flatnonzero(np.frombuffer(found, np.uint64) != np.frombuffer(self._found, np.uint64)).tolist()
@@ -116,6 +136,22 @@ class ContainerGuard:
                 return False
         self._found = found
         return True
+
+
+def _are_alike(new, old, depth=8):
+    """Whether nobody can tell two objects of the framework's that only describe something, or containers of such, from one another but by their identity."""
+    kind = type(new)
+    if new is old or type(old) is not kind or not depth:
+        return new is old
+    if kind in PLAIN:
+        return equal((new,), (old,)) or (kind in _SHOWN and repr(new) == repr(old))
+    if kind is list or kind is tuple or kind is tfi.ListWrapper:
+        return len(new) == len(old) and all(map(_are_alike, new, old, [depth - 1] * len(new)))
+    if kind is dict:
+        return [*map(id, new)] == [*map(id, old)] and all(_are_alike(value, old[key], depth - 1) for key, value in new.items())
+    if not is_librarys(kind) or kind.__dictoffset__ == 0 or tfi.is_variable(new) or kind in TENSORS or isinstance(new, (list, dict, set, tfi.tf.Module)) or callable(new):
+        return False
+    return _are_alike(vars(new), vars(old), depth - 1)
 
 
 def contents(array):
